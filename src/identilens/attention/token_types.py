@@ -1,0 +1,31 @@
+"""Which tokens count as which type when attention is averaged (the conventions of Clark et al. 2019)."""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+PUNCTUATION = ". ,"
+"""Name of the type that holds full stops and commas."""
+
+OTHER = "other"
+"""Name of the type that holds every token without a type of its own."""
+
+_MARKS = "Ġ▁Ċ# "
+
+
+def type_names(special_tokens: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of all types: each special token of the model, full stops and commas, the rest."""
+    return (*dict.fromkeys(special_tokens), PUNCTUATION, OTHER)
+
+
+def token_types(tokens: Sequence[str], names: Sequence[str]) -> Float[Tensor, "token type"]:
+    """Return which type each token has: a row of zeros with a one, float64."""
+    index = {name: position for position, name in enumerate(names)}
+    member = torch.zeros(len(tokens), len(names), dtype=torch.float64)
+    for row, token in enumerate(tokens):
+        plain = token.strip(_MARKS)
+        name = token if token in index else PUNCTUATION if plain in (".", ",") else OTHER
+        member[row, index[name]] = 1
+    return member

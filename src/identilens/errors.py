@@ -1,0 +1,28 @@
+"""Every exception a user of identilens can meet.
+
+Each message says what was expected, what arrived, and what to do next.
+"""
+
+
+class IdentilensError(Exception):
+    """Base of all errors raised on purpose; the command line prints it and exits with code 2."""
+
+
+class InputError(IdentilensError, ValueError):
+    """A text, tensor, file or option that cannot be used as given."""
+
+
+class ModelNotFoundError(IdentilensError):
+    """No model is found under the given id or path."""
+
+
+class UnsupportedModelError(IdentilensError):
+    """The model does attention in a way that cannot be captured faithfully."""
+
+
+class OutputFolderError(IdentilensError):
+    """The output folder holds something else, or cannot be written."""
+
+
+class NumericalError(IdentilensError, ArithmeticError):
+    """A computation met NaN or infinity, or a solver did not reach its tolerance."""

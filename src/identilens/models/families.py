@@ -1,0 +1,60 @@
+"""Facts about model families: what is tested, what is refused by name, and how many positions there are."""
+
+from typing import Any
+
+from identilens.errors import UnsupportedModelError
+
+SUPPORTED = (
+    "albert", "bart", "bert", "clip", "deepseek_v3", "distilbert", "electra", "gemma2", "gemma3", "gpt2", "gpt_neox",
+    "gpt_oss", "llama", "marian", "mistral", "modernbert", "opt", "phi3", "qwen2", "qwen3", "roberta", "t5", "vit",
+    "whisper",
+)  # fmt: skip
+"""Families of the test matrix. Others are tried, and refused if a check at the first forward pass fails."""
+
+_OWN_ATTENTION = (
+    "big_bird", "bloom", "canine", "codegen", "convbert", "ctrl", "deberta", "deberta-v2", "falcon", "fsmt",
+    "funnel", "gpt_neo", "gptj", "longformer", "led", "mpnet", "mpt", "nystromformer", "openai-gpt", "perceiver",
+    "prophetnet", "reformer", "rembert", "roformer", "rwkv", "squeezebert", "xglm", "xlm", "xlnet", "yoso",
+)  # fmt: skip
+
+_MASK_BY_NAME = (
+    "axk2", "deepseek_v32", "dots3_note", "gemma4", "glm5_next", "glm_moe_dsa", "hy_v4", "minimax_m3_vl",
+    "mistral_large4",
+)  # fmt: skip
+
+# Positions start behind the padding index in RoBERTa's embeddings, so that many of them are never used.
+_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text")
+
+
+def refuse_known(config: Any) -> None:
+    """Raise for families that are known to be wrong under capture.
+
+    Raises:
+        UnsupportedModelError: Naming the family, the reason and what works.
+    """
+    works = f"tested families: {', '.join(SUPPORTED)}"
+    if config.model_type in _OWN_ATTENTION:
+        raise UnsupportedModelError(
+            f"{config.model_type} does its own attention and never calls transformers' attention interface, "
+            f"so it cannot be captured; {works}"
+        )
+    if config.model_type in _MASK_BY_NAME:
+        raise UnsupportedModelError(
+            f"{config.model_type} chooses its mask by the name of the attention implementation, "
+            f"so capture would drop that mask; {works}"
+        )
+
+
+def position_limit(config: Any) -> int | None:
+    """Return how many tokens the model's positions allow, or None when nothing limits them.
+
+    Rotary models run past ``max_position_embeddings``, though not as trained; the stated number is
+    taken as their limit too.
+    """
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    limit = getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None)
+    if limit is None:
+        return None
+    if config.model_type in _OFFSET_POSITIONS:
+        return limit - (config.pad_token_id or 0) - 1
+    return limit

@@ -1,0 +1,214 @@
+"""From whatever a user holds (strings, pairs, token ids, padded batches, images) to unpadded model inputs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.models.families import position_limit
+
+_PER_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "bbox")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One text (or pair, image, ...) as the model takes it: tensors without batch axis and without padding.
+
+    Attributes:
+        tensors: Inputs by the names of the model's forward arguments.
+        tokens: What stands at each position, by kind of sequence: "encoder", "decoder".
+        text: The original text where there is one.
+    """
+
+    tensors: dict[str, Tensor]
+    tokens: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    text: str | None = None
+
+    @property
+    def length(self) -> int:
+        """Number of positions of the longest sequence, used to group items of like size."""
+        return max((len(tokens) for tokens in self.tokens.values()), default=0)
+
+
+class InputReader:
+    """Turns user input into items for one model: the only place that knows tokenizers and image processors."""
+
+    def __init__(self, config: Any, tokenizer: Any = None, image_processor: Any = None) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.image_processor = image_processor
+
+    def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
+        """Return one item for each text.
+
+        Args:
+            inputs: A string; token ids; a pair as a tuple of two strings; a mapping of batched model inputs
+                (padding on any side is cut away by its attention mask); an image; or a list of any of the
+                first three or of images. For encoder-decoder models a pair is (source, target); a single
+                text is its own target.
+            max_length: Cut texts to this many tokens, special tokens kept. Longer texts than the model's
+                positions are an error unless this is given.
+
+        Raises:
+            InputError: For empty input, a text without tokens or with too many, or a missing processor.
+        """
+        if isinstance(inputs, Mapping):
+            return list(self._from_batch(inputs, max_length))
+        if isinstance(inputs, str) or _is_pair(inputs) or _is_ids(inputs) or _is_image(inputs):
+            inputs = [inputs]
+        if not isinstance(inputs, Sequence) or not inputs:
+            raise InputError(
+                f"expected one or more texts, pairs, lists of token ids, or images; got {inputs!r:.80}. "
+                "Pass a string, a list of strings, a list of (first, second) tuples, or a batch of model inputs."
+            )
+        return [self._one(entry, index, max_length) for index, entry in enumerate(inputs)]
+
+    def _one(self, entry: Any, index: int, max_length: int | None) -> Item:
+        if _is_image(entry):
+            return self._from_image(entry)
+        if isinstance(entry, Tensor):
+            entry = entry.tolist()
+        if _is_ids(entry):
+            ids, types, text = list(entry), None, None
+            self._check_ids(ids, index)
+            if max_length is not None:
+                ids = ids[:max_length]
+        else:
+            ids, types, text = self._tokenize(entry, index, max_length)
+        self._check_length(len(ids), index, truncated=max_length is not None)
+        tensors = {"input_ids": torch.tensor(ids)}
+        if types is not None:
+            tensors["token_type_ids"] = torch.tensor(types)
+        tokens = {"encoder": self._names(ids)}
+        if self.config.is_encoder_decoder:
+            target = self._target(entry, ids, index, max_length)
+            tensors["decoder_input_ids"] = torch.tensor(target)
+            tokens["decoder"] = self._names(target)
+        return Item(tensors, tokens, text)
+
+    def _tokenize(self, entry: Any, index: int, max_length: int | None) -> tuple[list[int], list[int] | None, str]:
+        if self.tokenizer is None:
+            raise InputError(
+                f"text {index} needs a tokenizer, and the model came without one. "
+                "Pass tokenizer=... to Lens, or give token ids instead of text."
+            )
+        first, second = entry if _is_pair(entry) else (entry, None)
+        if not isinstance(first, str):
+            raise InputError(
+                f"text {index} is a {type(first).__name__}; expected a string, a pair of strings, token ids or an image."
+            )
+        for part in (first, second):
+            if part is not None and not part.strip():
+                raise InputError(f"text {index} is empty. Remove it, or give at least one word.")
+        pair = None if self.config.is_encoder_decoder else second
+        # Length is checked by _check_length, which names the option that truncates; the tokenizer only warns.
+        encoded = self.tokenizer(
+            first, pair, truncation=max_length is not None, max_length=max_length, verbose=False, return_tensors=None
+        )
+        ids = list(encoded["input_ids"])
+        if not ids:
+            raise InputError(f"text {index} has no tokens: {first!r:.60}. Remove it, or give at least one word.")
+        types = encoded.get("token_type_ids")
+        return ids, None if types is None else list(types), first if second is None else f"{first} ||| {second}"
+
+    def _target(self, entry: Any, ids: list[int], index: int, max_length: int | None) -> list[int]:
+        """Return decoder inputs: the start token, then the target without its last token (teacher forcing)."""
+        start = getattr(self.config, "decoder_start_token_id", None)
+        if start is None:
+            raise InputError(
+                "the model's configuration names no decoder_start_token_id, so decoder inputs cannot be made. "
+                "Pass a batch with decoder_input_ids."
+            )
+        target = self._tokenize(entry[1], index, max_length)[0] if _is_pair(entry) else ids
+        return [start, *target[:-1]]
+
+    def _from_image(self, image: Any) -> Item:
+        if self.image_processor is None:
+            raise InputError(
+                "an image needs an image processor, and the model came without one. "
+                "Pass image_processor=... to Lens, or a batch with pixel_values."
+            )
+        pixels = self.image_processor(images=image, return_tensors="pt")
+        return next(self._from_batch(dict(pixels), None))
+
+    def _from_batch(self, batch: Mapping[str, Any], max_length: int | None) -> Iterator[Item]:
+        tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
+        if not tensors:
+            raise InputError(
+                f"a batch needs tensors such as input_ids or pixel_values; got {sorted(batch)}. "
+                'Call the tokenizer with return_tensors="pt".'
+            )
+        for row in range(len(next(iter(tensors.values())))):
+            item = {name: value[row] for name, value in tensors.items() if not name.endswith("attention_mask")}
+            for prefix in ("", "decoder_"):
+                mask = batch.get(f"{prefix}attention_mask")
+                for name in _PER_TOKEN:
+                    if mask is not None and prefix + name in item:
+                        item[prefix + name] = item[prefix + name][mask[row].bool()]
+                    if max_length is not None and prefix + name in item:
+                        item[prefix + name] = item[prefix + name][:max_length]
+            tokens = {}
+            for kind, name in (("encoder", "input_ids"), ("decoder", "decoder_input_ids")):
+                if name in item:
+                    self._check_ids(item[name].tolist(), row)
+                    self._check_length(len(item[name]), row, truncated=max_length is not None)
+                    tokens[kind] = self._names(item[name].tolist())
+            yield Item(item, tokens)
+
+    def _check_ids(self, ids: Sequence[int], index: int) -> None:
+        size = getattr(self.config.get_text_config(), "vocab_size", None)
+        if not ids:
+            raise InputError(f"text {index} is empty: it holds no token ids. Remove it, or give at least one id.")
+        if size is not None and not 0 <= min(ids) <= max(ids) < size:
+            raise InputError(
+                f"text {index} holds the token ids {min(ids)} to {max(ids)}; the model knows 0 to {size - 1}. "
+                "Use the model's own tokenizer."
+            )
+
+    def _check_length(self, length: int, index: int, truncated: bool) -> None:
+        limit = position_limit(self.config)
+        if limit is not None and length > limit:
+            remedy = f"Lower max_length to {limit}." if truncated else f"Pass max_length={limit} (--max-length {limit})"
+            raise InputError(
+                f"text {index} has {length} tokens, the model has {limit} positions. {remedy} to cut it, or split it."
+                if not truncated
+                else f"text {index} has {length} tokens, the model has {limit} positions. {remedy}"
+            )
+
+    def _names(self, ids: Sequence[int]) -> tuple[str, ...]:
+        if self.tokenizer is None:
+            return tuple(str(token) for token in ids)
+        return tuple(str(token) for token in self.tokenizer.convert_ids_to_tokens(list(ids)))
+
+
+def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tensor]:
+    """Return one batch of model inputs, padded on the right, with attention masks where there are tokens."""
+    batch: dict[str, Tensor] = {}
+    for name in items[0].tensors:
+        rows = [item.tensors[name] for item in items]
+        if name.removeprefix("decoder_") not in _PER_TOKEN:
+            batch[name] = torch.stack(rows)
+            continue
+        batch[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        if name.endswith("input_ids"):
+            lengths = torch.tensor([len(row) for row in rows])
+            mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
+            batch[name.removesuffix("input_ids") + "attention_mask"] = mask.long()
+    return {name: value.to(device) for name, value in batch.items()}
+
+
+def _is_pair(entry: Any) -> bool:
+    return isinstance(entry, tuple) and len(entry) == 2 and all(isinstance(part, str) for part in entry)
+
+
+def _is_ids(entry: Any) -> bool:
+    if isinstance(entry, Tensor):
+        return entry.ndim == 1 and not entry.is_floating_point()
+    return isinstance(entry, list) and all(isinstance(token, int) for token in entry) and bool(entry)
+
+
+def _is_image(entry: Any) -> bool:
+    return type(entry).__module__.startswith("PIL.") or (getattr(entry, "ndim", 0) == 3)

@@ -1,0 +1,172 @@
+"""The one point where attention is intercepted: a function registered with transformers' attention interface."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import sdpa_mask
+
+from identilens.errors import UnsupportedModelError
+
+NAME = "identilens"
+
+_FAMILY_DEFAULT = re.compile(r"get_interface\(\s*[\w.]+\s*,\s*(\w+)\s*,?\s*\)")
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One call of a model's attention function, padding included, as the model family makes it.
+
+    Attributes:
+        index: Position of the call within the forward pass; layers are told apart by it.
+        module: The attention module that calls.
+        query: (batch, heads, n, d_k), positions already applied.
+        key: (batch, value heads, m, d_k), not repeated over its group.
+        value: (batch, value heads, m, d_v), not repeated over its group.
+        mask: Boolean (True may be seen) or additive float, broadcastable to (batch, heads, n, m), or None.
+        arguments: What the family passes beside (scaling, softcap, position_bias, ...).
+    """
+
+    index: int
+    module: nn.Module
+    query: Float[Tensor, "batch heads n d_k"]
+    key: Float[Tensor, "batch groups m d_k"]
+    value: Float[Tensor, "batch groups m d_v"]
+    mask: Tensor | None
+    arguments: dict[str, Any]
+
+    def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch rows m"] | None:
+        """Return which keys the given query rows may use, or None when they may use every key.
+
+        Raises:
+            UnsupportedModelError: If heads of one layer see different keys.
+        """
+        mask = self._mask_rows(rows)
+        if mask is None:
+            return None
+        seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        if seen.shape[1] > 1 and not torch.equal(seen, seen[:, :1].expand_as(seen)):
+            raise UnsupportedModelError(
+                f"{type(self.module).__name__} gives heads of one layer different masks; "
+                "identilens needs one mask a layer. Audit a model without per-head masks."
+            )
+        return seen[:, 0].expand(self.query.shape[0], -1, -1)
+
+    def attend(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """Return (output, weights) of the family's own eager attention for the given query rows.
+
+        Returns:
+            Output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m).
+        """
+        query = self.query[:, :, rows]
+        mask = self._mask_rows(rows)
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill_(
+                ~mask, torch.finfo(query.dtype).min
+            )
+        arguments = dict(self.arguments)
+        bias = arguments.get("position_bias")
+        if bias is not None and bias.shape[-2] > 1:
+            arguments["position_bias"] = bias[..., rows, :]
+        return family_attention(self.module)(self.module, query, self.key, self.value, mask, **arguments)
+
+    def run_sdpa(self) -> Float[Tensor, "batch n heads d_v"]:
+        """Return the output of PyTorch's fused attention, as the model runs it outside of capture."""
+        sdpa = AttentionInterface()["sdpa"]
+        return sdpa(self.module, self.query, self.key, self.value, self.mask, **self.arguments)[0]
+
+    def unmasked_pattern(self) -> Literal["causal"] | None:
+        """Return what a call without a mask means: causal attention, or every key seen (None)."""
+        causal = self.arguments.get("is_causal")
+        causal = getattr(self.module, "is_causal", True) if causal is None else causal
+        return "causal" if causal and self.query.shape[-2] > 1 else None
+
+    def _mask_rows(self, rows: slice) -> Tensor | None:
+        if self.mask is not None:
+            mask = self.mask[..., : self.key.shape[-2]]
+            return mask[:, :, rows] if mask.shape[-2] > 1 else mask
+        if self.unmasked_pattern() is None:
+            return None
+        positions = torch.arange(self.query.shape[-2], device=self.query.device)[rows]
+        return (torch.arange(self.key.shape[-2], device=self.query.device) <= positions[:, None])[None, None]
+
+
+Handler = Callable[[AttentionCall], Tensor]
+"""Receives each call in order and returns the attention output (batch, n, heads, d_v)."""
+
+_calls: ContextVar[tuple[Handler, list[int]] | None] = ContextVar("identilens_calls", default=None)
+
+
+@contextmanager
+def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
+    """Send every attention call of ``model`` to ``handler`` while the context lasts.
+
+    The model is put into evaluation mode. On leaving, its attention implementation and its training
+    mode are put back, also after an exception. The mask function is registered under the same name as
+    the attention function: without it transformers drops padding, causality and windows.
+    """
+    AttentionInterface.register(NAME, _intercepted)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    configs = _configs(model)
+    previous = [config._attn_implementation for config in configs]
+    training = [(module, module.training) for module in model.modules()]
+    token = _calls.set((handler, [0]))
+    try:
+        model.eval()
+        for config in configs:
+            config._attn_implementation_internal = NAME
+        yield
+    finally:
+        for config, implementation in zip(configs, previous, strict=True):
+            config._attn_implementation_internal = implementation
+        for module, mode in training:
+            module.training = mode
+        _calls.reset(token)
+
+
+def family_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return the eager attention function that the module's own family falls back to.
+
+    Raises:
+        UnsupportedModelError: If the module's forward pass names none.
+    """
+    forward = inspect.unwrap(type(module).forward)
+    found = _FAMILY_DEFAULT.search(inspect.getsource(forward))
+    name = found.group(1) if found else "eager_attention_forward"
+    function = forward.__globals__.get(name)
+    if function is None:
+        raise UnsupportedModelError(
+            f"{type(module).__name__} names no eager attention function, so its weights cannot be recomputed. "
+            "Define eager_attention_forward beside the module and pass it to get_interface."
+        )
+    return function
+
+
+def _intercepted(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
+) -> tuple[Tensor, None]:
+    active = _calls.get()
+    if active is None:
+        raise RuntimeError("the identilens attention implementation works only while a capture is under way")
+    handler, counter = active
+    call = AttentionCall(counter[0], module, query, key, value, attention_mask, arguments)
+    counter[0] += 1
+    return handler(call), None
+
+
+def _configs(model: PreTrainedModel) -> list[Any]:
+    """Return every configuration that the model's modules read their attention implementation from."""
+    found = {id(model.config): model.config}
+    for module in model.modules():
+        config = vars(module).get("config")
+        if config is not None and "_attn_implementation_internal" in vars(config):
+            found[id(config)] = config
+    return list(found.values())

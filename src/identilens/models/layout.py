@@ -1,0 +1,171 @@
+"""Where a model's attention happens: one site for each call of the attention function, in call order."""
+
+import inspect
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from identilens.errors import UnsupportedModelError
+from identilens.models.families import SUPPORTED
+from identilens.models.interface import AttentionCall, intercept
+
+Kind = Literal["encoder", "decoder", "cross"]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One attention layer as the forward pass meets it.
+
+    Attributes:
+        layer: Counts from 0 within its kind, in call order (a shared module counts anew each time).
+        kind: ``encoder`` sees both ways, ``decoder`` only backwards, ``cross`` another sequence.
+        name: Path of the attention module inside the model.
+        heads: Query heads.
+        projection: The linear map applied to the concatenated head outputs.
+        value_bias: What the values are for a zero input, (groups, d_v): the bias of the value map.
+    """
+
+    layer: int
+    kind: Kind
+    name: str
+    heads: int
+    projection: nn.Module
+    value_bias: Float[Tensor, "group d_v"]
+
+    @property
+    def output_projection(self) -> Float[Tensor, "heads d_v d_model"]:
+        """Each head's block of the output projection, bias left out (Brunner: H, Bhardwaj: D)."""
+        weight = self.projection.get_parameter("weight").detach()
+        weight = weight if isinstance(self.projection, Conv1D) else weight.T
+        return weight.unflatten(0, (self.heads, -1))
+
+
+def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, ...]:
+    """Return the sites that one forward pass of ``model`` meets, in call order.
+
+    The output projection of a site is the first linear layer whose input equals the attention output.
+    A model that changes the output before projecting it (a gate, a norm) has none and is refused.
+
+    Args:
+        model: The model.
+        forward: Runs the model on a short input of at least two tokens.
+
+    Raises:
+        UnsupportedModelError: If the model never calls the attention interface, calls it from only
+            some of its attention modules, or changes the attention output before projecting it.
+    """
+    names = {module: name for name, module in model.named_modules()}
+    watch = _Watch()
+    hooks = []
+    for module in names:
+        if isinstance(module, nn.Linear | Conv1D):
+            hooks.append(module.register_forward_pre_hook(watch.projecting))
+        elif _is_attention(module):
+            hooks.append(module.register_forward_pre_hook(watch.entering, with_kwargs=True))
+    try:
+        with intercept(model, watch.attending), torch.no_grad():
+            forward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    _refuse_bypass(model, watch)
+    counts: Counter[str] = Counter()
+    sites = []
+    for call, projection, kind in watch.sites:
+        if projection is None:
+            raise UnsupportedModelError(
+                f"{type(call.module).__name__} changes the attention output before it is projected "
+                f"(a gate or a norm), so its heads have no fixed output projection; {_what_works()}"
+            )
+        bias = _value_bias(model, call.module, *watch.inputs[call.module])
+        sites.append(Site(counts[kind], kind, names[call.module], call.query.shape[1], projection, bias))
+        counts[kind] += 1
+    return tuple(sites)
+
+
+class _Watch:
+    """Listens to one forward pass: attention modules entered, attention calls, linear layers applied."""
+
+    def __init__(self) -> None:
+        self.sites: list[tuple[AttentionCall, nn.Module | None, Kind]] = []
+        self.entered: dict[nn.Module, bool] = {}
+        self.inputs: dict[nn.Module, tuple[tuple, dict]] = {}
+        self.called: set[nn.Module] = set()
+        self.pending: Tensor | None = None
+
+    def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
+        bound = {**bound, **bound.get("kwargs", {})}
+        # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
+        other = bound.get("key_value_states")
+        other = bound.get("encoder_hidden_states") if other is None else other
+        self.entered[module] = other is not None
+        self.inputs[module] = args, kwargs
+
+    def attending(self, call: AttentionCall) -> Tensor:
+        output, _ = call.attend()
+        self.called.add(call.module)
+        if self.entered.get(call.module, False):
+            kind: Kind = "cross"
+        else:
+            seen = call.visible()
+            ahead = seen is not None and not bool(seen[0].triu(1).any())
+            kind = "decoder" if ahead else "encoder"
+        self.sites.append((call, None, kind))
+        self.pending = output.flatten(2)
+        return output
+
+    def projecting(self, module: nn.Module, args: tuple) -> None:
+        if self.pending is None or not args or args[0].numel() != self.pending.numel():
+            return
+        if torch.equal(args[0].reshape(self.pending.shape), self.pending):
+            call, _, kind = self.sites[-1]
+            self.sites[-1] = (call, module, kind)
+            self.pending = None
+
+
+def _value_bias(model: PreTrainedModel, module: nn.Module, args: tuple, kwargs: dict) -> Tensor:
+    """Return the values that an attention module makes of hidden states that are zero."""
+    found: list[Tensor] = []
+
+    def zero(value: Any) -> Any:
+        hidden = isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
+        return torch.zeros_like(value) if hidden else value
+
+    def record(call: AttentionCall) -> Tensor:
+        found.append(call.value[0, :, 0].clone())
+        return call.attend()[0]
+
+    with intercept(model, record), torch.no_grad():
+        module(*map(zero, args), **{name: zero(value) for name, value in kwargs.items()})
+    return found[0]
+
+
+def _is_attention(module: nn.Module) -> bool:
+    """Whether a module is the innermost of those that call themselves attention."""
+
+    def named(candidate: nn.Module) -> bool:
+        return "Attention" in type(candidate).__name__
+
+    return named(module) and not any(named(child) for child in module.modules() if child is not module)
+
+
+def _refuse_bypass(model: PreTrainedModel, watch: _Watch) -> None:
+    silent = sorted({type(module).__name__ for module in watch.entered if module not in watch.called})
+    if not watch.sites or silent:
+        who = ", ".join(silent) or type(model).__name__
+        raise UnsupportedModelError(
+            f"{type(model).__name__} ({model.config.model_type}) cannot be audited: {who} does its own attention and "
+            f"never calls transformers' attention interface; {_what_works()}"
+        )
+
+
+def _what_works() -> str:
+    return f"tested families: {', '.join(SUPPORTED)}"

