@@ -79,8 +79,11 @@ class SummaryBuilder:
         """Take some rows: their weights, and their head outputs in the basis of the compact values."""
         queries = self.query_types[rows]
         raw_by_type = (weights @ self.key_types.to(weights.dtype)).double()
-        if isinstance(self.projector, FullRows):
-            by_type, square, rebuilt = self._shared_rows(weights)
+        raw_square = torch.linalg.vector_norm(weights, dim=(1, 2), dtype=torch.float64).square()
+        if isinstance(self.projector, FullRows) and self.projector.determined:
+            by_type, square, rebuilt = raw_by_type, raw_square, weights.double() @ self.compact
+        elif isinstance(self.projector, FullRows):
+            by_type, square, rebuilt = self._shared_rows(weights, self.projector.basis)
         else:
             effective = self.projector.effective(rows, weights)
             by_type, square = effective @ self.key_types, effective.square().sum((1, 2))
@@ -88,7 +91,7 @@ class SummaryBuilder:
         for which, received in enumerate((raw_by_type, by_type)):
             self._received[which] += queries.mT @ received
             self._first_moment[which] += received.sum((1, 2))
-        self._squares[0] += torch.linalg.vector_norm(weights, dim=(1, 2), dtype=torch.float64).square()
+        self._squares[0] += raw_square
         self._squares[1] += square
         self._error[0] += (rebuilt - outputs).square().sum((1, 2))
         self._error[1] += outputs.square().sum((1, 2))
@@ -113,17 +116,11 @@ class SummaryBuilder:
             self._received[1],
         )
 
-    def _shared_rows(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _shared_rows(self, weights: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return what effective attention gives by key type, its square and its output, without forming it."""
-        projector = self.projector
-        assert isinstance(projector, FullRows)
-        if projector.determined:
-            exact = weights.double()
-            return exact @ self.key_types, exact.square().sum((1, 2)), exact @ self.compact
-        coordinates = (weights @ projector.basis.to(weights.dtype)).double()
-        by_type = coordinates @ (projector.basis.mT @ self.key_types)
-        rebuilt = coordinates @ (projector.basis.mT @ self.compact)
-        return by_type, coordinates.square().sum((1, 2)), rebuilt
+        coordinates = (weights @ basis.to(weights.dtype)).double()
+        by_type = coordinates @ (basis.mT @ self.key_types)
+        return by_type, coordinates.square().sum((1, 2)), coordinates @ (basis.mT @ self.compact)
 
     def _last_keys(self) -> Tensor:
         if isinstance(self.visible, Tensor):

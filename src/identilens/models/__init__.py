@@ -1,5 +1,6 @@
 """Loading models and looking inside while they run: the only importer of transformers' model internals."""
 
+from identilens.models.bundled import bundled_model as bundled_model
 from identilens.models.capture import CapturedHead as CapturedHead
 from identilens.models.capture import CapturedLayer as CapturedLayer
 from identilens.models.capture import CapturedText as CapturedText

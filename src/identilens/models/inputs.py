@@ -98,7 +98,7 @@ class InputReader:
         first, second = entry if _is_pair(entry) else (entry, None)
         if not isinstance(first, str):
             raise InputError(
-                f"text {index} is a {type(first).__name__}; expected a string, a pair of strings, token ids or an image."
+                f"text {index} is a {type(first).__name__}; expected a string, a pair of strings, token ids or image."
             )
         for part in (first, second):
             if part is not None and not part.strip():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from identilens.errors import UnsupportedModelError
+from identilens.errors import NumericalError, UnsupportedModelError
 from identilens.models.families import SUPPORTED
 from identilens.models.interface import AttentionCall, intercept
 
@@ -60,6 +60,7 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     Raises:
         UnsupportedModelError: If the model never calls the attention interface, calls it from only
             some of its attention modules, or changes the attention output before projecting it.
+        NumericalError: If the attention output has NaN or infinite entries.
     """
     names = {module: name for name, module in model.named_modules()}
     watch = _Watch()
@@ -111,6 +112,11 @@ class _Watch:
 
     def attending(self, call: AttentionCall) -> Tensor:
         output, _ = call.attend()
+        if not bool(torch.isfinite(output).all()):
+            raise NumericalError(
+                f"attention call {call.index} ({type(call.module).__name__}): attention output has NaN or infinite "
+                "entries. Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
+            )
         self.called.add(call.module)
         if self.entered.get(call.module, False):
             kind: Kind = "cross"

@@ -218,6 +218,15 @@ def write_matrices(folder: Path, text: int, matrices: Mapping[str, Tensor], toke
     write_tensors(folder / "matrices" / f"text{text}.safetensors", matrices)
 
 
+def merge_token_types(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return the token type table from rows of several parts: means weighted by query tokens."""
+    keys = ["kind", "layer", "head", "query_type", "key_type"]
+    weighted = [(pl.col(name) * pl.col("queries")).sum().alias(name) for name in ("raw", "effective")]
+    sums = parts.group_by(keys, maintain_order=True).agg(pl.col("queries").sum(), *weighted)
+    means = [pl.col(name) / pl.col("queries") for name in ("raw", "effective")]
+    return sums.with_columns(means).select(list(TOKEN_TYPE_COLUMNS)).sort("kind", "layer", "head", maintain_order=True)
+
+
 class _Matrices(Mapping[str, Tensor]):
     """Matrices on disk, one file a text, read one by one when asked for."""
 

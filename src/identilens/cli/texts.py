@@ -1,0 +1,105 @@
+"""Reading texts from files and options of the command line."""
+
+import csv
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from identilens.errors import InputError
+
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+
+
+def read_texts(
+    texts: list[str], file: Path | None, columns: list[str], encoding: str = "utf-8"
+) -> list[str] | list[tuple[str, str]]:
+    """Return the texts given directly or found in a file; pairs when two columns are named.
+
+    Args:
+        texts: Texts given with --text.
+        file: .txt (one text a line, blank lines skipped), .jsonl, .csv or .tsv; also behind .gz or .xz.
+        columns: One column, or two for pairs; not for .txt.
+        encoding: Of the file.
+
+    Raises:
+        InputError: For a missing or unreadable file, a wrong encoding, a missing column or an empty text,
+            naming the line.
+    """
+    if bool(texts) == (file is not None):
+        raise InputError("give either --text (once for each text) or --file, not both and not neither.")
+    if file is None:
+        return texts
+    if not file.is_file():
+        raise InputError(f"no such file: {file}. Check the path given to --file.")
+    kind = file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
+    readers = {".txt": _lines, ".jsonl": _json_lines, ".csv": _separated(","), ".tsv": _separated("\t")}
+    if kind not in readers:
+        raise InputError(f"{file} ends in {kind or 'nothing'}; expected {', '.join(readers)} (or with .gz, .xz).")
+    if kind == ".txt" and columns:
+        raise InputError(f"--column is for .jsonl, .csv and .tsv files; {file} has one text a line.")
+    if kind != ".txt" and not 1 <= len(columns) <= 2:
+        raise InputError(f"{file} needs --column NAME for its texts, or two of them for pairs; got {len(columns)}.")
+    try:
+        with _OPENERS.get(file.suffix, open)(file, "rt", encoding=encoding, newline="") as stream:
+            found = list(readers[kind](stream, file, columns))
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file} is not {encoding}: byte {error.object[error.start]:#04x} at position {error.start}. "
+            "Save it as UTF-8, or name its encoding with --encoding (for example latin-1)."
+        ) from error
+    except LookupError as error:
+        raise InputError(f"unknown encoding {encoding!r}; try utf-8, utf-16 or latin-1.") from error
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise InputError(f"{file} cannot be read: {error}") from error
+    if not found:
+        raise InputError(f"{file} holds no texts.")
+    return found
+
+
+def _lines(stream: TextIO, file: Path, columns: list[str]) -> Iterator[str]:
+    for line in stream:
+        if line.strip():
+            yield line.strip()
+
+
+def _json_lines(stream: TextIO, file: Path, columns: list[str]) -> Iterator[Any]:
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{file}, line {number}: not valid JSON ({error}).") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{file}, line {number}: expected a JSON object, got {type(row).__name__}.")
+        yield _pick(row, columns, file, number)
+
+
+def _separated(delimiter: str) -> Callable[[TextIO, Path, list[str]], Iterator[Any]]:
+    def rows(stream: TextIO, file: Path, columns: list[str]) -> Iterator[Any]:
+        # Tab-separated corpora are written without quoting.
+        quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+        reader = csv.DictReader(stream, delimiter=delimiter, quoting=quoting)
+        try:
+            for row in reader:
+                yield _pick(row, columns, file, reader.line_num)
+        except csv.Error as error:
+            raise InputError(f"{file}, line {reader.line_num}: {error}.") from error
+
+    return rows
+
+
+def _pick(row: dict[str, Any], columns: list[str], file: Path, number: int) -> str | tuple[str, str]:
+    values = []
+    for column in columns:
+        if column not in row:
+            known = ", ".join(str(name) for name in row)
+            raise InputError(f"{file}, line {number}: no column {column!r}; there are {known}. Pass one with --column.")
+        value = row[column]
+        if not isinstance(value, str) or not value.strip():
+            raise InputError(f"{file}, line {number}: column {column!r} is empty or not a text. Remove the line.")
+        values.append(value)
+    return values[0] if len(values) == 1 else (values[0], values[1])

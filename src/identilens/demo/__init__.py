@@ -1,0 +1,1 @@
+"""Texts written for identilens, to try it on; same licence as the code."""

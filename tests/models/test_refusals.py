@@ -1,0 +1,82 @@
+"""Families that bypass the interface, or change the attention output, are refused by name."""
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+from zoo import build, ids
+
+from identilens.errors import UnsupportedModelError
+from identilens.models import Lens
+from identilens.models.layout import discover
+
+OWN_ATTENTION = {
+    "deberta-v2": lambda: hf.DebertaV2Model(
+        hf.DebertaV2Config(vocab_size=96, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)
+    ),
+    "mpnet": lambda: hf.MPNetModel(
+        hf.MPNetConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)
+    ),
+    "bloom": lambda: hf.BloomModel(hf.BloomConfig(vocab_size=96, hidden_size=32, n_layer=1, n_head=4)),
+    "falcon": lambda: hf.FalconModel(
+        hf.FalconConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1, num_attention_heads=4)
+    ),
+    "gptj": lambda: hf.GPTJModel(hf.GPTJConfig(vocab_size=96, n_embd=32, n_layer=1, n_head=4, rotary_dim=4)),
+    "gpt_neo": lambda: hf.GPTNeoModel(
+        hf.GPTNeoConfig(vocab_size=96, hidden_size=32, num_layers=1, num_heads=4, attention_types=[[["global"], 1]])
+    ),
+    "xlnet": lambda: hf.XLNetModel(hf.XLNetConfig(vocab_size=96, d_model=32, n_layer=1, n_head=4, d_inner=32)),
+    "longformer": lambda: hf.LongformerModel(
+        hf.LongformerConfig(
+            vocab_size=96, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32,
+            attention_window=4,
+        )
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", sorted(OWN_ATTENTION))
+def test_family_is_refused_by_name_with_what_works(family):
+    with pytest.raises(UnsupportedModelError, match=rf"{family} does its own attention.*tested families: albert, bart"):
+        Lens(OWN_ATTENTION[family]())
+
+
+@pytest.mark.parametrize("family", sorted(OWN_ATTENTION))
+def test_and_counting_calls_would_refuse_it_too(family):
+    """A family that is on no list is found out by its first forward pass."""
+    model = OWN_ATTENTION[family]().eval()
+    tokens = torch.tensor([ids(8)])
+    with pytest.raises(UnsupportedModelError, match=r"never calls transformers' attention interface"):
+        discover(model, lambda: model(tokens))
+
+
+def test_gated_attention_output_is_refused():
+    config = hf.Qwen3NextConfig(
+        vocab_size=96, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, layer_types=["full_attention"], num_experts=2, num_experts_per_tok=1,
+        moe_intermediate_size=16, shared_expert_intermediate_size=16, decoder_sparse_step=1,
+    )  # fmt: skip
+    with pytest.raises(UnsupportedModelError, match="changes the attention output before it is projected"):
+        next(Lens(hf.Qwen3NextForCausalLM(config)).capture([ids(8)]))
+
+
+def test_mask_chosen_by_the_implementation_name_is_refused():
+    config = hf.BertConfig()
+    config.model_type = "deepseek_v32"
+    model = build("bert")
+    model.config = config
+    with pytest.raises(UnsupportedModelError, match="chooses its mask by the name"):
+        Lens(model)
+
+
+def test_partial_bypass_is_refused():
+    """One attention module of several that computes by itself would leave its heads unaudited."""
+
+    class OwnAttention(nn.Module):
+        def forward(self, hidden_states, *args, **kwargs):
+            return hidden_states, None
+
+    model = build("bert")
+    model.encoder.layer[1].attention.self = OwnAttention()
+    with pytest.raises(UnsupportedModelError, match="OwnAttention does its own attention"):
+        next(Lens(model).capture([ids(8)]))
