@@ -20,7 +20,7 @@ demo: $(STAMP)
 	$(BIN)/identilens demo --out demo-report --overwrite
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not slow and not gpu'
+	$(BIN)/python -m pytest -m 'not slow and not gpu' -n auto
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow

@@ -10,7 +10,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-torch.set_num_threads(max(1, (os.cpu_count() or 2) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
+# Tiny tensors gain nothing from threads, and test processes run side by side.
+torch.set_num_threads(1)
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

@@ -23,7 +23,8 @@ ALLOWED = {
 }
 # Files that bring models and measures together: texts in, results out.
 ANALYSES = {
-    "attention/audit.py", "attention/audit_runner.py", "attention/selfcheck.py", "attention/alternative_audit.py", "attention/interval_audit.py",
+    "attention/audit.py", "attention/audit_runner.py", "attention/audit_tables.py",
+    "attention/text_measure.py", "attention/selfcheck.py", "attention/alternative_audit.py", "attention/interval_audit.py",
     "attention/logit_audit.py", "attention/put_back.py", "mixing/mixing.py", "mixing/analysis.py",
 }  # fmt: skip
 # A result writes its own report when asked to: the one arrow that points up, inside the method.

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.linalg import Factor, certified_cholesky, certified_rank, factorise, relative_tolerance
+from identilens.linalg import Factor, certified_full_rank, certified_rank, factorise, relative_tolerance
 
 _BLOCK = 64
 
@@ -111,7 +111,7 @@ class CausalRows:
         while low < high:
             middle = (low + high + 1) // 2
             gram = head[:middle] @ head[:middle].mT
-            independent = bool(certified_cholesky(gram, relative_tolerance(middle, self.d_model))[1])
+            independent = bool(certified_full_rank(gram, relative_tolerance(middle, self.d_model)))
             low, high = (middle, high) if independent else (low, middle - 1)
         return low
 
@@ -126,6 +126,6 @@ class CausalRows:
             middle = (low + high) // 2
             gram = head[:middle].mT @ head[:middle]
             growth = float(trace / gram.trace().clamp_min(torch.finfo(head.dtype).tiny))
-            spanned = bool(certified_cholesky(gram, tolerance, growth)[1])
+            spanned = bool(certified_full_rank(gram, tolerance, growth))
             low, high = (low, middle) if spanned else (middle + 1, high)
         return low

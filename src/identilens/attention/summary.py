@@ -74,18 +74,22 @@ class SummaryBuilder:
         self._squares = torch.zeros(2, heads, **one)
         self._error = torch.zeros(2, heads, **one)
         self._first_moment = torch.zeros(2, heads, **one)
+        self._columns: Tensor | None = None
+        self._inner = compact
 
     def add(self, rows: slice, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"]) -> None:
         """Take some rows: their weights, and their head outputs in the basis of the compact values."""
         queries = self.query_types[rows]
-        raw_by_type = (weights @ self.key_types.to(weights.dtype)).double()
-        raw_square = torch.linalg.vector_norm(weights, dim=(1, 2), dtype=torch.float64).square()
+        # Within a row in the weights' own precision, between rows in float64.
+        raw_square = torch.linalg.vector_norm(weights, dim=-1).double().square().sum(-1)
         if isinstance(self.projector, FullRows) and self.projector.determined:
-            by_type, square, rebuilt = raw_by_type, raw_square, weights.double() @ self.compact
+            raw_by_type = by_type = (weights @ self.key_types.to(weights.dtype)).double()
+            square, rebuilt = raw_square, weights.double() @ self.compact
         elif isinstance(self.projector, FullRows):
-            by_type, square, rebuilt = self._shared_rows(weights, self.projector.basis)
+            raw_by_type, by_type, square, rebuilt = self._shared_rows(weights, self.projector.basis)
         else:
             effective = self.projector.effective(rows, weights)
+            raw_by_type = (weights @ self.key_types.to(weights.dtype)).double()
             by_type, square = effective @ self.key_types, effective.square().sum((1, 2))
             rebuilt = effective @ self.compact
         for which, received in enumerate((raw_by_type, by_type)):
@@ -116,11 +120,16 @@ class SummaryBuilder:
             self._received[1],
         )
 
-    def _shared_rows(self, weights: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what effective attention gives by key type, its square and its output, without forming it."""
-        coordinates = (weights @ basis.to(weights.dtype)).double()
-        by_type = coordinates @ (basis.mT @ self.key_types)
-        return by_type, coordinates.square().sum((1, 2)), coordinates @ (basis.mT @ self.compact)
+    def _shared_rows(self, weights: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return raw and effective attention by key type, the latter's square and output, without forming it."""
+        if self._columns is None:
+            types = self.key_types.expand(len(basis), -1, -1)
+            self._columns = torch.cat([basis, types], -1).to(weights.dtype)
+            self._inner = basis.mT @ torch.cat([types, self.compact], -1)
+        products = (weights @ self._columns).double()
+        coordinates, by_raw = products.tensor_split([basis.shape[-1]], -1)
+        by_type, rebuilt = (coordinates @ self._inner).tensor_split([self.key_types.shape[-1]], -1)
+        return by_raw, by_type, coordinates.square().sum((1, 2)), rebuilt
 
     def _last_keys(self) -> Tensor:
         if isinstance(self.visible, Tensor):

@@ -23,9 +23,8 @@ def type_names(special_tokens: Sequence[str]) -> tuple[str, ...]:
 def token_types(tokens: Sequence[str], names: Sequence[str]) -> Float[Tensor, "token type"]:
     """Return which type each token has: a row of zeros with a one, float64."""
     index = {name: position for position, name in enumerate(names)}
-    member = torch.zeros(len(tokens), len(names), dtype=torch.float64)
-    for row, token in enumerate(tokens):
-        plain = token.strip(_MARKS)
-        name = token if token in index else PUNCTUATION if plain in (".", ",") else OTHER
-        member[row, index[name]] = 1
-    return member
+    found = [
+        index[token] if token in index else index[PUNCTUATION if token.strip(_MARKS) in (".", ",") else OTHER]
+        for token in tokens
+    ]
+    return torch.nn.functional.one_hot(torch.tensor(found, dtype=torch.int64), len(names)).double()

@@ -63,32 +63,41 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
     return Factor(basis.reshape(*batch, n, k), coordinates.reshape(*batch, r, k), rank.reshape(batch))
 
 
-def certified_cholesky(
+def certified_full_rank(
     gram: Float[Tensor, "*batch k k"], tolerance: float, growth: float = 1.0
-) -> tuple[Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
-    """Return the Cholesky factor of each Gram matrix and whether full rank is certified.
-
-    Where it is not, the factor is that of the identity, so that later solves stay finite.
+) -> Bool[Tensor, "*batch"]:
+    """Return whether full rank of each Gram matrix is certified: every eigenvalue exceeds a share of the trace.
 
     Args:
         gram: Gram matrices, float64.
         tolerance: Smallest accepted ratio of singular values (of eigenvalues' square roots).
         growth: Certify for any trace up to this many times the matrix's own.
     """
-    k = gram.shape[-1]
-    identity = torch.eye(k, dtype=gram.dtype, device=gram.device)
-    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
-    share = max(tolerance**2, SAFE_SHARE) * growth
-    certified = (torch.linalg.cholesky_ex(gram - share * trace * identity).info == 0) & (trace[..., 0, 0] > 0)
-    safe = torch.where(certified[..., None, None], gram, identity)
-    return torch.linalg.cholesky_ex(safe).L, certified
+    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    shifted = gram.clone()
+    shifted.diagonal(dim1=-2, dim2=-1).sub_((max(tolerance**2, SAFE_SHARE) * growth * trace)[..., None])
+    return (torch.linalg.cholesky_ex(shifted).info == 0) & (trace > 0)
+
+
+def certified_cholesky(
+    gram: Float[Tensor, "*batch k k"], tolerance: float
+) -> tuple[Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
+    """Return the Cholesky factor of each Gram matrix and whether its full rank is certified.
+
+    Where it is not, the factor is that of the identity, so that later solves stay finite.
+    """
+    certified = certified_full_rank(gram, tolerance)
+    if not bool(certified.all()):
+        identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+        gram = torch.where(certified[..., None, None], gram, identity)
+    return torch.linalg.cholesky_ex(gram).L, certified
 
 
 def certified_rank(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
     """Return the number of singular values above ``tolerance * σ_max``: Cholesky where it certifies full rank."""
     n, r = matrix.shape[-2:]
     flat = matrix.reshape(-1, n, r)
-    _, certified = certified_cholesky(flat.mT @ flat if n >= r else flat @ flat.mT, tolerance)
+    certified = certified_full_rank(flat.mT @ flat if n >= r else flat @ flat.mT, tolerance)
     rank = torch.full(flat.shape[:1], min(n, r), dtype=torch.int64, device=matrix.device)
     for index in torch.nonzero(~certified).flatten().tolist():
         sigma = torch.linalg.svdvals(flat[index])

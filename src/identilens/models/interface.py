@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -43,6 +44,25 @@ class AttentionCall:
     mask: Tensor | None
     arguments: dict[str, Any]
 
+    def only(self, text: int, queries: int, keys: int) -> "AttentionCall":
+        """Return the call that one text of the batch would make by itself, padding behind it cut away."""
+        mask, bias = self.mask, self.arguments.get("position_bias")
+        if mask is not None:
+            mask = mask[text if mask.shape[0] > 1 else 0][None]
+            mask = mask[..., :queries, :keys] if mask.shape[-2] > 1 else mask[..., :keys]
+        arguments = dict(self.arguments)
+        if bias is not None:
+            arguments["position_bias"] = bias[text if bias.shape[0] > 1 else 0][None, ..., :queries, :keys]
+        return AttentionCall(
+            self.index,
+            self.module,
+            self.query[text : text + 1, :, :queries],
+            self.key[text : text + 1, :, :keys],
+            self.value[text : text + 1, :, :keys],
+            mask,
+            arguments,
+        )
+
     def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch rows m"] | None:
         """Return which keys the given query rows may use, or None when they may use every key.
 
@@ -76,7 +96,7 @@ class AttentionCall:
         bias = arguments.get("position_bias")
         if bias is not None and bias.shape[-2] > 1:
             arguments["position_bias"] = bias[..., rows, :]
-        return family_attention(self.module)(self.module, query, self.key, self.value, mask, **arguments)
+        return family_attention(type(self.module))(self.module, query, self.key, self.value, mask, **arguments)
 
     def run_sdpa(self) -> Float[Tensor, "batch n heads d_v"]:
         """Return the output of PyTorch's fused attention, as the model runs it outside of capture."""
@@ -132,19 +152,20 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
         _calls.reset(token)
 
 
-def family_attention(module: nn.Module) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return the eager attention function that the module's own family falls back to.
+@cache
+def family_attention(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return the eager attention function that a class of attention modules falls back to in its own family.
 
     Raises:
-        UnsupportedModelError: If the module's forward pass names none.
+        UnsupportedModelError: If the class's forward method names none.
     """
-    forward = inspect.unwrap(type(module).forward)
+    forward = inspect.unwrap(kind.forward)
     found = _FAMILY_DEFAULT.search(inspect.getsource(forward))
     name = found.group(1) if found else "eager_attention_forward"
     function = forward.__globals__.get(name)
     if function is None:
         raise UnsupportedModelError(
-            f"{type(module).__name__} names no eager attention function, so its weights cannot be recomputed. "
+            f"{kind.__name__} names no eager attention function, so its weights cannot be recomputed. "
             "Define eager_attention_forward beside the module and pass it to get_interface."
         )
     return function

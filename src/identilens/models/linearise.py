@@ -1,0 +1,220 @@
+"""The model as a function of one text: from what enters its first layer to the hidden states of every layer.
+
+The function can be differentiated both ways: attention runs on the family's own eager path, which has
+forward-mode rules where fused attention has none.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from identilens.errors import InputError, UnsupportedModelError
+from identilens.models.inputs import Item, collate
+from identilens.models.interface import AttentionCall, intercept
+from identilens.models.layout import Kind, Site
+from identilens.models.lens import Lens, position_names
+
+Source = Literal["encoder", "decoder"]
+Wrt = Literal["embeddings", "embedding_sum"]
+
+
+@dataclass(frozen=True)
+class HiddenState:
+    """Which hidden state one output of a `HiddenMap` is.
+
+    Attributes:
+        kind: ``encoder`` or ``decoder`` for states of the sequence that is varied, ``cross`` for decoder states
+            while the encoder's input is varied.
+        layer: Index into the model's ``hidden_states``; 0, the embedding output, is never among them.
+    """
+
+    kind: Kind
+    layer: int
+
+
+class HiddenMap:
+    """Maps what enters the first layer to the hidden states after each layer, for one text.
+
+    Calling it with ``inputs`` gives the model's own hidden states, as transformers reports them: where a family
+    ends with a norm, the last one is behind it.
+
+    Args:
+        lens: The model; it is run in evaluation mode, without padding.
+        item: The text.
+        source: Which sequence is varied: the only one, or an encoder–decoder's encoder or decoder input.
+        wrt: ``embeddings``, what enters the first layer, or ``embedding_sum``, what enters the norm before it.
+
+    Attributes:
+        inputs: The point at which the model is looked at: [position, d_in].
+        outputs: What each returned tensor is, in order.
+
+    Raises:
+        InputError: If the model computes in half precision, or has no norm behind its embedding sum.
+        UnsupportedModelError: If the first layer cannot be found or its input not be replaced.
+    """
+
+    def __init__(self, lens: Lens, item: Item, source: Source = "encoder", wrt: Wrt = "embeddings") -> None:
+        if wrt not in ("embeddings", "embedding_sum"):
+            raise InputError(f"wrt must be embeddings or embedding_sum; got {wrt!r}.")
+        if source not in sources(lens):
+            raise InputError(
+                f"{lens.model.config.model_type} takes {' and '.join(sources(lens))} input; got {source!r}."
+            )
+        self._body = lens.body
+        self._batch = collate([item], lens.device)
+        self._seq2seq = bool(lens.model.config.is_encoder_decoder)
+        site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)
+        self._own: Kind = source if self._seq2seq else site.kind
+        self._module = self._first_layer(site)
+        if wrt == "embedding_sum":
+            self._module = self._embedding_norm(site)
+        self.source: Source = source
+        self.inputs: Float[Tensor, "position d_in"] = self._record_input()
+        if self.inputs.dtype not in (torch.float32, torch.float64):
+            raise InputError(
+                f"{lens.name} computes in {str(self.inputs.dtype).removeprefix('torch.')}, too coarse for derivatives. "
+                'Load it in single precision: load(..., dtype="float32"), or model.float().'
+            )
+        with torch.no_grad():
+            states = self._states(self.inputs)
+        self.outputs: tuple[HiddenState, ...] = tuple(label for label, _ in states)
+        self._config = lens.model.config
+        self._tokens = item.tokens
+
+    def __call__(self, inputs: Float[Tensor, "position d_in"]) -> tuple[Tensor, ...]:
+        """Return the hidden states [position, d_model] that `outputs` lists, for these inputs."""
+        return tuple(state for _, state in self._states(inputs))
+
+    def tokens(self, kind: Kind | None = None) -> tuple[str, ...]:
+        """Return what stands at each input position, or at each position of the hidden states of a kind."""
+        if kind == "cross":
+            return self._tokens["decoder"]
+        tokens = self._tokens.get(self.source, ())
+        return tokens if len(tokens) == len(self.inputs) else position_names(self._config, len(self.inputs))
+
+    def _states(self, inputs: Tensor) -> list[tuple[HiddenState, Tensor]]:
+        waiting = [True]
+
+        def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+            # A shared layer is called once for each layer; only its first call takes the embeddings.
+            if not waiting.pop():
+                waiting.append(False)
+                return None
+            waiting.append(False)
+            return (
+                ((inputs[None], *args[1:]), kwargs)
+                if args
+                else (args, {**kwargs, _name_of_input(kwargs): inputs[None]})
+            )
+
+        with self._hooked(self._module, replace):
+            output = self._forward()
+        if not self._seq2seq:
+            found = {self._own: output.hidden_states}
+        elif self._own == "encoder":
+            found = {"encoder": output.encoder_hidden_states, "cross": output.decoder_hidden_states}
+        else:
+            found = {"decoder": output.decoder_hidden_states}
+        return [
+            (HiddenState(kind, layer), state[0])
+            for kind, states in found.items()
+            for layer, state in enumerate(states)
+            if layer > 0
+        ]
+
+    def _record_input(self) -> Tensor:
+        found: list[Tensor] = []
+
+        def record(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            found.append(args[0] if args else kwargs[_name_of_input(kwargs)])
+
+        with self._hooked(self._module, record), torch.no_grad():
+            self._forward()
+        if not found or not isinstance(found[0], Tensor) or found[0].ndim != 3 or len(found[0]) != 1:
+            raise UnsupportedModelError(
+                f"{type(self._body).__name__}: its first layer does not take hidden states as its first argument, "
+                "so they cannot be varied."
+            )
+        return found[0][0].clone()
+
+    def _forward(self) -> Any:
+        with _eager_experts(self._body), intercept(self._body, _differentiable):
+            return self._body(**self._batch, use_cache=False, output_hidden_states=True)
+
+    @contextmanager
+    def _hooked(self, module: nn.Module, hook: Any) -> Iterator[None]:
+        handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _first_layer(self, site: Site) -> nn.Module:
+        """Return the outermost member of a list of layers that holds a stack's first attention."""
+        parts = site.name.split(".")
+        for end in range(1, len(parts)):
+            if isinstance(self._body.get_submodule(".".join(parts[:end])), nn.ModuleList):
+                return self._body.get_submodule(".".join(parts[: end + 1]))
+        raise UnsupportedModelError(
+            f"{type(self._body).__name__} keeps its layers in no list (found attention at {site.name}), "
+            "so what enters the first of them cannot be told."
+        )
+
+    def _embedding_norm(self, site: Site) -> nn.Module:
+        """Return the norm through which the embedding sum passes on its way to the first layer."""
+        stack = site.name.split(".")[0] + "." if self._seq2seq else ""
+        called: list[nn.Module] = []
+        names = {module: name for name, module in self._body.named_modules()}
+        norms = [module for module, name in names.items() if "Norm" in type(module).__name__ and name.startswith(stack)]
+        handles = [
+            module.register_forward_pre_hook(lambda module, args: called.append(module))
+            for module in [*norms, self._module]
+        ]
+        try:
+            with torch.no_grad():
+                self._forward()
+        finally:
+            for handle in handles:
+                handle.remove()
+        if called[0] is self._module:
+            raise InputError(
+                f"{self._body.config.model_type} hands its embedding sum to the first layer as it is. "
+                'Pass wrt="embeddings", which is the same here.'
+            )
+        return called[0]
+
+
+def sources(lens: Lens) -> tuple[Source, ...]:
+    """Return the sequences whose input can be varied: two for encoder–decoders."""
+    return ("encoder", "decoder") if lens.model.config.is_encoder_decoder else ("encoder",)
+
+
+def _differentiable(call: AttentionCall) -> Tensor:
+    return call.attend()[0]
+
+
+@contextmanager
+def _eager_experts(body: nn.Module) -> Iterator[None]:
+    """Let mixtures of experts run expert by expert: their grouped product has no forward-mode rule."""
+    configs = {
+        id(config): config
+        for module in body.modules()
+        if getattr(config := vars(module).get("config"), "_experts_implementation_internal", None) is not None
+    }
+    before = {key: config._experts_implementation_internal for key, config in configs.items()}
+    try:
+        for config in configs.values():
+            config._experts_implementation_internal = "eager"
+        yield
+    finally:
+        for key, config in configs.items():
+            config._experts_implementation_internal = before[key]
+
+
+def _name_of_input(kwargs: dict[str, Any]) -> str:
+    return next((name for name in ("hidden_states", "inputs_embeds", "input", "x") if name in kwargs), "hidden_states")
