@@ -13,7 +13,6 @@ from transformers import BertConfig, BertModel
 
 import identilens as idl
 
-
 TEXTS = 8
 
 

@@ -64,7 +64,8 @@ def main() -> int:
         lambda: effective_attention(values, weights=weights, output_projection=projection, visible="causal"), repeats=3
     )
     print(
-        f"causal n={n}: an SVD for each row {plain:.1f} s (from {SAMPLED_ROWS} rows of one head), identilens {fast:.2f} s"
+        f"causal n={n}: an SVD for each row {plain:.1f} s (from {SAMPLED_ROWS} rows of one head), "
+        f"identilens {fast:.2f} s"
     )
     met &= report(f"SVD per row / identilens, causal n={n}", plain / fast, 100)
     return 0 if met else 1

@@ -2,5 +2,6 @@
 
 from identilens.attention.audit import audit as audit
 from identilens.models import Lens as Lens
+from identilens.models import bundled_model as bundled_model
 from identilens.models import load as load
 from identilens.results import Audit as Audit

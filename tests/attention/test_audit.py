@@ -12,14 +12,14 @@ import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
-from reference import effective_svd, rank_svd
-from zoo import BUILDERS, build, example, ids
 
 import identilens as idl
 from identilens.attention import audit_runner
 from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.models import Lens
 from identilens.results.audit import COLUMNS, TOKEN_TYPE_COLUMNS
+from reference import effective_svd, rank_svd
+from zoo import BUILDERS, build, example, ids
 
 TEXTS = [
     "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for it. "

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from reference import effective_svd, rank_svd
 
 from identilens.attention import effective_attention, numerical_rank
 from identilens.errors import InputError, NumericalError
+from reference import effective_svd, rank_svd
 
 MASKS = ["full", "causal", "window", "local", "prefix", "random"]
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from zoo import BUILDERS, build, example, ids
 
 from identilens.models import Lens
 from identilens.models.capture import Collector
+from zoo import BUILDERS, build, example, ids
 
 FAMILIES = sorted(BUILDERS)
 

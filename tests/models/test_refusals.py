@@ -4,15 +4,17 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
-from zoo import build, ids
 
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.layout import discover
+from zoo import build, ids
 
 OWN_ATTENTION = {
     "deberta-v2": lambda: hf.DebertaV2Model(
-        hf.DebertaV2Config(vocab_size=96, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)
+        hf.DebertaV2Config(
+            vocab_size=96, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32
+        )
     ),
     "mpnet": lambda: hf.MPNetModel(
         hf.MPNetConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)

@@ -23,7 +23,7 @@ Stream = Literal["auto", "always", "never"]
 STREAM_LENGTH = 1024
 """With stream="auto", weights of longer texts are never held."""
 
-_BLOCK_BYTES = 16 * 2**20
+_BLOCK_BYTES = 2 * 2**20
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ class CausalRows:
         factor = factorise(compact, tolerance)
         self.rank: Int[Tensor, " head"] = factor.rank
         self._white, self._whitener = factor.basis, factor.coordinates
+        self._running = 0, compact.new_zeros(len(compact), self.width, self.width)
         self._determined = [self._last_determined(head) for head in compact]
         self._spanned = [
             self._first_spanned(head, tolerance) if int(rank) == self.width else self.keys
@@ -56,13 +57,13 @@ class CausalRows:
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows, zero on forbidden keys, in float64."""
-        return self._assemble(rows, weights.double(), None)
+        return self._assemble(rows, weights.double(), weights)
 
     def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
         """Return effective attention from head outputs in the basis of ``compact``."""
         return self._assemble(rows, None, outputs)
 
-    def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor | None) -> Tensor:
+    def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
         first, stop, _ = rows.indices(self.keys)
         result = self.compact.new_zeros(len(self.compact), stop - first, self.keys)
         split = min(max(*self._spanned, first), stop)
@@ -93,8 +94,8 @@ class CausalRows:
 
     def _nested(self, begin: int, end: int, outputs: Float[Tensor, "head row r"]) -> Tensor:
         """Return effective attention of rows begin to end from their outputs in the whitened basis."""
-        before, block = self._white[:, :begin], self._white[:, begin:end]
-        lower = torch.linalg.cholesky(before.mT @ before)
+        block = self._white[:, begin:end]
+        lower = torch.linalg.cholesky(self._gram_before(begin))
         half = torch.linalg.solve_triangular(lower, block.mT, upper=False)
         start = torch.linalg.solve_triangular(lower, outputs.mT, upper=False)
         identity = torch.eye(end - begin, dtype=block.dtype, device=block.device)
@@ -104,6 +105,15 @@ class CausalRows:
         update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
         solved = torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True)
         return (solved.mT @ self._white[:, :end].mT).tril(begin)
+
+    def _gram_before(self, begin: int) -> Tensor:
+        """Return the Gram matrix of the whitened values before a row; rows mostly come in order."""
+        counted, gram = self._running
+        if begin < counted:
+            counted, gram = 0, torch.zeros_like(gram)
+        new = self._white[:, counted:begin]
+        self._running = begin, gram + new.mT @ new
+        return self._running[1]
 
     def _last_determined(self, head: Float[Tensor, "key r"]) -> int:
         """Return how many leading rows of T are certified to be linearly independent."""

@@ -49,13 +49,13 @@ class IrregularRows:
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows, zero on forbidden keys, in float64."""
-        return self._assemble(rows, weights.double(), None)
+        return self._assemble(rows, weights.double(), weights)
 
     def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
         """Return effective attention from head outputs in the basis of ``compact``."""
         return self._assemble(rows, None, outputs)
 
-    def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor | None) -> Tensor:
+    def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
         first, stop, _ = rows.indices(len(self.visible))
         result = self.compact.new_zeros(len(self.compact), stop - first, self.compact.shape[-2])
         for head, begin, keys, lower, certified in self._chunks(first, stop):

@@ -53,7 +53,7 @@ def selfcheck(lens: Lens, texts: Any, max_length: int | None = None) -> list[Che
     collector = Collector(sites, items, weights=True, use_sdpa=False)
     blocks: list[Tensor] = []
     hooks = [
-        module.register_forward_hook(lambda _module, _inputs, output: blocks.append(output))
+        module.register_forward_hook(lambda _module, _inputs, output: blocks.append(output))  # pyright: ignore[reportArgumentType] a linear layer gives a tensor
         for module in {site.projection for site in sites}
     ]
     try:
@@ -154,7 +154,7 @@ def _block_sum(texts: list[CapturedText], blocks: list[Tensor]) -> float:
             projection = layer.site.output_projection.double()
             total = torch.einsum("hnv,hvd->nd", layer.head_output.double(), projection)
             bias = layer.site.projection.bias
-            total = total if bias is None else total + bias.double()
+            total = total + bias.double() if isinstance(bias, Tensor) else total
             expected = block[index, : len(total)].double()
             worst = max(worst, float((total - expected).abs().max() / expected.abs().max().clamp_min(1e-12)))
     return worst

@@ -56,13 +56,14 @@ class TextMeasure:
 
     def run(self, step: int) -> Float[Tensor, "query head d_v"]:
         """Return the attention output, taking the weights ``step`` rows at a time."""
-        outputs = []
-        for start in range(0, self.counts[0], step):
-            rows = slice(start, min(start + step, self.counts[0]))
+        n_query, _, _, d_v = self.counts
+        outputs = self.call.query.new_empty(n_query, self.site.heads, d_v)
+        for start in range(0, n_query, step):
+            rows = slice(start, min(start + step, n_query))
             output, weights = self.call.attend(rows)
             self._add(rows, weights[0] if weights.dtype == torch.float64 else weights[0].float(), output[0])
-            outputs.append(output[0])
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+            outputs[rows] = output[0]
+        return outputs
 
     def summary(self) -> AttentionSummary:
         """Return the measures of all rows."""

@@ -98,22 +98,19 @@ class HiddenMap:
         return tokens if len(tokens) == len(self.inputs) else position_names(self._config, len(self.inputs))
 
     def _states(self, inputs: Tensor) -> list[tuple[HiddenState, Tensor]]:
-        waiting = [True]
+        taken = False
 
         def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-            # A shared layer is called once for each layer; only its first call takes the embeddings.
-            if not waiting.pop():
-                waiting.append(False)
+            nonlocal taken
+            if taken:
+                # A shared layer is called once for each layer; only its first call takes the embeddings.
                 return None
-            waiting.append(False)
-            return (
-                ((inputs[None], *args[1:]), kwargs)
-                if args
-                else (args, {**kwargs, _name_of_input(kwargs): inputs[None]})
-            )
+            taken = True
+            return ((inputs[None], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": inputs[None]})
 
         with self._hooked(self._module, replace):
             output = self._forward()
+        found: dict[Kind, tuple[Tensor, ...]]
         if not self._seq2seq:
             found = {self._own: output.hidden_states}
         elif self._own == "encoder":
@@ -128,10 +125,10 @@ class HiddenMap:
         ]
 
     def _record_input(self) -> Tensor:
-        found: list[Tensor] = []
+        found: list[Any] = []
 
         def record(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            found.append(args[0] if args else kwargs[_name_of_input(kwargs)])
+            found.append(args[0] if args else kwargs.get("hidden_states"))
 
         with self._hooked(self._module, record), torch.no_grad():
             self._forward()
@@ -201,11 +198,11 @@ def _differentiable(call: AttentionCall) -> Tensor:
 @contextmanager
 def _eager_experts(body: nn.Module) -> Iterator[None]:
     """Let mixtures of experts run expert by expert: their grouped product has no forward-mode rule."""
-    configs = {
-        id(config): config
-        for module in body.modules()
-        if getattr(config := vars(module).get("config"), "_experts_implementation_internal", None) is not None
-    }
+    configs: dict[int, Any] = {}
+    for module in body.modules():
+        config = vars(module).get("config")
+        if getattr(config, "_experts_implementation_internal", None) is not None:
+            configs[id(config)] = config
     before = {key: config._experts_implementation_internal for key, config in configs.items()}
     try:
         for config in configs.values():
@@ -214,7 +211,3 @@ def _eager_experts(body: nn.Module) -> Iterator[None]:
     finally:
         for key, config in configs.items():
             config._experts_implementation_internal = before[key]
-
-
-def _name_of_input(kwargs: dict[str, Any]) -> str:
-    return next((name for name in ("hidden_states", "inputs_embeds", "input", "x") if name in kwargs), "hidden_states")

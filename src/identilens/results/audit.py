@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +184,7 @@ class Audit:
         return write_audit_report(self, Path(path))
 
     def _repr_html_(self) -> str:
-        return f"<p>{self.summary().text}</p>{self.by_layer()._repr_html_()}"
+        return f"<p>{escape(self.summary().text)}</p>{self.by_layer()._repr_html_()}"
 
     def _mean_by(self, *keys: str) -> pl.DataFrame:
         return self.table.group_by(keys).agg(pl.col(_MEASURES).mean(), pl.len().alias("maps")).sort(keys)
@@ -192,10 +193,13 @@ class Audit:
         table = self.table
         free = table.filter(pl.col("nullity") > 0)
         texts = table["text"].n_unique()
+        over = f"over {texts} {'text' if texts == 1 else 'texts'}"
+        if free.is_empty():
+            yield f"All {len(table)} attention maps {over} are determined by what their head computes."
+            return
         yield (
-            f"{len(free)} of {len(table)} attention maps ({100 * len(free) / len(table):.0f} %) over {texts} "
-            f"{'text' if texts == 1 else 'texts'} are not determined by what their head computes: "
-            "other weights give the same output."
+            f"{len(free)} of {len(table)} attention maps ({100 * len(free) / len(table):.0f} %) {over} "
+            "are not determined by what their head computes: other weights give the same output."
         )
         share = float(table["null_share"].mean())  # pyright: ignore[reportArgumentType] a float
         worst = table.group_by("kind", "layer").agg(pl.col("null_share").mean()).sort("null_share")[-1]
@@ -204,8 +208,8 @@ class Audit:
             f"most in {worst['kind'][0]} layer {worst['layer'][0]} ({100 * worst['null_share'][0]:.1f} %)."
         )
         types = self.received().group_by("key_type").agg(pl.col("raw", "effective").mean())
-        if len(types):
-            lost = types.with_columns(lost=pl.col("raw") - pl.col("effective")).sort("lost")[-1]
+        lost = types.with_columns(lost=pl.col("raw") - pl.col("effective")).sort("lost")[-1]
+        if len(lost) and lost["lost"][0] > 0:
             yield (
                 f"{lost['key_type'][0]} receives {100 * lost['raw'][0]:.1f} % of raw attention, "
                 f"{100 * lost['effective'][0]:.1f} % of effective attention."

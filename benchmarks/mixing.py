@@ -1,0 +1,110 @@
+"""Hidden Token Attribution: exact forward mode against reverse mode, and the sketch against the exact norms.
+
+All on the bundled encoder (6 layers, d = 384) and one real text of about 43 tokens (one of our own where the data
+is absent), in one process.
+
+- Reverse mode as published: one pass for each coordinate of each hidden token of each layer. A sample of passes,
+  the same number from every layer, is timed and scaled up to all of them; so many full runs would take most of an hour.
+- Exact forward mode: all of it, timed whole; its rate of useful arithmetic (12 d² multiply-adds a token and layer)
+  stands beside the machine's own rate for a product of the size that the model's widest layer makes.
+- Sketch: timed whole; relative errors of all contributions against the exact ones.
+- Memory: peak of live tensors during the exact run's first part and the whole sketch, against the budget given.
+"""
+
+import csv
+import lzma
+import random
+import sys
+import time
+
+import torch
+from common import DATA, best_time, machine, report
+
+import identilens as idl
+from identilens.mixing import contributions, jacobian_norms
+from identilens.mixing.memory import LiveBytes
+from identilens.models import bundled_model
+from identilens.models.linearise import HiddenMap
+
+BUDGET = 128 * 2**20
+PROBES = 32
+OWN = (
+    "The keeper wrote that the light had failed twice since the spring, and that nobody on the mainland noticed.",
+    "Twice since spring the light went out, the keeper wrote, unnoticed on the mainland.",
+)
+
+
+def text_of_length(lens: idl.Lens, length: int) -> HiddenMap:
+    texts = [OWN]
+    path = DATA / "mrpc" / "dev.tsv.xz"
+    if path.is_file():
+        with lzma.open(path, "rt", encoding="utf-8", newline="") as stream:
+            rows = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+            texts = [(row["#1 String"], row["#2 String"]) for row in rows][:100]
+    return HiddenMap(lens, min(lens.read(texts), key=lambda item: abs(item.length - length)))
+
+
+def reverse_seconds(hidden: HiddenMap, sample: int) -> float:
+    """Seconds that all reverse passes would take, from ``sample`` of each layer."""
+    inputs = hidden.inputs.clone().requires_grad_()
+    states = hidden(inputs)
+    n, width = states[0].shape
+    picker = random.Random(0)
+    total = 0.0
+    for state in states:
+        for counted in (False, True):
+            start = time.perf_counter()
+            for _ in range(sample if counted else 2):
+                scalar = state[picker.randrange(n), picker.randrange(width)]
+                torch.autograd.grad(scalar, inputs, retain_graph=True)[0].square().sum(-1)
+            if counted:
+                total += (time.perf_counter() - start) / sample * n * width
+    return total
+
+
+def main() -> int:
+    print(machine())
+    lens = idl.load(bundled_model())
+    lens.model.requires_grad_(False)
+    hidden = text_of_length(lens, 43)
+    n, width = hidden.inputs.shape
+    layers = len(hidden.outputs)
+    print(f"bundled encoder: {layers} layers, d = {width}, n = {n}")
+
+    left, right = torch.randn(16 * n, width), torch.randn(width, 4 * width)
+    product = 2 * left.numel() * right.shape[1] / best_time(lambda: left @ right, repeats=20)
+    reverse = reverse_seconds(hidden, sample=40)
+    print(f"reverse mode, {n * width * layers} passes, extrapolated from {40 * layers}: {reverse:.0f} s")
+
+    start = time.perf_counter()
+    exact = jacobian_norms(hidden, hidden.inputs, method="exact", memory_budget=BUDGET)
+    forward = time.perf_counter() - start
+    rate = n * width * layers * n * 2 * 12 * width**2 / forward
+    print(f"exact forward mode, {n * width} tangents: {forward:.1f} s")
+    print(f"  {rate / 1e9:.1f} of {product / 1e9:.1f} GFLOP/s of a matrix product ({rate / product:.0%})")
+
+    start = time.perf_counter()
+    sketch = jacobian_norms(hidden, hidden.inputs, probes=PROBES, memory_budget=BUDGET)
+    sketched = time.perf_counter() - start
+    errors, covered = [], []
+    for found, truth in zip(sketch, exact, strict=True):
+        one, other = (contributions(norms.squares, norms.variances) for norms in (found, truth))
+        errors.append((one.shares / other.shares - 1).abs().flatten())
+        covered.append(((one.shares - other.shares).abs() <= 2 * one.errors).flatten())
+    error = torch.cat(errors)
+    print(f"sketch, {PROBES} probes a token: {sketched:.1f} s; relative error of contributions: median "
+          f"{error.median():.2%}, mean {error.mean():.2%}, 95 % below {error.quantile(0.95):.2%}; "
+          f"{torch.cat(covered).float().mean():.1%} within two standard errors")  # fmt: skip
+
+    with LiveBytes() as meter:
+        jacobian_norms(hidden, hidden.inputs, probes=PROBES, memory_budget=BUDGET)
+
+    met = report("exact forward mode over reverse mode", reverse / forward, 5)
+    met &= report("sketch over exact forward mode", forward / sketched, 8)
+    met &= report("sketch, median relative error of contributions", float(error.median()), 0.03, at_least=False)
+    met &= report("sketch, peak of live tensors over the budget", meter.peak / BUDGET, 1, at_least=False)
+    return 0 if met else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

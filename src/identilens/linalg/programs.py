@@ -1,0 +1,229 @@
+"""Linear programs and the least-norm program over one row's alternatives on the simplex.
+
+Every program runs over P = {x >= 0 : xᵀ B = aᵀ B}, where B's orthonormal columns span [T, 1]: the
+distributions which give the same output as the weights a. Answers carry a certificate that is
+computed here, in float64, from the solver's multipliers; the solver itself is not trusted.
+"""
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.optimize import nnls
+from torch import Tensor
+
+from identilens.errors import NumericalError
+
+SOLVER_TOLERANCE = 1e-10
+"""Feasibility asked of HiGHS, the tightest that it accepts."""
+
+ACCEPTED_ERROR = 1e-8
+"""Largest infeasibility, lost output or duality gap of an answer that is returned."""
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """The least value of a linear cost over P, between two proven bounds.
+
+    Attributes:
+        value: Cost of ``point``: the minimum is at most this.
+        bound: Dual bound: the minimum is at least this. ``value - bound`` is below ``ACCEPTED_ERROR``.
+        point: Distribution in P that reaches ``value``.
+    """
+
+    value: float
+    bound: float
+    point: Float[Tensor, " key"]
+
+
+@dataclass(frozen=True)
+class LeastNorm:
+    """The distribution of least Euclidean norm in P.
+
+    Attributes:
+        point: The distribution.
+        gap: Duality gap of ‖x‖²/2; the true minimiser lies within sqrt(2 * gap) of ``point``.
+        error: Largest |xᵀ B − aᵀ B|.
+    """
+
+    point: Float[Tensor, " key"]
+    gap: float
+    error: float
+
+
+class RowPrograms:
+    """Linear programs over the alternatives of one row, each started from the last one's basis.
+
+    The model is passed to HiGHS once; between programs only the cost changes, so that the last vertex
+    stays feasible and the primal simplex method goes on from it.
+    """
+
+    def __init__(self, weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"]):
+        """Pass the constraints to HiGHS.
+
+        Args:
+            weights_row: a, non-negative.
+            kept: B, orthonormal columns that span [T, 1] (so that Σ x is the same all over P).
+        """
+        self._weights = weights_row.detach().double().cpu().numpy()
+        self._kept = np.ascontiguousarray(kept.detach().double().cpu().numpy())
+        self._right_side = self._kept.T @ self._weights
+        self._total = float(self._weights.sum())
+        self._columns = np.arange(len(self._weights), dtype=np.int32)
+        self._solver = highspy.Highs()
+        self._solver.silent()
+        self._configure()
+        # A warning only says that entries below `small_matrix_value` were dropped; the certificates see to that.
+        if self._solver.passModel(self._model()) == highspy.HighsStatus.kError:
+            raise NumericalError(
+                f"HiGHS refused a program of {len(self._weights)} weights and {self._kept.shape[1]} equations; "
+                "expected finite weights and values; check them for extreme magnitudes."
+            )
+        self.solved = 0
+
+    def minimise(self, cost: Float[Tensor, " key"]) -> Optimum:
+        """Return the least cost·x over P, with a certificate.
+
+        For any multipliers y, r = cost − B y gives cost·x = y·Bᵀa + r·x >= y·Bᵀa + (Σ a) min_i r_i for
+        every x in P: that number is ``bound``, valid whatever the solver did.
+
+        Args:
+            cost: One number a key.
+
+        Raises:
+            NumericalError: The solver found no optimum, or its answer is not feasible, does not
+                reproduce the output, or is not proven optimal, also after a cold start.
+        """
+        costs = cost.detach().double().cpu().numpy()
+        self._solver.changeColsCost(len(costs), self._columns, costs)
+        fault = "no run"
+        for cold in (False, True):
+            if cold:
+                self._solver.clearSolver()
+                self._solver.setOptionValue("simplex_strategy", 1)
+            self._solver.run()
+            self.solved += 1
+            optimum, fault = self._certified(costs)
+            if cold:
+                self._configure()
+            if optimum is not None:
+                return optimum
+        raise NumericalError(
+            f"expected an optimum proven to {ACCEPTED_ERROR:g} for a program of {len(costs)} weights and "
+            f"{self._kept.shape[1]} equations; HiGHS gave {fault}; the values may be too badly scaled: "
+            "try a larger tolerance."
+        )
+
+    def _configure(self) -> None:
+        for name, setting in (
+            ("presolve", "off"),
+            ("solver", "simplex"),
+            ("simplex_strategy", 4),  # primal: the last vertex stays feasible when only the cost changes
+            ("threads", 1),
+            ("small_matrix_value", 1e-12),
+            ("primal_feasibility_tolerance", SOLVER_TOLERANCE),
+            ("dual_feasibility_tolerance", SOLVER_TOLERANCE),
+        ):
+            self._solver.setOptionValue(name, setting)
+
+    def _model(self) -> highspy.HighsLp:
+        keys, equations = self._kept.shape
+        model = highspy.HighsLp()
+        model.num_col_, model.num_row_ = keys, equations
+        model.col_cost_ = np.zeros(keys)
+        model.col_lower_ = np.zeros(keys)
+        model.col_upper_ = np.full(keys, highspy.kHighsInf)
+        model.row_lower_ = model.row_upper_ = self._right_side
+        model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        model.a_matrix_.start_ = np.arange(0, keys * equations + 1, equations)
+        model.a_matrix_.index_ = np.tile(np.arange(equations), keys)
+        model.a_matrix_.value_ = self._kept.ravel()
+        return model
+
+    def _certified(self, costs: np.ndarray) -> tuple[Optimum | None, str]:
+        status = self._solver.getModelStatus()
+        if status != highspy.HighsModelStatus.kOptimal:
+            return None, f"the status '{self._solver.modelStatusToString(status)}'"
+        solution = self._solver.getSolution()
+        point = np.array(solution.col_value)
+        multipliers = np.array(solution.row_dual)
+        below = max(0.0, -float(point.min()))
+        point = np.maximum(point, 0.0)
+        error = float(np.abs(self._kept.T @ point - self._right_side).max())
+        value = float(costs @ point)
+        reduced = costs - self._kept @ multipliers
+        bound = float(self._right_side @ multipliers) + self._total * float(reduced.min())
+        scale = max(1.0, float(np.abs(costs).max()))
+        # Written so that NaN fails, too.
+        if not (below <= ACCEPTED_ERROR and error <= ACCEPTED_ERROR and abs(value - bound) <= ACCEPTED_ERROR * scale):
+            return None, f"a weight {below:.1e} below zero, an output error {error:.1e}, a gap {value - bound:.1e}"
+        return Optimum(value=value, bound=min(bound, value), point=torch.from_numpy(point)), ""
+
+
+def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"]) -> LeastNorm:
+    """Return the distribution of least ‖x‖ with x >= 0 and xᵀ B = aᵀ B.
+
+    A quadratic program, written as least-distance programming and handed to non-negative least squares
+    (Lawson & Hanson, Solving Least Squares Problems, ch. 23): x = p + N z with p = B Bᵀ a and N a basis
+    of the complement. The active set is then solved once more directly, and optimality proven by the
+    dual: for any y, ‖x‖²/2 >= y·Bᵀa − ‖max(B y, 0)‖²/2.
+
+    Args:
+        weights_row: a, non-negative.
+        kept: B, orthonormal columns that span [T, 1].
+
+    Raises:
+        NumericalError: The answer is infeasible or not proven optimal.
+    """
+    weights = weights_row.detach().double().cpu().numpy()
+    basis = kept.detach().double().cpu().numpy()
+    particular = basis @ (basis.T @ weights)
+    if particular.min() >= 0:
+        return LeastNorm(point=torch.from_numpy(particular), gap=0.0, error=_lost(basis, particular, weights))
+    free = np.linalg.qr(basis, mode="complete")[0][:, basis.shape[1] :]
+    point, found = weights, np.zeros_like(weights)
+    if free.shape[1]:
+        stacked = np.vstack([free.T, -particular[None]])
+        goal = np.zeros(len(stacked))
+        goal[-1] = 1.0
+        try:
+            found, _ = nnls(stacked, goal, maxiter=30 * len(weights))
+        except RuntimeError as error:
+            raise NumericalError(
+                f"non-negative least squares did not converge for {len(weights)} weights ({error}); "
+                "expected a row whose output is well scaled; try a larger tolerance."
+            ) from error
+        # Multipliers of x >= 0: x = p + N Nᵀ μ, so x − μ = B Bᵀ (a − μ).
+        found = found / (1 + particular @ found)
+        point = np.maximum(particular + free @ (free.T @ found), 0.0)
+    return _polished(basis, point, weights, basis.T @ (weights - found))
+
+
+def _polished(basis: np.ndarray, point: np.ndarray, weights: np.ndarray, multipliers: np.ndarray) -> LeastNorm:
+    """Solve the equations on the support of the point and measure the duality gap."""
+    right_side = basis.T @ weights
+    support = point > 1e-9 * point.max()
+    solved = np.linalg.lstsq(basis[support].T @ basis[support], right_side, rcond=1e-13)[0]
+    better = np.zeros_like(point)
+    better[support] = basis[support] @ solved
+    if better.min() >= 0 and _lost(basis, better, weights) <= max(1e-12, _lost(basis, point, weights)):
+        point = better
+    # Any multipliers prove a bound; on a small support those of the solver are the ones that prove a good one.
+    dual = max(
+        float(right_side @ tried) - float(np.square(np.maximum(basis @ tried, 0.0)).sum()) / 2
+        for tried in (solved, multipliers)
+    )
+    gap = max(0.0, float(point @ point) / 2 - dual)
+    error = _lost(basis, point, weights)
+    if not (error <= ACCEPTED_ERROR and gap <= ACCEPTED_ERROR):
+        raise NumericalError(
+            f"expected a least-norm alternative proven to {ACCEPTED_ERROR:g}; got an output error {error:.1e} and a "
+            f"duality gap {gap:.1e}; the values may be too badly scaled: try a larger tolerance."
+        )
+    return LeastNorm(point=torch.from_numpy(point), gap=gap, error=error)
+
+
+def _lost(basis: np.ndarray, point: np.ndarray, weights: np.ndarray) -> float:
+    return float(np.abs(basis.T @ (point - weights)).max(initial=0.0))

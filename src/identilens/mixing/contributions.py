@@ -1,0 +1,56 @@
+"""Contributions: the share of each input token in each hidden token."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import NumericalError
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """Shares of input tokens in hidden tokens; rows sum to 1.
+
+    Attributes:
+        shares: c_ij, [hidden token j, input token i].
+        errors: Their standard errors; zero where the norms are exact.
+    """
+
+    shares: Float[Tensor, "*layer hidden input"]
+    errors: Float[Tensor, "*layer hidden input"]
+
+
+def contributions(
+    squares: Float[Tensor, "*layer hidden input"], variances: Float[Tensor, "*layer hidden input"]
+) -> Contributions:
+    """Return the relative contribution of every input token to every hidden token, with standard errors.
+
+    With N_ij = ‖∂e_j/∂x_i‖_F (Brunner et al. 2020, Eq. 11):
+
+        c_ij = N_ij / S_j,   S_j = Σ_k N_kj
+
+    Estimates for different input tokens are independent, so to first order (delta method)
+
+        Var N_i = Var(N_i²) / (4 N_i²)
+        Var c_i = [(1 − c_i)² Var N_i + c_i² Σ_{k≠i} Var N_k] / S²
+
+    Args:
+        squares: N², or unbiased estimates of it.
+        variances: Their variances.
+
+    Raises:
+        NumericalError: If a hidden token depends on no input token at all.
+    """
+    norms = squares.clamp_min(0).sqrt()
+    total = norms.sum(-1, keepdim=True)
+    if bool((total == 0).any()) or not bool(torch.isfinite(total).all()):
+        raise NumericalError(
+            "a hidden state does not change with any input token, or its derivative is not finite, so shares of it "
+            "are not defined. Look for a layer that saturates, or leave that layer out with layers=..."
+        )
+    shares = norms / total
+    spread = torch.where(squares > 0, variances / (4 * squares), 0)
+    others = spread.sum(-1, keepdim=True) - spread
+    return Contributions(shares, ((1 - shares).square() * spread + shares.square() * others).sqrt() / total)

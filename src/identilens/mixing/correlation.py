@@ -1,0 +1,35 @@
+"""What attention alone would have said: rollouts beside contributions."""
+
+import polars as pl
+
+
+def rollout_correlation(table: pl.DataFrame) -> pl.DataFrame:
+    """Return how well raw and effective rollout agree with contributions, layer by layer.
+
+    Pearson and Spearman correlation over the pairs of one text, averaged over texts where they are defined. The own
+    token is the largest entry of all three, so that with it any two agree; the figures without it say whether
+    attention tells *which context* is mixed in.
+
+    Args:
+        table: Table of a mixing result with rollouts.
+
+    Returns:
+        Columns kind, layer, rollout ("raw", "effective"), pairs ("all", "context"), pearson, spearman, texts;
+        without rows where the table holds no rollouts.
+    """
+    causal = (pl.col("kind") == "decoder") & (pl.col("input") > pl.col("hidden"))
+    seen = table.lazy().filter(~causal).drop_nulls("raw_rollout")
+    found = []
+    for pairs, rows in (("all", seen), ("context", seen.filter(pl.col("hidden") != pl.col("input")))):
+        for rollout in ("raw", "effective"):
+            correlations = [
+                pl.corr("contribution", f"{rollout}_rollout", method=method).fill_nan(None).alias(method)
+                for method in ("pearson", "spearman")
+            ]
+            by_text = rows.group_by("kind", "layer", "text").agg(correlations)
+            means = by_text.group_by("kind", "layer").agg(
+                pl.col("pearson", "spearman").mean(), pl.col("pearson").count().alias("texts")
+            )
+            labels = [pl.lit(rollout).alias("rollout"), pl.lit(pairs).alias("pairs")]
+            found.append(means.select("kind", "layer", *labels, "pearson", "spearman", "texts"))
+    return pl.concat(found).sort("kind", "pairs", "rollout", "layer").collect()

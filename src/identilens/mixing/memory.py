@@ -1,0 +1,78 @@
+"""Memory of a computation measured, and chunks sized so that it stays within a budget."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from identilens.errors import InputError
+
+
+class LiveBytes(TorchDispatchMode):
+    """Counts the bytes of all tensors made inside the context that are alive, and their peak.
+
+    What single kernels allocate and free within one call is not seen.
+
+    Attributes:
+        peak: Most bytes alive at once so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._live = 0
+        self._seen: dict[int, weakref.ref] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        inputs = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and id(leaf.untyped_storage()) not in inputs:
+                self._add(leaf.untyped_storage())
+        return result
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key, size = id(storage), storage.nbytes()
+        if key in self._seen:
+            return
+
+        def freed(_: Any) -> None:
+            self._live -= size
+            self._seen.pop(key, None)
+
+        self._seen[key] = weakref.ref(storage, freed)
+        self._live += size
+        self.peak = max(self.peak, self._live)
+
+
+def chunk_size(work: Callable[[int], Any], count: int, budget: int, what: str) -> int:
+    """Return how many pieces of work may be done at once, at most ``count``, within a memory budget.
+
+    The peak is measured for one and for two pieces; it grows by the same amount with every further piece.
+
+    Args:
+        work: Does the given number of pieces.
+        count: Pieces there are.
+        budget: Bytes that may be alive at once, beside what was there before.
+        what: What a piece is, for the error.
+
+    Raises:
+        InputError: If the budget does not hold one piece.
+    """
+    peaks = []
+    for pieces in (1, 2):
+        with LiveBytes() as meter:
+            work(pieces)
+        peaks.append(meter.peak)
+    step = max(peaks[1] - peaks[0], 1)
+    # One part in ten is left for what kernels allocate inside themselves.
+    chunk = 1 + (int(0.9 * budget) - peaks[0]) // step
+    if chunk < 1:
+        raise InputError(
+            f"memory_budget={budget} bytes is too small: one {what} of this text needs {int(peaks[0] / 0.9) + 1}. "
+            "Raise the budget, or cut the text with max_length."
+        )
+    return min(chunk, count)

@@ -1,0 +1,82 @@
+"""Where context comes from: contributions by distance and by relative position."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+NEIGHBOUR_GROUPS: dict[str, tuple[int, int | None]] = {
+    "1st": (1, 1),
+    "2nd": (2, 2),
+    "3rd": (3, 3),
+    "4th-5th": (4, 5),
+    "6th-10th": (6, 10),
+    "11th onwards": (11, None),
+}
+"""Groups of neighbours by distance, both ends included (Brunner 5.3)."""
+
+
+def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
+    """Return in which layer neighbours at each distance contribute most (Brunner Fig. 4a, 41a, 43a).
+
+    As in C.2: for each hidden token the mean contribution of its left and right neighbours in a group; the mean of
+    that over all hidden tokens that have such neighbours; then, for each group, scaled to sum to 1 over layers.
+
+    Args:
+        table: Table of a mixing result. Cross attention has no neighbours and is left out.
+
+    Returns:
+        Columns kind, group, layer, mean (before scaling), share (after it), tokens; groups in order.
+    """
+    distance = (pl.col("hidden") - pl.col("input")).abs()
+    group = pl.lit(None, dtype=pl.String)
+    for name, (low, high) in NEIGHBOUR_GROUPS.items():
+        inside = distance >= low if high is None else distance.is_between(low, high)
+        group = pl.when(inside).then(pl.lit(name)).otherwise(group)
+    order = pl.Enum(list(NEIGHBOUR_GROUPS))
+    tokens = (
+        _context(table)
+        .with_columns(group=group.cast(order))
+        .drop_nulls("group")
+        .group_by("text", "kind", "layer", "hidden", "group")
+        .agg(pl.col("contribution").mean())
+    )
+    means = tokens.group_by("kind", "group", "layer").agg(
+        pl.col("contribution").mean().alias("mean"), pl.len().alias("tokens")
+    )
+    shared = means.with_columns(share=pl.col("mean") / pl.col("mean").sum().over("kind", "group"))
+    return shared.select("kind", "group", "layer", "mean", "share", "tokens").sort("kind", "group", "layer").collect()
+
+
+def by_relative_position(table: pl.DataFrame, layers: Sequence[int] | None = None) -> pl.DataFrame:
+    """Return the total contribution from each relative position (Brunner Fig. 4b, 41b, 43b).
+
+    Args:
+        table: Table of a mixing result. Cross attention has no relative positions and is left out.
+        layers: Layers to keep; the first, the middle and the last when not given.
+
+    Returns:
+        Columns kind, layer, offset (input position less hidden position, never 0: the own token is no neighbour),
+        total, share (of the layer's total) and pairs (how many pairs of tokens make up the total).
+    """
+    kept = first_middle_last(table) if layers is None else list(layers)
+    totals = (
+        _context(table)
+        .filter(pl.col("layer").is_in(kept))
+        .group_by("kind", "layer", (pl.col("input") - pl.col("hidden")).alias("offset"))
+        .agg(pl.col("contribution").sum().alias("total"), pl.len().alias("pairs"))
+    )
+    shared = totals.with_columns(share=pl.col("total") / pl.col("total").sum().over("kind", "layer"))
+    return shared.select("kind", "layer", "offset", "total", "share", "pairs").sort("kind", "layer", "offset").collect()
+
+
+def first_middle_last(table: pl.DataFrame) -> list[int]:
+    """Return the first, middle and last layer of a table, such as 1, 6 and 12 of 12."""
+    layers = table["layer"].unique().sort().to_list()
+    return sorted({layers[0], layers[(len(layers) - 1) // 2], layers[-1]})
+
+
+def _context(table: pl.DataFrame) -> pl.LazyFrame:
+    """Return the rows in which an input token meets the hidden state of another position that can see it."""
+    causal = (pl.col("kind") == "decoder") & (pl.col("input") > pl.col("hidden"))
+    other = (pl.col("kind") != "cross") & (pl.col("input") != pl.col("hidden"))
+    return table.lazy().filter(other & ~causal)

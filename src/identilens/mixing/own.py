@@ -1,0 +1,41 @@
+"""Own contributions summarised as the boxes of a box plot."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+
+def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) -> pl.DataFrame:
+    """Return the five numbers of a box plot of contributions in each group (Brunner Fig. 3a, 26–37, 40a, 42a).
+
+    Whiskers end at the furthest value within 1.5 times the box's height from the box (Tukey); what lies beyond is
+    an outlier, which the paper does not show either.
+
+    Args:
+        rows: One row a token, with ``contribution``; such as `Mixing.own`, or that with a ``tag``.
+        by: Columns that make the groups.
+
+    Returns:
+        The group columns, low, q1, median, q3, high, mean, not_largest where ``rows`` say so, and tokens.
+    """
+    value = pl.col("contribution")
+    boxes = rows.with_columns(
+        value.quantile(0.25, "linear").over(by).alias("q1"), value.quantile(0.75, "linear").over(by).alias("q3")
+    )
+    reach = 1.5 * (pl.col("q3") - pl.col("q1"))
+    within = value.is_between(pl.col("q1") - reach, pl.col("q3") + reach)
+    share = [(~pl.col("largest")).mean().alias("not_largest")] if "largest" in rows.columns else []
+    return (
+        boxes.group_by(by)
+        .agg(
+            value.filter(within).min().alias("low"),
+            pl.col("q1").first(),
+            value.median().alias("median"),
+            pl.col("q3").first(),
+            value.filter(within).max().alias("high"),
+            value.mean().alias("mean"),
+            *share,
+            pl.len().alias("tokens"),
+        )
+        .sort(by)
+    )

@@ -1,0 +1,46 @@
+"""Attention rollout: what attention alone would say about mixing (Abnar & Zuidema 2020), raw and effective."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def attention_rollout(weights: Float[Tensor, "layer query key"]) -> Float[Tensor, "layer query key"]:
+    """Return, for each layer, how much of each input token reaches each hidden token along attention paths.
+
+    Attention of a layer, averaged over heads, and the residual link count half each; rows are scaled to sum
+    to 1, and layers are multiplied:
+
+        R_l = (A_l / 2 + I / 2) R_{l−1},   R_0 = I
+
+    Rows of R sum to 1, like contributions. Values, norms and feed-forward layers play no part.
+
+    Args:
+        weights: `mean_over_heads` of every layer.
+    """
+    n = weights.shape[-1]
+    identity = torch.eye(n, dtype=weights.dtype, device=weights.device)
+    reached, rolled = identity, []
+    for layer in weights:
+        step = 0.5 * layer / layer.sum(-1, keepdim=True) + 0.5 * identity
+        reached = step @ reached
+        rolled.append(reached)
+    return torch.stack(rolled) if rolled else weights
+
+
+def mean_over_heads(weights: Float[Tensor, "head query key"]) -> Float[Tensor, "query key"]:
+    """Return the mean size of a layer's weights over its heads, rows scaled to sum to 1.
+
+    Raw weights are not negative and their rows sum to 1 already. Rows of effective attention may be negative in
+    places and sum to anything, even to about 0. A rollout passes on how much, not with what sign, just as the norm
+    of a Jacobian does: so sizes are taken before heads are averaged (else heads would cancel) and rows are scaled
+    by the sum of sizes (the sum itself may vanish). Where a head's row is zero, the others count alone; a query
+    whose effective attention is zero in every head passes on its own token only.
+
+    Args:
+        weights: Raw or effective attention of one layer.
+    """
+    sizes = weights.abs().mean(0)
+    total = sizes.sum(-1, keepdim=True)
+    alone = torch.eye(sizes.shape[-1], dtype=sizes.dtype, device=sizes.device)
+    return torch.where(total > 0, sizes / torch.where(total > 0, total, 1), alone)

@@ -1,0 +1,98 @@
+"""The linear map with the least squared error, without training: ridge regression for every penalty at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.linalg.tolerance import relative_tolerance
+
+# Rows that are turned to float64 at a time.
+ROWS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeFit:
+    """The ridge solution with the lowest validation loss.
+
+    Attributes:
+        weight: W, d_out x d_in.
+        penalty: Its penalty, as a share of the mean squared size of a coordinate of the hidden states.
+        validation_loss: Mean over tokens and coordinates of (W e − x)².
+        losses: The same for every penalty tried, in their order.
+    """
+
+    weight: Float[Tensor, "d_out d_in"]
+    penalty: float
+    validation_loss: float
+    losses: tuple[float, ...]
+
+
+def fit_ridge(
+    hidden: Float[Tensor, "train d_in"],
+    inputs: Float[Tensor, "train d_out"],
+    validation_hidden: Float[Tensor, "validation d_in"],
+    validation_inputs: Float[Tensor, "validation d_out"],
+    penalties: Sequence[float],
+) -> RidgeFit:
+    """Return the map W that minimises Σ‖W e − x‖² + λ‖W‖²_F, with λ chosen on the validation tokens.
+
+    W = Xᵀ E (Eᵀ E + λ I)⁻¹ for the rows e of E and x of X: where the L2 training of Brunner et al. 2020,
+    B.1 converges if λ = 0. In the eigenbasis of EᵀE = V diag(s) Vᵀ all penalties share their products:
+    with c = VᵀEᵀX and g_i = 1/(s_i + λ) the validation error is
+    Σ_ij g_i g_j M_ij (c cᵀ)_ij − 2 Σ_i g_i (c Nᵀ)_ii + ‖X_val‖², M and N being the validation tokens'
+    EᵀE and EᵀX in that basis. A further penalty costs O(d²); the whole costs O(tokens d² + d³), in float64.
+    Directions in which the hidden states do not vary (to float32 rounding) are left out.
+
+    Args:
+        hidden: e of the training tokens.
+        inputs: x of the training tokens.
+        validation_hidden: e of the validation tokens.
+        validation_inputs: x of the validation tokens.
+        penalties: λ to try, as shares of trace(EᵀE)/d_in.
+
+    Raises:
+        InputError: No penalty, or a negative one.
+    """
+    if not penalties or min(penalties) < 0:
+        raise InputError(f"expected penalties of at least 0, got {tuple(penalties)}; 0 is plain least squares")
+    gram, cross = _products(hidden, inputs)
+    values, V = torch.linalg.eigh(gram)
+    # s = σ². More tokens add to signal and rounding alike, so the tolerance is that of a d_in x d_in matrix.
+    kept = values > relative_tolerance(len(gram), len(gram)) ** 2 * values[-1]
+    c = V.T @ cross
+    validation_gram, validation_cross = _products(validation_hidden, validation_inputs)
+    quadratic = (V.T @ validation_gram @ V) * (c @ c.T)
+    linear = ((V.T @ validation_cross) * c).sum(1)
+    scale = gram.trace() / len(gram)
+    inverses = [torch.where(kept, 1 / (values + penalty * scale).where(kept, 1.0), 0.0) for penalty in penalties]
+    # The term ‖X_val‖² is the same for all.
+    errors = torch.stack([inverse @ quadratic @ inverse - 2 * inverse @ linear for inverse in inverses])
+    best = int(errors.argmin())
+    squares = float(validation_inputs.double().square().sum())
+    losses = tuple(max(0.0, (squares + error) / validation_inputs.numel()) for error in errors.tolist())
+    weight = ((V * inverses[best]) @ c).T.to(inputs.dtype).contiguous()
+    return RidgeFit(weight, float(penalties[best]), _mean_squared(weight, validation_hidden, validation_inputs), losses)
+
+
+def _products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return leftᵀ left and leftᵀ right in float64, a block of rows at a time."""
+    gram = torch.zeros(left.shape[1], left.shape[1], dtype=torch.float64, device=left.device)
+    cross = torch.zeros(left.shape[1], right.shape[1], dtype=torch.float64, device=left.device)
+    for rows_left, rows_right in zip(left.split(ROWS), right.split(ROWS), strict=True):
+        rows = rows_left.double()
+        gram.addmm_(rows.T, rows)
+        cross.addmm_(rows.T, rows_right.double())
+    return gram, cross
+
+
+def _mean_squared(weight: Tensor, hidden: Tensor, inputs: Tensor) -> float:
+    """Return the validation loss from the residuals, free of the cancellation in the expanded form."""
+    total = sum(
+        float((rows.to(weight.dtype) @ weight.T - wanted).square().sum(dtype=torch.float64))
+        for rows, wanted in zip(hidden.split(ROWS), inputs.split(ROWS), strict=True)
+    )
+    return total / inputs.numel()

@@ -1,0 +1,83 @@
+"""Heads for tests: random ones, and those of the bundled encoder taken out by plain torch."""
+
+import copy
+from typing import NamedTuple
+
+import torch
+
+TEXT = (
+    "The river had risen during the night, and by morning the lower meadow lay under a sheet of brown water in which "
+    "the fence posts stood like the teeth of a broken comb. Nobody in the village was surprised, because the old "
+    "people had said for weeks that the ice in the hills would go at once."
+)
+
+
+class RealHead(NamedTuple):
+    """What one head of one text is made of, in float64."""
+
+    queries: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+    output_projection: torch.Tensor
+    embeddings: torch.Tensor
+    weights: torch.Tensor
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def causal(n):
+    return torch.ones(n, n, dtype=torch.bool).tril()
+
+
+def random_qkt(seed, n, d_k, d_v, n_query=None):
+    generator = seeded(seed)
+    queries = torch.randn(n_query or n, d_k, generator=generator, dtype=torch.float64)
+    keys = torch.randn(n, d_k, generator=generator, dtype=torch.float64)
+    return queries, keys, torch.randn(n, d_v, generator=generator, dtype=torch.float64)
+
+
+def random_weights(seed, n, d, sharpness=1.0, visible=None):
+    generator = seeded(seed)
+    T = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    logits = sharpness * torch.randn(n, n, generator=generator, dtype=torch.float64)
+    if visible is not None:
+        logits = logits.masked_fill(~visible, -torch.inf)
+    return torch.softmax(logits, -1), T
+
+
+def load_encoder(path):
+    """Model in float64 and the ids of TEXT."""
+    from transformers import AutoModel, AutoTokenizer
+
+    model = AutoModel.from_pretrained(path, dtype=torch.float64, attn_implementation="eager").eval()
+    return model, AutoTokenizer.from_pretrained(path)(TEXT, return_tensors="pt")["input_ids"]
+
+
+@torch.no_grad()
+def real_head(model, ids, layer, head):
+    """Head of a BERT encoder from its own parameters and hidden states."""
+    found = model(ids, output_hidden_states=True, output_attentions=True)
+    hidden = found.hidden_states[layer][0]
+    block = model.encoder.layer[layer].attention
+    size = model.config.hidden_size // model.config.num_attention_heads
+    part = slice(size * head, size * (head + 1))
+    q, k, v = (
+        torch.nn.functional.linear(hidden, layer_.weight[part], layer_.bias[part])
+        for layer_ in (block.self.query, block.self.key, block.self.value)
+    )
+    return RealHead(q, k, v, block.output.dense.weight[:, part].T.clone(), hidden, found.attentions[layer][0, head])
+
+
+@torch.no_grad()
+def with_projections(model, layer, head, query, key):
+    """A copy of the model with other query and key parameters in one head."""
+    changed = copy.deepcopy(model)
+    block = changed.encoder.layer[layer].attention.self
+    size = model.config.hidden_size // model.config.num_attention_heads
+    part = slice(size * head, size * (head + 1))
+    for linear, new in ((block.query, query), (block.key, key)):
+        linear.weight[part] = new.weight
+        linear.bias[part] = new.bias
+    return changed

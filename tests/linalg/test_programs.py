@@ -1,0 +1,122 @@
+"""Linear programs of a row against scipy one by one and by hand; the least-norm program against its conditions."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog, minimize
+
+from identilens.errors import NumericalError
+from identilens.linalg.programs import ACCEPTED_ERROR, RowPrograms, least_norm
+
+
+def kept_basis(T):
+    """Orthonormal basis of [T, 1], by plain QR."""
+    T = torch.as_tensor(T, dtype=torch.float64).reshape(len(T), -1)
+    return torch.linalg.qr(torch.cat([torch.ones(len(T), 1, dtype=torch.float64), T], 1)).Q
+
+
+def random_row(seed, n, d, sharpness):
+    generator = torch.Generator().manual_seed(seed)
+    T = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    return torch.softmax(sharpness * torch.randn(n, generator=generator, dtype=torch.float64), 0), T
+
+
+# Keys at 0, 1 and 1/2 on a line: (0.2, 0.2, 0.6) has the alternatives (0.2 + t, 0.2 + t, 0.6 − 2t), |t − 0.05| <= 0.25.
+LINE = [0.0, 1.0, 0.5]
+LINE_ROW = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("cost", "least"), [([1.0, 0, 0], 0.0), ([-1.0, 0, 0], -0.5), ([0, 0, 1.0], 0.0), ([0, 0, -1.0], -1.0)]
+)
+def test_line_by_hand(cost, least):
+    optimum = RowPrograms(LINE_ROW, kept_basis(LINE)).minimise(torch.tensor(cost, dtype=torch.float64))
+    assert optimum.value == pytest.approx(least, abs=1e-12)
+    assert optimum.bound <= optimum.value
+
+
+def test_values_that_say_nothing_leave_the_whole_simplex():
+    row = torch.full((6,), 1 / 6, dtype=torch.float64)
+    cost = torch.tensor([3.0, 1.0, -2.0, 5.0, 0.0, 1.0], dtype=torch.float64)
+    optimum = RowPrograms(row, torch.full((6, 1), 6**-0.5, dtype=torch.float64)).minimise(cost)
+    assert optimum.value == pytest.approx(-2.0)
+    assert optimum.point.tolist() == pytest.approx([0, 0, 1, 0, 0, 0])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), n=st.integers(2, 30), d=st.integers(1, 12), sharpness=st.sampled_from([0.5, 2.0, 8.0])
+)
+def test_warm_started_programs_equal_scipy_one_by_one(seed, n, d, sharpness):
+    row, T = random_row(seed, n, min(d, n - 1), sharpness)
+    kept = kept_basis(T)
+    programs = RowPrograms(row, kept)
+    generator = torch.Generator().manual_seed(seed + 1)
+    for _ in range(5):
+        cost = torch.randn(n, generator=generator, dtype=torch.float64)
+        optimum = programs.minimise(cost)
+        reference = linprog(cost.numpy(), A_eq=kept.T.numpy(), b_eq=(kept.T @ row).numpy(), method="highs")
+        assert optimum.value == pytest.approx(reference.fun, abs=1e-6)
+        assert optimum.bound <= float(cost @ row) + 1e-12
+        assert optimum.value - optimum.bound <= ACCEPTED_ERROR * max(1.0, float(cost.abs().max()))
+        assert optimum.point.min() >= 0
+        assert (kept.T @ (optimum.point - row)).abs().max() <= ACCEPTED_ERROR
+    assert programs.solved >= 5
+
+
+def test_infeasible_numbers_are_reported():
+    with pytest.raises(NumericalError, match="HiGHS gave the status 'Infeasible'"):
+        RowPrograms(torch.tensor([-1.0, 0.0, 0.0]).double(), kept_basis(LINE)).minimise(torch.ones(3).double())
+
+
+def test_unbounded_numbers_are_reported():
+    kept = torch.tensor([[1.0], [-1.0]], dtype=torch.float64) / 2**0.5
+    with pytest.raises(NumericalError, match=r"HiGHS gave the status '.*[Uu]nbounded"):
+        RowPrograms(torch.tensor([0.5, 0.5]).double(), kept).minimise(-torch.ones(2).double())
+
+
+def test_nan_is_refused_with_the_sizes():
+    with pytest.raises(NumericalError, match="refused a program of 3 weights and 2 equations"):
+        RowPrograms(torch.tensor([float("nan"), 0.5, 0.5]).double(), kept_basis(LINE))
+
+
+@pytest.mark.parametrize(
+    ("T", "row", "least"),
+    [
+        (LINE, LINE_ROW, [1 / 3, 1 / 3, 1 / 3]),  # the uniform distribution is among the alternatives
+        ([0.0, 1.0, 10.0], [0.9, 0.1, 0.0], [0.9, 0.1, 0.0]),  # (0.9 + 9t, 0.1 − 10t, t): the edge t = 0
+        ([0.0, 1.0, 3.0], [0.5, 0.5, 0.0], [0.5 + 1 / 14, 0.5 - 3 / 28, 1 / 28]),  # (0.5 + 2t, 0.5 − 3t, t): t = 1/28
+    ],
+)
+def test_least_norm_by_hand(T, row, least):
+    found = least_norm(torch.as_tensor(row, dtype=torch.float64), kept_basis(T))
+    assert found.point.tolist() == pytest.approx(least, abs=1e-12)
+    assert found.gap <= 1e-12
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(3, 25), sharpness=st.sampled_from([0.5, 3.0, 8.0]))
+def test_least_norm_equals_a_general_solver(seed, n, sharpness):
+    row, T = random_row(seed, n, max(1, n // 3), sharpness)
+    kept = kept_basis(T)
+    found = least_norm(row, kept)
+    reference = minimize(
+        lambda x: x @ x / 2,
+        row.numpy(),
+        jac=lambda x: x,
+        bounds=[(0, None)] * n,
+        constraints={
+            "type": "eq",
+            "fun": lambda x: kept.T.numpy() @ (x - row.numpy()),
+            "jac": lambda x: kept.T.numpy(),
+        },
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 1000},
+    )
+    assert found.point.min() >= 0
+    assert found.error <= 1e-12
+    assert found.gap <= 1e-12
+    assert np.abs(found.point.numpy() - reference.x).max() < 1e-5
+    assert float(found.point @ found.point) <= reference.x @ reference.x + 1e-7

@@ -1,0 +1,115 @@
+"""The map from the first layer's input to all hidden states is the model itself, in every family."""
+
+import pytest
+import torch
+
+from identilens.errors import InputError
+from identilens.models import Lens
+from identilens.models.linearise import HiddenMap, sources
+from zoo import BUILDERS, build, example, ids
+
+FAMILIES = sorted(BUILDERS)
+WITH_NORM = {"albert", "bart", "bert", "bert_decoder", "distilbert", "electra", "modernbert", "roberta"}
+
+
+def plain_states(lens, item, kind):
+    """Hidden states as transformers reports them, without any of our hooks."""
+    output = lens.run([item], output_hidden_states=True)
+    if not lens.model.config.is_encoder_decoder:
+        return output.hidden_states
+    return output.encoder_hidden_states if kind == "encoder" else output.decoder_hidden_states
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gives_the_model_s_own_hidden_states(family):
+    lens = Lens(build(family))
+    item = lens.read(example(family))[0]
+    for source in sources(lens):
+        hidden = HiddenMap(lens, item, source)
+        states = hidden(hidden.inputs)
+        assert len(states) == len(hidden.outputs) >= 2
+        for label, state in zip(hidden.outputs, states, strict=True):
+            expected = plain_states(lens, item, label.kind)[label.layer][0]
+            torch.testing.assert_close(state, expected, atol=5e-5, rtol=1e-4)
+            assert len(hidden.tokens(label.kind)) == len(state)
+        torch.testing.assert_close(hidden.inputs, plain_states(lens, item, source)[0][0])
+        assert len(hidden.tokens()) == len(hidden.inputs)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_forward_and_reverse_derivatives_that_agree(family):
+    lens = Lens(build(family))
+    item = lens.read(example(family))[0]
+    hidden = HiddenMap(lens, item)
+    generator = torch.Generator().manual_seed(3)
+    tangents = torch.randn(2, *hidden.inputs.shape, generator=generator)
+    with torch.no_grad():
+        pushed = torch.vmap(lambda t: torch.func.jvp(hidden, (hidden.inputs,), (t,))[1])(tangents)
+    states, pull = torch.func.vjp(hidden, hidden.inputs)
+    cotangents = tuple(torch.randn(state.shape, generator=generator) for state in states)
+    pulled = pull(cotangents)[0].detach()
+    forward = sum((out * c).sum((1, 2)) for out, c in zip(pushed, cotangents, strict=True))
+    torch.testing.assert_close(forward, (tangents * pulled).sum((1, 2)), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_embedding_sum_is_what_enters_the_norm(family):
+    lens = Lens(build(family))
+    item = lens.read(example(family))[0]
+    if family not in WITH_NORM:
+        with pytest.raises(InputError, match=r'hands its embedding sum to the first layer.*wrt="embeddings"'):
+            HiddenMap(lens, item, wrt="embedding_sum")
+        return
+    summed, entering = (HiddenMap(lens, item, wrt=wrt) for wrt in ("embedding_sum", "embeddings"))
+    assert summed.inputs.shape[0] == entering.inputs.shape[0]
+    for state, expected in zip(summed(summed.inputs), entering(entering.inputs), strict=True):
+        torch.testing.assert_close(state, expected, atol=5e-5, rtol=1e-4)
+    # The norm before the first layer removes the mean, so that adding a constant to a token changes nothing.
+    moved = summed(summed.inputs + 0.5)
+    torch.testing.assert_close(moved[-1], entering(entering.inputs)[-1], atol=2e-4, rtol=1e-3)
+
+
+def test_embedding_sum_of_bert_is_the_sum_of_its_embeddings():
+    model = build("bert")
+    tokens = ids(7)
+    lens = Lens(model)
+    found = HiddenMap(lens, lens.read([tokens])[0], wrt="embedding_sum").inputs
+    table = model.embeddings
+    expected = (
+        table.word_embeddings.weight[tokens]
+        + table.position_embeddings.weight[:7]
+        + table.token_type_embeddings.weight[0]
+    )
+    torch.testing.assert_close(found, expected.detach())
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt_oss", "bart"])
+def test_leaves_the_model_as_it_was(family):
+    model = build(family).train()
+    lens = Lens(model)
+    body = lens.body
+    before = model.config._attn_implementation, getattr(model.config, "_experts_implementation_internal", None)
+    hidden = HiddenMap(lens, lens.read(example(family))[0])
+    hidden(hidden.inputs)
+    assert (
+        model.config._attn_implementation,
+        getattr(model.config, "_experts_implementation_internal", None),
+    ) == before
+    assert model.training
+    assert not any(module._forward_pre_hooks for module in body.modules())
+
+
+def test_half_precision_is_refused_with_the_remedy():
+    lens = Lens(build("bert").to(torch.bfloat16))
+    with pytest.raises(InputError, match=r'computes in bfloat16.*load\(\.\.\., dtype="float32"\)'):
+        HiddenMap(lens, lens.read([ids(5)])[0])
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_unknown_points_and_sequences_are_refused():
+    lens = Lens(build("gpt2"))
+    item = lens.read([ids(5)])[0]
+    with pytest.raises(InputError, match=r"wrt must be embeddings or embedding_sum; got 'tokens'"):
+        HiddenMap(lens, item, wrt="tokens")
+    with pytest.raises(InputError, match=r"gpt2 takes encoder input; got 'decoder'"):
+        HiddenMap(lens, item, "decoder")
