@@ -28,7 +28,7 @@ def test_by_hand():
     seed=st.integers(0, 10**6),
     n=st.integers(2, 18),
     d=st.integers(1, 6),
-    sharpness=st.sampled_from([0.5, 3.0, 10.0]),
+    sharpness=st.sampled_from([0.5, 3.0]),
     masked=st.booleans(),
 )
 def test_no_alternative_has_more_entropy_and_the_factors_give_it(seed, n, d, sharpness, masked):

@@ -16,16 +16,14 @@ from zoo import build, example, ids
 QUICK: dict = {"probes": 6}
 
 
-@pytest.mark.parametrize(
-    "family", ["bert", "albert", "gpt2", "llama", "modernbert", "vit", "bart", "whisper", "deepseek_v3"]
-)
+@pytest.mark.parametrize("family", ["albert", "gpt2", "vit", "whisper", "deepseek_v3"])
 def test_every_kind_of_model(family):
     lens = Lens(build(family))
-    result = mixing(lens, example(family), **QUICK)
+    result = mixing(lens, example(family)[:1] if isinstance(example(family), list) else example(family), **QUICK)
     assert result.table.schema == pl.Schema(MIXING_COLUMNS)
     assert result.tokens.schema == pl.Schema(TOKEN_COLUMNS)
-    expected = {"bart": ["encoder", "decoder", "cross"], "whisper": ["encoder", "decoder", "cross"]}
-    causal = ["decoder"] if family in ("gpt2", "llama", "deepseek_v3") else ["encoder"]
+    expected = {"whisper": ["encoder", "decoder", "cross"]}
+    causal = ["decoder"] if family in ("gpt2", "deepseek_v3") else ["encoder"]
     assert result.kinds == expected.get(family, causal)
     for kind in result.kinds:
         array = result.array(0, kind)
@@ -44,7 +42,7 @@ def test_every_kind_of_model(family):
 
 def test_numbers_are_those_of_the_measures():
     lens = Lens(build("bert").double())
-    texts = example("bert")
+    texts = example("bert")[:2]
     result = mixing(lens, texts, method="exact", rollouts=False)
     for text, item in enumerate(lens.read(texts)):
         hidden = HiddenMap(lens, item)

@@ -110,15 +110,15 @@ def linear(n=4, width=24, seed=0, low_rank=None):
 @pytest.mark.parametrize("probes", [6, 16])
 def test_sketch_is_unbiased_and_its_error_is_truthful(probes, leading):
     function, inputs, truth = linear(low_rank=6)
-    runs = [jacobian_norms(function, inputs, probes=probes, leading=leading, seed=seed)[0] for seed in range(150)]
+    runs = [jacobian_norms(function, inputs, probes=probes, leading=leading, seed=seed)[0] for seed in range(80)]
     squares = torch.stack([run.squares for run in runs])
     variances = torch.stack([run.variances for run in runs])
     spread = squares.std(0)
-    assert bool(((squares.mean(0) - truth).abs() < 4.5 * spread / 150**0.5).all())
+    assert bool(((squares.mean(0) - truth).abs() < 4.5 * spread / 80**0.5).all())
     # Reported variances are unbiased: their mean is the variance seen.
     ratio = variances.mean(0) / squares.var(0)
-    assert 0.9 < float(ratio.mean()) < 1.1
-    assert bool(((ratio > 0.5) & (ratio < 1.8)).all())
+    assert 0.85 < float(ratio.mean()) < 1.15
+    assert bool(((ratio > 0.4) & (ratio < 2)).all())
     within = ((squares - truth).abs() <= 2 * variances.sqrt()).float().mean()
     # Of few random probes (here 4 to 16) the error estimate is heavy-tailed: Student's t, not normal.
     assert float(within) > (0.78 if probes == 6 else 0.88)

@@ -119,8 +119,8 @@ def _kept_texts(items: list[Item], settings: AuditSettings) -> set[int]:
                 "(--matrices, --stream always)."
             )
         return set(range(len(items)))
-    short = [index for index, item in enumerate(items) if item.length <= settings.example_length]
-    return set(short[: settings.examples])
+    fitting = [index for index, item in enumerate(items) if item.length <= settings.example_length]
+    return set(sorted(fitting, key=lambda index: -items[index].length)[: settings.examples])
 
 
 def _record(lens: Lens, items: list[Item], settings: AuditSettings) -> dict[str, Any]:

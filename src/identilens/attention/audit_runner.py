@@ -37,7 +37,7 @@ class AuditSettings:
         stream: Whether to hold the weights of a layer whole ("never"), in blocks of rows ("always"), or in
             blocks for texts longer than `STREAM_LENGTH` ("auto").
         matrices: Keep raw, effective and null attention of every text.
-        examples: Keep them for the first so many texts of at most ``example_length`` tokens, for the report.
+        examples: Keep them for so many texts, the longest of at most ``example_length`` tokens, for the report.
         example_length: Longest example.
         value_bias: Leave the bias in the values ("in", what the weights mix) or take it out.
     """

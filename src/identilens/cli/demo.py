@@ -18,6 +18,7 @@ def demo(
     """Audit the bundled encoder on a bundled English text sample and write the report."""
     texts = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()
     lens = load_lens(str(bundled_model()), "cpu", "float32")
+    lens.name = "all-MiniLM-L6-v2 (bundled)"
     with progress("texts") as update:
         result = audit(
             lens, [text for text in texts if text], out=out, overwrite=overwrite, progress=update, examples=3

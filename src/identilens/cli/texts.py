@@ -4,9 +4,9 @@ import csv
 import gzip
 import json
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from identilens.errors import InputError
 
@@ -47,7 +47,7 @@ def read_texts(
             found = list(readers[kind](stream, file, columns))
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{file} is not {encoding}: byte {error.object[error.start]:#04x} at position {error.start}. "
+            f"{file} is not {encoding}: {_undecodable(file, encoding)}. "
             "Save it as UTF-8, or name its encoding with --encoding (for example latin-1)."
         ) from error
     except LookupError as error:
@@ -59,13 +59,24 @@ def read_texts(
     return found
 
 
-def _lines(stream: TextIO, file: Path, columns: list[str]) -> Iterator[str]:
+def _undecodable(file: Path, encoding: str) -> str:
+    """Return which byte of a file cannot be decoded; the stream itself only knows its place in a buffer."""
+    with _OPENERS.get(file.suffix, open)(file, "rb") as stream:
+        content = stream.read()
+    try:
+        content.decode(encoding)
+    except UnicodeDecodeError as error:
+        return f"byte {content[error.start]:#04x} at position {error.start}"
+    return "a character is cut short"
+
+
+def _lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[str]:
     for line in stream:
         if line.strip():
             yield line.strip()
 
 
-def _json_lines(stream: TextIO, file: Path, columns: list[str]) -> Iterator[Any]:
+def _json_lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[Any]:
     for number, line in enumerate(stream, 1):
         if not line.strip():
             continue
@@ -78,8 +89,8 @@ def _json_lines(stream: TextIO, file: Path, columns: list[str]) -> Iterator[Any]
         yield _pick(row, columns, file, number)
 
 
-def _separated(delimiter: str) -> Callable[[TextIO, Path, list[str]], Iterator[Any]]:
-    def rows(stream: TextIO, file: Path, columns: list[str]) -> Iterator[Any]:
+def _separated(delimiter: str) -> Callable[[Iterable[str], Path, list[str]], Iterator[Any]]:
+    def rows(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[Any]:
         # Tab-separated corpora are written without quoting.
         quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
         reader = csv.DictReader(stream, delimiter=delimiter, quoting=quoting)
