@@ -34,9 +34,7 @@ def audit(
     column: ColumnOption = None,
     encoding: EncodingOption = "utf-8",
     matrices: Annotated[bool, typer.Option("--matrices", help="Keep raw, effective and null attention.")] = False,
-    examples: Annotated[
-        int, typer.Option(help="Keep them for so many texts of at most 128 tokens, for the report.")
-    ] = 3,
+    examples: Annotated[int, typer.Option(help="Keep them for so many texts of at most 128 tokens.")] = 3,
     layers: Annotated[str | None, typer.Option(help="Layers to audit, such as 0,3,5-8; all by default.")] = None,
     batch_size: Annotated[int, typer.Option(help="Texts in one forward pass.")] = 8,
     max_length: MaxLengthOption = None,
