@@ -100,7 +100,7 @@ class Runner:
         mode = self.settings.stream
         if mode == "never" or (mode == "auto" and n <= STREAM_LENGTH):
             return n
-        return max(16, _BLOCK_BYTES // (8 * heads * call.key.shape[-2]))
+        return max(8, _BLOCK_BYTES // (8 * heads * call.key.shape[-2]))
 
 
 class _BatchHandler:

@@ -9,6 +9,8 @@ from torch import Tensor
 from identilens.attention.arguments import check_finite, check_projection
 from identilens.linalg import certified_rank, compact_values, relative_tolerance
 
+_VALUES_AT_ONCE = 2**20
+
 
 @dataclass(frozen=True)
 class RankReport:
@@ -61,5 +63,13 @@ def simplex_nullity(compact: Float[Tensor, "*batch n r"], d_model: int) -> Int[T
     n = compact.shape[-2]
     scale = torch.linalg.vector_norm(compact, dim=(-2, -1)) / n**0.5
     scale = torch.where(scale > 0, scale, 1.0)
-    ones = scale[..., None, None].expand(*compact.shape[:-1], 1)
-    return n - certified_rank(torch.cat([compact, ones], -1), relative_tolerance(n, d_model + 1))
+    tolerance = relative_tolerance(n, d_model + 1)
+    # A few heads at a time in long texts, so that no second copy of all values is held.
+    step = max(1, _VALUES_AT_ONCE // compact.shape[-2:].numel())
+    heads = compact.reshape(-1, *compact.shape[-2:]).split(step)
+    ones = scale.reshape(-1, 1, 1).split(step)
+    ranks = [
+        certified_rank(torch.cat([some, one.expand(-1, n, 1)], -1), tolerance)
+        for some, one in zip(heads, ones, strict=True)
+    ]
+    return n - torch.cat(ranks).reshape(scale.shape)

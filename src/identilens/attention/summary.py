@@ -90,7 +90,7 @@ class SummaryBuilder:
         else:
             effective = self.projector.effective(rows, weights)
             raw_by_type = (weights @ self.key_types.to(weights.dtype)).double()
-            by_type, square = effective @ self.key_types, effective.square().sum((1, 2))
+            by_type, square = effective @ self.key_types, torch.linalg.vector_norm(effective, dim=(1, 2)).square()
             rebuilt = effective @ self.compact
         for which, received in enumerate((raw_by_type, by_type)):
             self._received[which] += queries.mT @ received

@@ -12,6 +12,8 @@ from identilens.errors import NumericalError
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 
+_VALUES_AT_ONCE = 2**20
+
 
 class TextMeasure:
     """Takes one text's attention call, padding cut away, and returns its output, summary and matrices.
@@ -42,13 +44,17 @@ class TextMeasure:
         self.counts = (n_query, n_key, d_k, d_v)
         self.query_types = types[0]
         self.factor = factor
-        values = call.value[0].double()
-        group = site.heads // len(values)
-        self.bias = None
-        if value_bias is not None:
-            values = values - value_bias.double()[:, None]
-            self.bias = value_bias.double().repeat_interleave(group, 0)[:, None]
-        compact = values.repeat_interleave(group, 0) @ factor
+        group = site.heads // call.value.shape[1]
+        self.bias = None if value_bias is None else value_bias.double().repeat_interleave(group, 0)[:, None]
+        compact = factor.new_empty(site.heads, n_key, factor.shape[-1])
+        # A few heads at a time in long texts, so that no second copy of all values is held.
+        step = max(1, _VALUES_AT_ONCE // (n_key * d_v))
+        for start in range(0, site.heads, step):
+            some = slice(start, min(start + step, site.heads))
+            groups = torch.arange(some.start, some.stop, device=call.value.device) // group
+            values = call.value[0, groups].double()
+            values = values if self.bias is None else values - self.bias[some]
+            torch.matmul(values, factor[some], out=compact[some])
         self._require_finite(compact, "values")
         d_model = site.projection.get_parameter("weight").numel() // (site.heads * d_v)
         self.builder = SummaryBuilder(compact, d_model, n_query, self._visible(), *types)
