@@ -1,5 +1,6 @@
 """The alternative of maximum entropy, which every head with d_k >= rank(T) can produce."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +15,8 @@ from identilens.errors import InputError, NumericalError
 ACCEPTED_ERROR = 1e-9
 """Largest change of an output coordinate (in T's orthonormal basis) that is accepted."""
 
-LARGEST_SHIFT = 3.0
-"""Largest change of the difference between two logits in one Newton step."""
+FLATTENED = 0.1
+"""How far the slope along a Newton direction must fall, as a share of the slope at its start."""
 
 
 @dataclass(frozen=True)
@@ -105,36 +106,46 @@ def _row(row: Tensor, base: Tensor, space: SimplexSpace, max_steps: int, index: 
     basis, target = space.kept[:, 1:], space.kept[:, 1:].mT @ (row / row.sum())
     y = torch.zeros_like(target)
 
-    def state(at: Tensor) -> tuple[Tensor, float]:
+    def state(at: Tensor) -> tuple[Tensor, Tensor]:
         logits = (base + basis @ at).masked_fill(~space.visible, -torch.inf)
-        return torch.softmax(logits, -1), float(torch.logsumexp(logits, -1) - at @ target)
+        weights = torch.softmax(logits, -1)
+        return weights, basis.mT @ weights - target
 
-    weights, value = state(y)
+    weights, gradient = state(y)
     for _ in range(max_steps):
-        gradient = basis.mT @ weights - target
-        if not len(y) or gradient.abs().max() < 1e-14:
+        if not len(y) or gradient.abs().max() < 1e-15:
             break
-        mean = weights @ basis
-        hessian = (basis * weights[:, None]).mT @ basis - mean[:, None] * mean[None, :]
+        # The mean comes off before the squares are taken: near a corner the variance is far below its terms.
+        spread = basis - weights @ basis
+        hessian = (spread * weights[:, None]).mT @ spread
         ridge = 1e-14 * hessian.diagonal().sum() / len(y) + 1e-300
         factor, failed = torch.linalg.cholesky_ex(hessian + ridge * torch.eye(len(y), dtype=y.dtype, device=y.device))
         move = gradient if failed else torch.cholesky_solve(gradient[:, None], factor)[:, 0]
-        shift = (basis @ move)[space.visible]
-        # Beyond a few nats a step leaves the region where the quadratic model holds: the weights would
-        # become one-hot and the Hessian vanish.
-        length = min(1.0, LARGEST_SHIFT / float((shift.max() - shift.min()).clamp_min(1e-300)))
-        while length > 1e-8:
-            new_weights, new_value = state(y - length * move)
-            if new_value <= value - 1e-4 * length * float(gradient @ move) + 1e-15 * (1 + abs(value)):
-                break
-            length /= 2
-        else:
+        length = _length(lambda at, y=y, move=move: float(state(y - at * move)[1] @ move), float(gradient @ move))
+        new_weights, new_gradient = state(y - length * move)
+        if gradient.abs().max() < ACCEPTED_ERROR and new_gradient.abs().max() >= gradient.abs().max():
             break
-        y, weights, value = y - length * move, new_weights, new_value
+        y, weights, gradient = y - length * move, new_weights, new_gradient
     error = float((basis.mT @ weights - target).abs().max()) if len(y) else 0.0
     if not error <= ACCEPTED_ERROR:
         raise NumericalError(
             f"expected row {index}'s output to be met to {ACCEPTED_ERROR:g}; the maximum-entropy weights came within "
-            f"{error:.1e} in {max_steps} Newton steps; raise max_steps, or leave out rows that are all but one-hot."
+            f"{error:.1e} in {max_steps} Newton steps; raise max_steps, or leave that row out."
         )
     return weights, basis @ y, error
+
+
+def _length(slope: Callable[[float], float], start: float) -> float:
+    """Return a step at which the decreasing ``slope`` of a convex function along a line is all but zero.
+
+    The slope is exact where the value's differences are rounding, and it tells a step too long (the weights would
+    become one-hot and the Hessian vanish) from one too short (a corner's logits are hundreds of nats away).
+    """
+    low, high, length = 0.0, float("inf"), 1.0
+    for _ in range(100):
+        here = slope(length)
+        if abs(here) <= FLATTENED * abs(start):
+            break
+        low, high = (length, high) if here > 0 else (low, length)
+        length = 2 * length if high == float("inf") else (low + high) / 2
+    return length
