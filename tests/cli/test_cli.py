@@ -132,7 +132,7 @@ def test_unusable_options(tmp_path, bundled_path, arguments, expected):
 
 
 def test_report_of_a_folder_without_a_run(tmp_path):
-    assert "holds no audit" in failing("report", tmp_path)
+    assert "holds no result" in failing("report", tmp_path)
 
 
 def test_read_texts_of_every_kind(tmp_path):

@@ -4,17 +4,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from identilens.attention.audit_runner import AuditSettings, Runner
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS
 from identilens.models.inputs import Item
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
-from identilens.results.audit import Audit, merge_token_types, write_matrices
+from identilens.results.audit import Audit, merge_token_types
+from identilens.results.matrices import write_matrices
+from identilens.results.parts import run_parts, whole
 from identilens.results.provenance import provenance
-from identilens.results.run_folder import RunFolder
 
 _PART = 32
 """Texts in one part of a folder run: what an interruption can cost."""
@@ -62,28 +61,26 @@ def audit(
     keep = _kept_texts(items, chosen)
     runner = Runner(lens, items, sites, chosen, keep)
     parts = [range(start, min(start + _PART, len(items))) for start in range(0, len(items), _PART)]
-    if out is None:
-        pieces = []
-        for part in parts:
-            pieces.append(runner.run(part))
-            if progress:
-                progress(part.stop, len(items))
-        table = pl.concat([piece["table"] for piece in pieces])
-        types = merge_token_types(pl.concat([piece["token_types"] for piece in pieces]))
-        return Audit(table, types, record, runner.matrices, runner.tokens)
-    folder = RunFolder(Path(out), record, resume=resume, overwrite=overwrite)
-    if not folder.finished:
-        for number, part in enumerate(parts):
-            if not folder.has(number):
-                tables = runner.run(part)
-                for text in list(runner.tokens):
-                    write_matrices(Path(out), text, runner.matrices, runner.tokens.pop(text))
-                    runner.matrices.clear()
-                folder.write_part(number, tables)
-            if progress:
-                progress(part.stop, len(items))
-        folder.finish({"table": lambda table: table, "token_types": merge_token_types}, len(parts))
-    return Audit.load(out)
+
+    def write_kept() -> None:
+        for text in list(runner.tokens):
+            write_matrices(Path(out or ""), text, runner.matrices, runner.tokens.pop(text))
+            runner.matrices.clear()
+
+    tables = run_parts(
+        record,
+        [len(part) for part in parts],
+        lambda part: runner.run(parts[part]),
+        {"table": whole, "token_types": merge_token_types},
+        out=out,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress,
+        before_writing=write_kept,
+    )
+    if out is not None:
+        return Audit.load(out)
+    return Audit(tables["table"], tables["token_types"], record, runner.matrices, runner.tokens)
 
 
 def _settings(settings: AuditSettings | None, options: dict[str, Any]) -> AuditSettings:
@@ -124,17 +121,11 @@ def _kept_texts(items: list[Item], settings: AuditSettings) -> set[int]:
 
 
 def _record(lens: Lens, items: list[Item], settings: AuditSettings) -> dict[str, Any]:
-    config = lens.model.config
-    model = {
-        "name": lens.name,
-        "class": type(lens.model).__name__,
-        "family": config.model_type,
-        "revision": getattr(config, "_commit_hash", None),
-        "sha256": lens.digest,
-        "dtype": str(next(lens.model.parameters()).dtype).removeprefix("torch."),
-        "device": str(lens.device),
-    }
-    texts = [" ".join(f"{name}:{tensor.tolist()}" for name, tensor in sorted(item.tensors.items())) for item in items]
     options = {name: getattr(settings, name) for name in AuditSettings.__dataclass_fields__}
     tolerance = f"max(n, d_model) * {FLOAT32_EPS} * largest singular value"
-    return provenance("audit", model=model, texts=texts, settings={**options, "rank_tolerance": tolerance})
+    return provenance(
+        "audit",
+        model=lens.facts,
+        texts=[item.identity for item in items],
+        settings={**options, "rank_tolerance": tolerance},
+    )

@@ -7,8 +7,7 @@ import typer
 
 from identilens.cli.common import console
 from identilens.cli.report import FolderArgument
-from identilens.report import save_audit_figures
-from identilens.results import Audit
+from identilens.report import save_figures
 
 
 def figures(
@@ -20,5 +19,5 @@ def figures(
 ) -> None:
     """Draw the report's figures for print."""
     chosen = tuple(name.strip() for name in formats.split(","))
-    for path in save_audit_figures(Audit.load(folder), out or folder / "figures", chosen):
+    for path in save_figures(folder, out, chosen):
         console.print(path, soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from identilens.cli.common import console
-from identilens.results import Audit
+from identilens.report import write_report
 
 FolderArgument = Annotated[Path, typer.Argument(help="Folder given to --out.")]
 
@@ -16,5 +16,4 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; report.html in the folder.")] = None,
 ) -> None:
     """Write the report of a finished run as one self-contained HTML file."""
-    path = Audit.load(folder).to_html(out or folder / "report.html")
-    console.print(f"report: {path}", soft_wrap=True)
+    console.print(f"report: {write_report(folder, out)}", soft_wrap=True)

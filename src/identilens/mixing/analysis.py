@@ -21,8 +21,8 @@ from identilens.models.layout import Kind
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap, HiddenState, Wrt, sources
 from identilens.results.mixing import MIXING_COLUMNS, TOKEN_COLUMNS, Mixing
+from identilens.results.parts import run_parts, whole
 from identilens.results.provenance import provenance
-from identilens.results.run_folder import RunFolder
 
 Rollouts = dict[str, tuple[Tensor, Tensor]]
 """Raw and effective rollout [layer, hidden, input] for each kind that has them."""
@@ -102,23 +102,17 @@ def mixing(
         except NumericalError as error:
             raise NumericalError(f"text {text}: {error}") from error
 
-    if out is None:
-        pieces = []
-        for text in range(len(items)):
-            pieces.append(run(text))
-            if progress:
-                progress(text + 1, len(items))
-        table, tokens = (pl.concat([piece[name] for piece in pieces]) for name in ("table", "tokens"))
-        return Mixing(table, tokens, record)
-    folder = RunFolder(Path(out), record, resume=resume, overwrite=overwrite)
-    if not folder.finished:
-        for text in range(len(items)):
-            if not folder.has(text):
-                folder.write_part(text, run(text))
-            if progress:
-                progress(text + 1, len(items))
-        folder.finish({"table": lambda table: table, "tokens": lambda table: table}, len(items))
-    return Mixing.load(out)
+    tables = run_parts(
+        record,
+        [1] * len(items),
+        run,
+        {"table": whole, "tokens": whole},
+        out=out,
+        resume=resume,
+        overwrite=overwrite,
+        progress=progress,
+    )
+    return Mixing(tables["table"], tables["tokens"], record) if out is None else Mixing.load(out)
 
 
 def _one_text(lens: Lens, item: Item, text: int, options: _Options, budget: int) -> dict[str, pl.DataFrame]:
@@ -216,18 +210,8 @@ def _check_layers(layers: tuple[int, ...] | None, lens: Lens, item: Item, wrt: W
 
 
 def _record(lens: Lens, items: list[Item], options: _Options) -> dict[str, Any]:
-    config = lens.model.config
-    model = {
-        "name": lens.name,
-        "class": type(lens.model).__name__,
-        "family": config.model_type,
-        "revision": getattr(config, "_commit_hash", None),
-        "sha256": lens.digest,
-        "dtype": str(next(lens.model.parameters()).dtype).removeprefix("torch."),
-        "device": str(lens.device),
-    }
-    texts = [" ".join(f"{name}:{tensor.tolist()}" for name, tensor in sorted(item.tensors.items())) for item in items]
     settings = {name: getattr(options, name) for name in _Options.__dataclass_fields__ if name != "seed"}
     if options.method == "exact":
         settings |= {"probes": None, "leading": None}
-    return provenance("mixing", model=model, texts=texts, settings=settings, seed=options.seed)
+    texts = [item.identity for item in items]
+    return provenance("mixing", model=lens.facts, texts=texts, settings=settings, seed=options.seed)

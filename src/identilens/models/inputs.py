@@ -32,6 +32,11 @@ class Item:
         """Number of positions of the longest sequence, used to group items of like size."""
         return max((len(tokens) for tokens in self.tokens.values()), default=0)
 
+    @property
+    def identity(self) -> str:
+        """All that the model reads, in one string: equal for equal inputs."""
+        return " ".join(f"{name}:{tensor.tolist()}" for name, tensor in sorted(self.tensors.items()))
+
 
 class InputReader:
     """Turns user input into items for one model: the only place that knows tokenizers and image processors."""

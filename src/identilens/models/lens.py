@@ -67,6 +67,20 @@ class Lens:
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What identifies the model in a result's provenance."""
+        config = self.model.config
+        return {
+            "name": self.name,
+            "class": type(self.model).__name__,
+            "family": config.model_type,
+            "revision": getattr(config, "_commit_hash", None),
+            "sha256": self.digest,
+            "dtype": str(next(self.model.parameters()).dtype).removeprefix("torch."),
+            "device": str(self.device),
+        }
+
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return the inputs as unpadded items, one for each text; see `InputReader.read`."""
         return self.reader.read(inputs, max_length)

@@ -1,6 +1,5 @@
 """The result of an audit: its table, what the token types receive, and the matrices that were kept."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -9,13 +8,11 @@ from typing import Any
 
 import polars as pl
 from rich.console import Console
-from rich.table import Table
-from safetensors import safe_open
 from torch import Tensor
 
-from identilens.errors import OutputFolderError
-from identilens.results.files import write_json, write_table, write_tensors
-from identilens.results.run_folder import read_record
+from identilens.results.files import write_json, write_table
+from identilens.results.matrices import StoredMatrices, write_matrices
+from identilens.results.stored import finished_record, print_table, target_folder
 
 COLUMNS: dict[str, Any] = {
     "text": pl.Int64,
@@ -124,15 +121,8 @@ class Audit:
 
     def show(self) -> None:
         """Print the finding and the means by layer."""
-        console = Console()
-        console.print(self.summary().text)
-        view = Table(title="Means by layer")
-        frame = self.by_layer()
-        for name in frame.columns:
-            view.add_column(name, justify="left" if name == "kind" else "right")
-        for row in frame.iter_rows():
-            view.add_row(*(_cell(value) for value in row))
-        console.print(view)
+        Console().print(self.summary().text)
+        print_table("Means by layer", self.by_layer())
 
     def save(self, folder: str | Path) -> None:
         """Write the result as a folder that `load` reads.
@@ -140,12 +130,7 @@ class Audit:
         Raises:
             OutputFolderError: If the folder holds another run, or cannot be written.
         """
-        path = Path(folder)
-        held = read_record(path) if path.is_dir() else None
-        if held is None and path.exists() and any(path.iterdir()):
-            raise OutputFolderError(f"{path} exists and holds no audit. Choose another folder.")
-        if held is not None and held["fingerprint"] != self.provenance["fingerprint"]:
-            raise OutputFolderError(f"{path} holds another run. Choose another folder.")
+        path = target_folder(folder, self.provenance)
         write_table(path / "table.parquet", self.table)
         write_table(path / "token_types.parquet", self.token_types)
         for text, tokens in self.tokens.items():
@@ -162,20 +147,10 @@ class Audit:
         Raises:
             OutputFolderError: If the folder holds no finished audit.
         """
-        path = Path(folder)
-        record = read_record(path)
-        if record is None or record["analysis"] != "audit":
-            raise OutputFolderError(f"{path} holds no audit. Pass the folder given to --out.")
-        if not record["finished"]:
-            raise OutputFolderError(f"the audit in {path} was interrupted. Finish it with --resume first.")
-        store = _Matrices(path / "matrices")
-        return cls(
-            pl.read_parquet(path / "table.parquet"),
-            pl.read_parquet(path / "token_types.parquet"),
-            record,
-            store,
-            store.tokens,
-        )
+        path, record = Path(folder), finished_record(folder, "audit")
+        store = StoredMatrices(path / "matrices")
+        tables = [pl.read_parquet(path / f"{name}.parquet") for name in ("table", "token_types")]
+        return cls(tables[0], tables[1], record, store, store.tokens)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one self-contained HTML file and return its path."""
@@ -216,12 +191,6 @@ class Audit:
             )
 
 
-def write_matrices(folder: Path, text: int, matrices: Mapping[str, Tensor], tokens: dict[str, list[str]]) -> None:
-    """Write one text's matrices with its tokens beside them."""
-    write_json(folder / "matrices" / f"text{text}.json", tokens)
-    write_tensors(folder / "matrices" / f"text{text}.safetensors", matrices)
-
-
 def merge_token_types(parts: pl.DataFrame) -> pl.DataFrame:
     """Return the token type table from rows of several parts: means weighted by query tokens."""
     keys = ["kind", "layer", "head", "query_type", "key_type"]
@@ -229,29 +198,3 @@ def merge_token_types(parts: pl.DataFrame) -> pl.DataFrame:
     sums = parts.group_by(keys, maintain_order=True).agg(pl.col("queries").sum(), *weighted)
     means = [pl.col(name) / pl.col("queries") for name in ("raw", "effective")]
     return sums.with_columns(means).select(list(TOKEN_TYPE_COLUMNS)).sort("kind", "layer", "head", maintain_order=True)
-
-
-class _Matrices(Mapping[str, Tensor]):
-    """Matrices on disk, one file a text, read one by one when asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self._files: dict[str, Path] = {}
-        self.tokens: dict[int, dict[str, list[str]]] = {}
-        for file in sorted(folder.glob("text*.safetensors"), key=lambda file: int(file.stem[4:])):
-            self.tokens[int(file.stem[4:])] = json.loads(file.with_suffix(".json").read_text(encoding="utf-8"))
-            with safe_open(file, framework="pt") as tensors:
-                self._files.update(dict.fromkeys(tensors.keys(), file))
-
-    def __getitem__(self, key: str) -> Tensor:
-        with safe_open(self._files[key], framework="pt") as tensors:
-            return tensors.get_tensor(key)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -8,11 +8,10 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 from rich.console import Console
-from rich.table import Table
 
-from identilens.errors import InputError, OutputFolderError
+from identilens.errors import InputError
 from identilens.results.files import write_json, write_table
-from identilens.results.run_folder import read_record
+from identilens.results.stored import finished_record, print_table, target_folder
 
 KIND = pl.Enum(["encoder", "decoder", "cross"])
 
@@ -147,15 +146,8 @@ class Mixing:
 
     def show(self) -> None:
         """Print the finding and the medians by layer."""
-        console = Console()
-        console.print(self.summary())
-        view = Table(title="Own contribution by layer")
-        frame = self.by_layer()
-        for name in frame.columns:
-            view.add_column(name, justify="left" if name == "kind" else "right")
-        for row in frame.iter_rows():
-            view.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row))
-        console.print(view)
+        Console().print(self.summary())
+        print_table("Own contribution by layer", self.by_layer())
 
     def save(self, folder: str | Path) -> None:
         """Write the result as a folder that `load` reads.
@@ -163,12 +155,7 @@ class Mixing:
         Raises:
             OutputFolderError: If the folder holds something else, or cannot be written.
         """
-        path = Path(folder)
-        held = read_record(path) if path.is_dir() else None
-        if held is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise OutputFolderError(f"{path} exists and holds no mixing result. Choose another folder.")
-        if held is not None and held["fingerprint"] != self.provenance["fingerprint"]:
-            raise OutputFolderError(f"{path} holds another run. Choose another folder.")
+        path = target_folder(folder, self.provenance)
         write_table(path / "table.parquet", self.table)
         write_table(path / "tokens.parquet", self.tokens)
         write_json(path / "provenance.json", {**self.provenance, "finished": True})
@@ -180,12 +167,7 @@ class Mixing:
         Raises:
             OutputFolderError: If the folder holds no finished mixing analysis.
         """
-        path = Path(folder)
-        record = read_record(path)
-        if record is None or record["analysis"] != "mixing":
-            raise OutputFolderError(f"{path} holds no mixing result. Pass the folder given as out (--out).")
-        if not record["finished"]:
-            raise OutputFolderError(f"the run in {path} was interrupted. Finish it with resume=True (--resume) first.")
+        path, record = Path(folder), finished_record(folder, "mixing")
         return cls(
             pl.read_parquet(path / "table.parquet").cast(pl.Schema(MIXING_COLUMNS)),
             pl.read_parquet(path / "tokens.parquet").cast(pl.Schema(TOKEN_COLUMNS)),

@@ -1,0 +1,65 @@
+"""Which report and which figures belong to the result that a folder holds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from identilens.errors import OutputFolderError
+from identilens.report.audit_figures import save_audit_figures
+from identilens.report.audit_report import write_audit_report
+from identilens.results.audit import Audit
+from identilens.results.run_folder import read_record
+
+
+@dataclass(frozen=True)
+class _Views:
+    """How one kind of result is loaded and shown."""
+
+    load: Callable[[Path], Any]
+    report: Callable[[Any, Path], Path]
+    figures: Callable[[Any, Path, Sequence[str]], list[Path]]
+
+
+_VIEWS = {
+    "audit": _Views(Audit.load, write_audit_report, save_audit_figures),
+}
+
+
+def write_report(folder: Path, path: Path | None = None) -> Path:
+    """Write the HTML report of the result that a folder holds and return its path.
+
+    Args:
+        folder: A result folder.
+        path: The file to write; report.html in the folder when not given.
+
+    Raises:
+        OutputFolderError: If the folder holds no finished result, or the file cannot be written.
+    """
+    views = _views(folder)
+    return views.report(views.load(folder), path or folder / "report.html")
+
+
+def save_figures(folder: Path, out: Path | None = None, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
+    """Draw the figures of the result that a folder holds and return their paths.
+
+    Args:
+        folder: A result folder.
+        out: Where to write; figures/ in the folder when not given.
+        formats: Any of png, svg, pdf.
+
+    Raises:
+        InputError: For a format that is not supported.
+        OutputFolderError: If the folder holds no finished result, or files cannot be written.
+    """
+    views = _views(folder)
+    return views.figures(views.load(folder), out or folder / "figures", formats)
+
+
+def _views(folder: Path) -> _Views:
+    record = read_record(folder)
+    if record is None or record["analysis"] not in _VIEWS:
+        raise OutputFolderError(
+            f"{folder} holds no result of identilens. Pass the folder given to --out ({', '.join(_VIEWS)})."
+        )
+    return _VIEWS[record["analysis"]]
