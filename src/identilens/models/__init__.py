@@ -7,3 +7,5 @@ from identilens.models.capture import CapturedText as CapturedText
 from identilens.models.families import SUPPORTED as SUPPORTED
 from identilens.models.lens import Lens as Lens
 from identilens.models.loading import load as load
+from identilens.models.substitution import ModelRun as ModelRun
+from identilens.models.substitution import Rows as Rows

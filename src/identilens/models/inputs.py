@@ -50,7 +50,7 @@ class InputReader:
         """Return one item for each text.
 
         Args:
-            inputs: A string; token ids; a pair as a tuple of two strings; a mapping of batched model inputs
+            inputs: An item; a string; token ids; a pair as a tuple of two strings; a mapping of batched model inputs
                 (padding on any side is cut away by its attention mask); an image; or a list of any of the
                 first three or of images. For encoder-decoder models a pair is (source, target); a single
                 text is its own target.
@@ -60,6 +60,8 @@ class InputReader:
         Raises:
             InputError: For empty input, a text without tokens or with too many, or a missing processor.
         """
+        if isinstance(inputs, Item):
+            return [inputs]
         if isinstance(inputs, Mapping):
             return list(self._from_batch(inputs, max_length))
         if isinstance(inputs, str) or _is_pair(inputs) or _is_ids(inputs) or _is_image(inputs):

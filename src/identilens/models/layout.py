@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from identilens.errors import NumericalError, UnsupportedModelError
+from identilens.errors import InputError, NumericalError, UnsupportedModelError
 from identilens.models.families import SUPPORTED
 from identilens.models.interface import AttentionCall, intercept
 
@@ -89,6 +89,32 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
         sites.append(Site(counts[kind], kind, names[call.module], call.query.shape[1], projection, bias))
         counts[kind] += 1
     return tuple(sites)
+
+
+def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None = None) -> int:
+    """Return the index of the attention call that holds a head.
+
+    Args:
+        sites: The model's attention layers in call order.
+        layer: Counts from 0 within its kind.
+        head: Counts from 0.
+        kind: Needed for encoder–decoder models, which have three.
+
+    Raises:
+        InputError: If the model has no such head, naming what it has.
+    """
+    kinds = list(dict.fromkeys(site.kind for site in sites))
+    if kind is None and len(kinds) > 1:
+        raise InputError(f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind).")
+    if kind is not None and kind not in kinds:
+        raise InputError(f"the model has {', '.join(kinds)} attention; got kind {kind!r}.")
+    found = {site.layer: index for index, site in enumerate(sites) if kind in (None, site.kind)}
+    if layer not in found:
+        raise InputError(f"the model has layers {min(found)} to {max(found)}; got {layer}. Layers count from 0.")
+    heads = sites[found[layer]].heads
+    if not 0 <= head < heads:
+        raise InputError(f"layer {layer} has heads 0 to {heads - 1}; got {head}. Heads count from 0.")
+    return found[layer]
 
 
 class _Watch:

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from identilens.errors import InputError
 from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.families import refuse_known
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, intercept
 from identilens.models.layout import Site, discover
+from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 
 _FUSED = ("sdpa", "flash", "flex")
 
@@ -152,11 +154,53 @@ class Lens:
             output = self.run(chunk, collector, **({"output_hidden_states": True} if hidden_states else {}))
             lengths = Lengths(chunk)
             for index, item in enumerate(chunk):
-                states = _hidden_states(output, lengths, index) if hidden_states else None
+                states = split_states(output, lengths, index) if hidden_states else None
                 tokens = item.tokens or {
                     "encoder": position_names(self.model.config, collector.layers[index][0].queries.shape[1])
                 }
                 yield CapturedText(tokens, tuple(collector.layers[index]), states)
+
+    def substitute(
+        self,
+        replacements: Replacements,
+        text: Any,
+        *,
+        labels: Tensor | Sequence[int] | int | None = None,
+        max_length: int | None = None,
+    ) -> ModelRun:
+        """Return what the model gives for a text when some heads have the given weights.
+
+        Each of these heads mixes its own values with the weights given for it. Layers behind see the change and
+        compute their own weights from it. All other heads, and a run with no replacements at all, take the same
+        path, so that differences between two runs are due to the weights alone.
+
+        Args:
+            replacements: Weights by (layer, head), or (layer, head, kind) where the model has several kinds of
+                attention: a whole map [query, key], or `Rows` for some of its queries. Any finite numbers that
+                leave hidden keys alone; effective attention, which is no distribution, can be put in too.
+            text: One text, pair, list of token ids, or image; see `InputReader.read`.
+            labels: What the loss compares with; language models take the text itself when not given.
+            max_length: Cut a longer text.
+
+        Raises:
+            InputError: For more than one text, a head the model lacks, weights of another shape, or weight on a
+                key that is hidden.
+            NumericalError: For weights that are NaN or infinite.
+        """
+        items = self.read(text, max_length)
+        if len(items) != 1:
+            raise InputError(f"weights belong to one text; got {len(items)} texts. Call substitute for each of them.")
+        item = items[0]
+        wanted = own_labels(self.model, item) if labels is None else torch.as_tensor(labels)
+        options = {} if wanted is None else {"labels": wanted[None].to(self.device)}
+        handler = Substitution(self.sites(item), replacements)
+        output = self.run([item], handler, whole=True, output_hidden_states=True, **options)
+        loss = output.get("loss")
+        return ModelRun(
+            split_states(output, Lengths([item]), 0),
+            output.logits[0] if output.get("logits") is not None else None,
+            None if loss is None else float(loss),
+        )
 
 
 def position_names(config: Any, positions: int) -> tuple[str, ...]:
@@ -182,7 +226,8 @@ def _short(item: Item, length: int = 8) -> Item:
     return Item(tensors, tokens)
 
 
-def _hidden_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:
+def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:
+    """Return one text's hidden states by sequence, [layer, position, d_model], padding cut away."""
     found = {}
     for sequence, name in (("encoder", "encoder_hidden_states"), ("decoder", "decoder_hidden_states")):
         if output.get(name) is not None:

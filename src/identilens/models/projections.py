@@ -1,0 +1,137 @@
+"""The parameters that make one head's queries and keys, and putting others in their place."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+from identilens.errors import UnsupportedModelError
+from identilens.models.head_call import HeadCall
+from identilens.models.inputs import Item
+from identilens.models.lens import Lens
+
+_MATCH = 1e-4
+"""Largest relative difference between a projection's output and the queries or keys that it makes."""
+
+
+@dataclass(frozen=True)
+class HeadProjection:
+    """The rows of a linear layer that give one head's queries or keys.
+
+    Attributes:
+        module: The layer.
+        rows: Which of its outputs they are.
+        factor: What the outputs are multiplied with before the dot product.
+        inputs: What the layer reads on the text.
+    """
+
+    module: nn.Module
+    rows: slice
+    factor: float
+    inputs: Float[Tensor, "position d_model"]
+
+    @property
+    def weight(self) -> Float[Tensor, "d_k d_model"]:
+        """The rows of the weight, as ``torch.nn.Linear`` keeps them."""
+        weight = self.module.get_parameter("weight").detach()
+        return (weight.T if isinstance(self.module, Conv1D) else weight)[self.rows]
+
+    @property
+    def bias(self) -> Float[Tensor, " d_k"] | None:
+        """The rows of the bias."""
+        bias = getattr(self.module, "bias", None)
+        return None if bias is None else bias.detach()[self.rows]
+
+
+def query_key_projections(lens: Lens, item: Item, head: HeadCall) -> tuple[HeadProjection, HeadProjection]:
+    """Return the parameters that make a head's queries and keys on a text.
+
+    They are found by their output, so that separate and fused layers are told apart without family knowledge.
+
+    Args:
+        lens: The model.
+        item: The text.
+        head: The head as it computes on that text.
+
+    Raises:
+        UnsupportedModelError: If something stands between the projection and the dot product (a rotation, a
+            norm), or several heads or layers share the parameters.
+    """
+    what = f"{head.site.kind} layer {head.site.layer}, head {head.head}"
+    if head.group > 1:
+        raise UnsupportedModelError(
+            f"{what}: its keys serve {head.group} query heads, so other key parameters would change the other heads too"
+        )
+    if sum(site.name == head.site.name for site in lens.sites(item)) > 1:
+        raise UnsupportedModelError(f"{what}: several layers share its parameters, so all of them would change")
+    attention = lens.body.get_submodule(head.site.name)
+    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def listen(module: nn.Module, inputs: tuple, output: Tensor) -> None:
+        seen.append((module, inputs[0].detach(), output.detach()))
+
+    layers = [module for module in attention.modules() if isinstance(module, nn.Linear | Conv1D)]
+    hooks = [layer.register_forward_hook(listen) for layer in layers]
+    try:
+        lens.run([item])
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = [_matching(seen, wanted) for wanted in (head.queries, head.keys)]
+    if found[0] is None or found[1] is None:
+        raise UnsupportedModelError(
+            f"{what}: its queries or keys are changed after their projection (rotary positions, a norm), so that no "
+            "single linear layer gives them"
+        )
+    return found[0], found[1]
+
+
+@contextmanager
+def changed_parameters(
+    changes: Sequence[tuple[HeadProjection, Float[Tensor, "d_k d_model"], Float[Tensor, " d_k"] | None]],
+) -> Iterator[None]:
+    """Give projections other weights and biases while the context lasts; the old ones are back afterwards.
+
+    Args:
+        changes: For each projection its new rows of weight and bias.
+    """
+    before = [
+        (projection.module, {name: value.detach().clone() for name, value in projection.module.named_parameters()})
+        for projection, _, _ in changes
+    ]
+    try:
+        with torch.no_grad():
+            for projection, weight, bias in changes:
+                target = projection.module.get_parameter("weight")
+                held = target.T if isinstance(projection.module, Conv1D) else target
+                held[projection.rows] = weight.to(target)
+                if bias is not None:
+                    projection.module.get_parameter("bias")[projection.rows] = bias.to(target)
+        yield
+    finally:
+        # Last first: a fused layer may hold queries and keys both, and was then seen already changed.
+        with torch.no_grad():
+            for module, values in reversed(before):
+                for name, value in values.items():
+                    module.get_parameter(name).copy_(value)
+
+
+def _matching(seen: Sequence[tuple[nn.Module, Tensor, Tensor]], wanted: Tensor) -> HeadProjection | None:
+    """Return the layer and rows whose output is a multiple of what is wanted."""
+    size = wanted.shape[-1]
+    goal = wanted.double()
+    for module, inputs, output in seen:
+        flat = output.reshape(-1, output.shape[-1]).double()
+        if len(flat) != len(goal):
+            continue
+        for start in range(0, flat.shape[1] - size + 1, size):
+            block = flat[:, start : start + size]
+            factor = float((block * goal).sum() / (block * block).sum().clamp_min(1e-300))
+            if float(torch.linalg.vector_norm(factor * block - goal)) <= _MATCH * float(torch.linalg.vector_norm(goal)):
+                rows = slice(start, start + size)
+                return HeadProjection(module, rows, factor, inputs.reshape(-1, inputs.shape[-1]))
+    return None

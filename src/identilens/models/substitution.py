@@ -1,0 +1,127 @@
+"""Running a model with attention weights that the caller gives."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
+
+from identilens.errors import InputError, NumericalError
+from identilens.models.inputs import Item
+from identilens.models.interface import AttentionCall
+from identilens.models.layout import Kind, Site, find_site
+
+Address = tuple[int, int] | tuple[int, int, Kind]
+"""A head: layer and number, and its kind where the model has several."""
+
+IGNORED = -100
+"""Label of a position that does not count in the loss, as in transformers."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Weights for some rows of an attention map; the others stay the model's own.
+
+    Attributes:
+        queries: Positions of the rows.
+        weights: One row for each.
+    """
+
+    queries: Sequence[int]
+    weights: Float[Tensor, "row key"]
+
+
+@dataclass(frozen=True)
+class ModelRun:
+    """What a model gives for one text.
+
+    Attributes:
+        hidden_states: Embedding output and every layer's output, by sequence.
+        logits: What the task head gives; None for a model without one.
+        loss: The task head's loss; None without labels.
+    """
+
+    hidden_states: dict[str, Float[Tensor, "layer position d_model"]]
+    logits: Tensor | None
+    loss: float | None
+
+
+Replacements = Mapping[Address, Float[Tensor, "query key"] | Rows]
+
+
+class Substitution:
+    """Answers attention calls of one text with the family's own attention, some heads with given weights.
+
+    Args:
+        sites: The model's attention layers in call order.
+        replacements: Weights by head.
+
+    Raises:
+        InputError: For a head the model lacks; when called, for weights of another shape or on a hidden key.
+        NumericalError: When called, for weights that are NaN or infinite.
+    """
+
+    def __init__(self, sites: tuple[Site, ...], replacements: Replacements) -> None:
+        self._sites = sites
+        self._given: dict[int, dict[int, Tensor | Rows]] = {}
+        for address, weights in replacements.items():
+            kind = address[2] if len(address) == 3 else None
+            self._given.setdefault(find_site(sites, address[0], address[1], kind), {})[address[1]] = weights
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        """Return the output of one attention call (batch of one)."""
+        output, weights = call.attend()
+        site = self._sites[call.index]
+        for head, given in self._given.get(call.index, {}).items():
+            rows = given if isinstance(given, Rows) else Rows(range(weights.shape[-2]), given)
+            _check(rows, site, head, weights.shape[-2:], call.visible())
+            values = call.value[0, head // (site.heads // call.value.shape[1])]
+            # Mixed in double precision: the weights put in are the ones given, not rounded ones.
+            mixed = rows.weights.to(values.device, torch.float64) @ values.double()
+            output[0, list(rows.queries), head] = mixed.to(output.dtype)
+        return output
+
+
+def _check(
+    rows: Rows, site: Site, head: int, shape: Sequence[int], visible: Bool[Tensor, "batch query key"] | None
+) -> None:
+    where = f"{site.kind} layer {site.layer}, head {head}"
+    wanted = (len(rows.queries), shape[1])
+    if tuple(rows.weights.shape) != wanted:
+        raise InputError(
+            f"{where}: expected weights of shape {wanted} (one row a query, one column a key of this text); got "
+            f"{tuple(rows.weights.shape)}. Give weights of the same text, or Rows for some of its queries."
+        )
+    if wanted[0] and not 0 <= min(rows.queries) <= max(rows.queries) < shape[0]:
+        raise InputError(f"{where}: the text has queries 0 to {shape[0] - 1}; got {list(rows.queries)}.")
+    if not bool(torch.isfinite(rows.weights).all()):
+        raise NumericalError(f"{where}: the weights to put in have NaN or infinite entries; give finite ones.")
+    if visible is not None:
+        hidden = rows.weights.to(visible.device).masked_fill(visible[0].expand(shape)[list(rows.queries)], 0.0)
+        if bool((hidden != 0).any()):
+            raise InputError(
+                f"{where}: the weights to put in use keys that the model hides from these queries (largest "
+                f"{float(hidden.abs().max()):.3g}). Set them to zero."
+            )
+
+
+def own_labels(model: PreTrainedModel, item: Item) -> Tensor | None:
+    """Return the labels with which a language model's loss is that of the text itself; None for other models."""
+    name = type(model).__name__
+    if name in _classes(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) | _classes(MODEL_FOR_MASKED_LM_MAPPING_NAMES):
+        return item.tensors.get("input_ids")
+    if name in _classes(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES) and "decoder_input_ids" in item.tensors:
+        return torch.cat([item.tensors["decoder_input_ids"][1:], torch.full((1,), IGNORED)])
+    return None
+
+
+def _classes(mapping: Any) -> set[str]:
+    return {name for names in mapping.values() for name in ((names,) if isinstance(names, str) else names)}
