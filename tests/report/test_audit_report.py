@@ -85,7 +85,7 @@ def test_one_file_asks_for_nothing_outside(page):
 
 def test_text_from_outside_stays_text(page):
     ids = [attributes.get("id") for tag, attributes in page.elements if tag == "script"]
-    assert ids.count(None) == 1 + 1 + 4, "plotly, the shell's script and four of the report"
+    assert ids.count(None) == 1 + 1 + 5, "plotly, the shell's script and five of the report"
     assert not any(script.strip() == "alert(1)" for script in page.scripts.values())
     assert f"models/{SCRIPT}" in page.text
     raw = page.scripts["data"]

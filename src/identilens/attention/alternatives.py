@@ -18,7 +18,7 @@ from identilens.models.inputs import Item
 from identilens.models.layout import Kind, Site, find_site
 from identilens.models.lens import Lens
 from identilens.results.alternatives import ALTERNATIVE_COLUMNS, CHANGE_COLUMNS, Alternatives
-from identilens.results.matrices import StoredMatrices, write_matrices
+from identilens.results.matrices import StoredMatrices, of_text, write_matrices
 from identilens.results.parts import run_parts, whole
 from identilens.results.provenance import provenance
 
@@ -195,9 +195,8 @@ class _Study:
         """Add the matrices held to those in a folder, and let go of the texts that are done."""
         stored = StoredMatrices(folder / "matrices")
         for text, tokens in self.tokens.items():
-            own = {key: value for key, value in self.matrices.items() if key.startswith(f"text{text}.")}
-            before = {key: stored[key] for key in stored if key.startswith(f"text{text}.")}
-            write_matrices(folder, text, before | own, tokens)
+            if own := of_text(self.matrices, text):
+                write_matrices(folder, text, of_text(stored, text) | own, tokens)
         self.matrices.clear()
 
 

@@ -11,7 +11,7 @@ from identilens.models.inputs import Item
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.results.audit import Audit, merge_token_types
-from identilens.results.matrices import write_matrices
+from identilens.results.matrices import of_text, write_matrices
 from identilens.results.parts import run_parts, whole
 from identilens.results.provenance import provenance
 
@@ -64,8 +64,8 @@ def audit(
 
     def write_kept() -> None:
         for text in list(runner.tokens):
-            write_matrices(Path(out or ""), text, runner.matrices, runner.tokens.pop(text))
-            runner.matrices.clear()
+            write_matrices(Path(out or ""), text, of_text(runner.matrices, text), runner.tokens.pop(text))
+        runner.matrices.clear()
 
     tables = run_parts(
         record,

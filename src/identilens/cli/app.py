@@ -6,12 +6,16 @@ from typing import Annotated
 
 import typer
 
+from identilens.cli.alternatives import alternatives
 from identilens.cli.audit import audit
 from identilens.cli.common import console, errors
 from identilens.cli.demo import demo
 from identilens.cli.figures import figures
+from identilens.cli.intervals import intervals
+from identilens.cli.mixing import mixing
 from identilens.cli.report import report
 from identilens.cli.selfcheck import selfcheck
+from identilens.cli.tokens import tokens
 from identilens.errors import IdentilensError
 
 app = typer.Typer(
@@ -20,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-for command in (audit, report, figures, selfcheck, demo):
+for command in (audit, intervals, alternatives, mixing, report, figures, selfcheck, demo):
     app.command()(command)
 
 

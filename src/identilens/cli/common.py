@@ -34,6 +34,18 @@ DtypeOption = Annotated[
     Literal["auto", "float32", "float16", "bfloat16", "float64"],
     typer.Option("--dtype", help="Precision to load the model in; the checkpoint's own by default."),
 ]
+LayerOption = Annotated[
+    list[int] | None, typer.Option("--layer", "-l", help="Layer, from 0; give it again for more; all by default.")
+]
+HeadOption = Annotated[
+    list[int] | None, typer.Option("--head", help="Head, from 0; give it again for more; all by default.")
+]
+KindOption = Annotated[
+    Literal["encoder", "decoder", "cross"] | None,
+    typer.Option("--kind", help="Kind of attention; needed where a model has several and one is meant."),
+]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Drop the run that the folder holds.")]
 RemoteCodeOption = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the checkpoint.")
 ]
@@ -58,8 +70,8 @@ def load_lens(model: str, device: str | None, dtype: str, trust_remote_code: boo
 
 
 @contextmanager
-def progress(unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function (done, total) that draws a bar with rate and time left."""
+def progress(unit: str) -> Iterator[Callable[..., None]]:
+    """Yield a function (done, total, note="") that draws a bar with rate, time left and a note behind it."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -67,14 +79,15 @@ def progress(unit: str) -> Iterator[Callable[[int, int], None]]:
         TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
     )
     with Progress(*columns, console=errors, transient=False) as bar:
-        task = bar.add_task(unit, total=None, rate="")
+        task = bar.add_task(unit, total=None, rate="", note="")
 
-        def update(done: int, total: int) -> None:
+        def update(done: int, total: int | None, note: str = "") -> None:
             speed = bar.tasks[0].speed
-            rate = f"{speed:.1f}/s" if speed else ""
-            bar.update(task, completed=done, total=total, rate=rate)
+            rate = "" if not speed else f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each"
+            bar.update(task, completed=done, total=total, rate=rate, note=note)
 
         yield update
 
@@ -95,3 +108,16 @@ def parse_layers(text: str | None) -> tuple[int, ...] | None:
         first, last = int(match[1]), int(match[2] or match[1])
         layers.extend(range(first, last + 1))
     return tuple(dict.fromkeys(layers))
+
+
+def parse_bytes(text: str) -> int:
+    """Return a number of bytes from "268435456", "256MiB" or "2 GB".
+
+    Raises:
+        InputError: For anything else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)(i?)B?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise InputError(f"--memory-budget takes bytes, or a size such as 512MiB or 2GB; got {text!r}.")
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** " KMG".index(match[2].upper() or " "))

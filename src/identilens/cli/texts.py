@@ -14,34 +14,43 @@ _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 def read_texts(
-    texts: list[str], file: Path | None, columns: list[str], encoding: str = "utf-8"
+    texts: list[str], file: Path | None, columns: list[str], encoding: str = "utf-8", *, pairs: bool = False
 ) -> list[str] | list[tuple[str, str]]:
-    """Return the texts given directly or found in a file; pairs when two columns are named.
+    """Return the texts given directly or found in a file; pairs when two columns are named, or asked for.
 
     Args:
         texts: Texts given with --text.
         file: .txt (one text a line, blank lines skipped), .jsonl, .csv or .tsv; also behind .gz or .xz.
         columns: One column, or two for pairs; not for .txt.
         encoding: Of the file.
+        pairs: Whether sentence pairs are meant: every two of ``texts``, lines with a tab in a .txt file, or two
+            columns.
 
     Raises:
-        InputError: For a missing or unreadable file, a wrong encoding, a missing column or an empty text,
-            naming the line.
+        InputError: For a missing or unreadable file, a wrong encoding, a missing column, an empty text, or what is
+            no pair where pairs are meant, naming the line.
     """
     if bool(texts) == (file is not None):
         raise InputError("give either --text (once for each text) or --file, not both and not neither.")
     if file is None:
-        return texts
+        return _in_twos(texts) if pairs else texts
     if not file.is_file():
         raise InputError(f"no such file: {file}. Check the path given to --file.")
     kind = file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
-    readers = {".txt": _lines, ".jsonl": _json_lines, ".csv": _separated(","), ".tsv": _separated("\t")}
+    readers = {
+        ".txt": _pairs_of_lines if pairs else _lines,
+        ".jsonl": _json_lines,
+        ".csv": _separated(","),
+        ".tsv": _separated("\t"),
+    }
     if kind not in readers:
         raise InputError(f"{file} ends in {kind or 'nothing'}; expected {', '.join(readers)} (or with .gz, .xz).")
     if kind == ".txt" and columns:
         raise InputError(f"--column is for .jsonl, .csv and .tsv files; {file} has one text a line.")
     if kind != ".txt" and not 1 <= len(columns) <= 2:
         raise InputError(f"{file} needs --column NAME for its texts, or two of them for pairs; got {len(columns)}.")
+    if pairs and kind != ".txt" and len(columns) != 2:
+        raise InputError(f"--pairs needs --column twice, once for each sentence of a pair; got only {columns[0]!r}.")
     try:
         with _OPENERS.get(file.suffix, open)(file, "rt", encoding=encoding, newline="") as stream:
             found = list(readers[kind](stream, file, columns))
@@ -74,6 +83,25 @@ def _lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[st
     for line in stream:
         if line.strip():
             yield line.strip()
+
+
+def _pairs_of_lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(stream, 1):
+        if not line.strip():
+            continue
+        parts = [part.strip() for part in line.split("\t")]
+        if len(parts) != 2 or not all(parts):
+            raise InputError(
+                f"{file}, line {number}: --pairs expects two sentences with a tab between; got {len(parts)} "
+                f"{'part' if len(parts) == 1 else 'parts'}. Leave --pairs out where each line is one text."
+            )
+        yield parts[0], parts[1]
+
+
+def _in_twos(texts: list[str]) -> list[tuple[str, str]]:
+    if len(texts) % 2:
+        raise InputError(f"--pairs takes every two --text as a pair; got {len(texts)}. Give one more, or one less.")
+    return list(zip(texts[::2], texts[1::2], strict=True))
 
 
 def _json_lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[Any]:

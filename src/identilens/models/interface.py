@@ -137,19 +137,28 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
     AttentionMaskInterface.register(NAME, sdpa_mask)
     configs = _configs(model)
     previous = [config._attn_implementation for config in configs]
-    training = [(module, module.training) for module in model.modules()]
     token = _calls.set((handler, [0]))
     try:
-        model.eval()
         for config in configs:
             config._attn_implementation_internal = NAME
-        yield
+        with evaluation_mode(model):
+            yield
     finally:
         for config, implementation in zip(configs, previous, strict=True):
             config._attn_implementation_internal = implementation
+        _calls.reset(token)
+
+
+@contextmanager
+def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
+    """Put the model into evaluation mode while the context lasts; module by module as it was afterwards."""
+    training = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
         for module, mode in training:
             module.training = mode
-        _calls.reset(token)
 
 
 @cache

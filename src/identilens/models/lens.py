@@ -13,7 +13,7 @@ from identilens.errors import InputError
 from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.families import refuse_known
 from identilens.models.inputs import InputReader, Item, collate
-from identilens.models.interface import AttentionCall, intercept
+from identilens.models.interface import AttentionCall, evaluation_mode, intercept
 from identilens.models.layout import Site, discover
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 
@@ -119,7 +119,8 @@ class Lens:
         model = self.model if whole else self.body
         batch = collate(items, self.device)
         if handler is None:
-            return model(**batch, use_cache=False, **options)
+            with evaluation_mode(model):
+                return model(**batch, use_cache=False, **options)
         with intercept(model, handler):
             return model(**batch, use_cache=False, **options)
 

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from identilens.report.audit_series import (
@@ -20,7 +17,8 @@ from identilens.report.audit_series import (
     type_names,
 )
 from identilens.report.heatmaps import KeptMap, axis_tokens, kept_maps, matrices
-from identilens.report.labels import file_names, shortened, visible_text
+from identilens.report.labels import file_names, visible_text
+from identilens.report.map_sheet import maps_sheet, token_ticks
 from identilens.report.paper import (
     MARKERS,
     SERIES,
@@ -34,7 +32,6 @@ from identilens.report.paper import (
 from identilens.results import Audit
 
 _LARGEST_MAP = 1024
-_LABEL_POINTS = 7.5
 
 
 def save_audit_figures(audit: Audit, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
@@ -90,8 +87,8 @@ def _head_map_sheet(audit: Audit, kind: str, measure: str, title: str, colors: s
     axes = figure.add_subplot()
     least = -1.0 if (shown.values < 0).any() else 0.0
     image = axes.imshow(shown.values, cmap=colors, vmin=least, vmax=1, aspect="auto", interpolation="nearest")
-    _ticks(axes, "x", list(map(str, shown.heads)), _points(figure, columns, 0))
-    _ticks(axes, "y", list(map(str, shown.layers)), _points(figure, rows, 1))
+    token_ticks(axes, "x", list(map(str, shown.heads)), _points(figure, columns, 0))
+    token_ticks(axes, "y", list(map(str, shown.layers)), _points(figure, rows, 1))
     axes.set(xlabel="Head", ylabel="Layer", title=title)
     axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02).outline.set_linewidth(0)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue] a Spine
@@ -171,27 +168,11 @@ def _types_sheet(frame: pl.DataFrame, names: list[str], title: str) -> Figure:
 
 
 def _maps_sheet(audit: Audit, one: KeptMap) -> Figure:
-    queries, keys = axis_tokens(audit, one)
-    parts = matrices(audit, one)
-    limit = max(float(np.abs(part).max()) for part in parts) or 1.0
-    norm = Normalize(-limit, limit)
-    side = min(4.2, max(1.7, 0.13 * max(len(queries), len(keys))))
-    wide, tall = (side * max(0.25, min(1, count / max(len(queries), len(keys)))) for count in (len(keys), len(queries)))
-    square = len(queries) == len(keys)
-    longest = max(len(shortened(drawable(key), 16)) for key in keys)
-    figure = new_sheet(3 * wide + 2.0, tall + 1.0 + 0.06 * longest, "compressed" if square else "constrained")
-    panels = figure.subplots(1, 3, sharey=True)
-    for axes, part, title in zip(panels, parts, ("Raw", "Effective", "Null (no effect)"), strict=True):
-        axes.imshow(part, norm=norm, cmap="RdBu_r", aspect="equal" if square else "auto", interpolation="nearest")
-        _ticks(axes, "x", keys, wide * 72, rotation=90)
-        axes.set(title=title, xlabel="Key token")
-    _ticks(panels[0], "y", queries, tall * 72)
-    panels[0].set_ylabel("Query token")
-    figure.colorbar(ScalarMappable(norm, "RdBu_r"), ax=list(panels), fraction=0.03, pad=0.01, label="Attention")
-    figure.suptitle(
-        f"Text {one.text}, {one.kind} layer {one.layer}, head {one.head}: null share {one.null_share:.2f}", fontsize=9
-    )
-    return figure
+    titles = ["Raw", "Effective", "Null (no effect)"]
+    parts = dict(zip(titles, matrices(audit, one), strict=True))
+    title = f"Text {one.text}, {one.kind} layer {one.layer}, head {one.head}: null share {one.null_share:.2f}"
+    queries, keys = axis_tokens(audit.tokens.get(one.text, {}), one.kind, one.n_query, one.n_key)
+    return maps_sheet(parts, queries, keys, title)
 
 
 def _telling_maps(audit: Audit) -> Iterator[KeptMap]:
@@ -202,18 +183,6 @@ def _telling_maps(audit: Audit) -> Iterator[KeptMap]:
         if max(one.n_query, one.n_key) <= _LARGEST_MAP and (held is None or one.null_share > held.null_share):
             best[one.text, one.kind] = one
     yield from best.values()
-
-
-def _ticks(axes: Axes, axis: str, names: list[str], points: float, rotation: int = 0) -> None:
-    """Label every token, or every few where the axis has no room for all."""
-    step = max(1, int(np.ceil(len(names) * _LABEL_POINTS / points)))
-    places = list(range(0, len(names), step))
-    labels = [shortened(drawable(names[place]), 16) for place in places]
-    # Dollar signs are tokens here, not mathematics.
-    if axis == "x":
-        axes.set_xticks(places, labels, rotation=rotation, parse_math=False, fontsize=6.5)
-    else:
-        axes.set_yticks(places, labels, parse_math=False, fontsize=6.5)
 
 
 def _points(figure: Figure, count: int, axis: int) -> float:

@@ -1,6 +1,6 @@
 """The attention audit as one self-contained HTML file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -9,18 +9,21 @@ import numpy as np
 import polars as pl
 
 from identilens.report.audit_series import correlation_points, head_map, kinds, received_by_type, type_names
-from identilens.report.heatmaps import KeptMap, axis_tokens, encoded, kept_maps, maps_within
+from identilens.report.heatmaps import KeptMap, axis_tokens, encoded, kept_maps, maps_within, matrices
 from identilens.report.labels import visible_text
 from identilens.report.page import Page, Section, write_page
+from identilens.report.part import Part, joined
 from identilens.results import Audit
 
 MATRIX_BUDGET = 18_000_000
 """Characters of a report that may be spent on matrices; the rest of the file takes about 5 million."""
 
-_SCRIPTS = ("audit/heads.js", "audit/length.js", "audit/types.js", "audit/viewer.js")
+_SCRIPTS = ("maps.js", "audit/heads.js", "audit/length.js", "audit/types.js", "audit/viewer.js")
 
 
-def write_audit_report(audit: Audit, path: str | Path, *, matrix_budget: int = MATRIX_BUDGET) -> Path:
+def write_audit_report(
+    audit: Audit, path: str | Path, *, matrix_budget: int = MATRIX_BUDGET, parts: Sequence[Part] = ()
+) -> Path:
     """Write the report of an audit as one HTML file without outside requests, and return its path.
 
     Args:
@@ -28,6 +31,7 @@ def write_audit_report(audit: Audit, path: str | Path, *, matrix_budget: int = M
         path: The file to write; missing folders are made.
         matrix_budget: Characters to spend on attention matrices. Maps that do not fit are left out, and the
             page says so.
+        parts: Other results to show behind the maps.
 
     Raises:
         OutputFolderError: If the file cannot be written.
@@ -39,6 +43,8 @@ def write_audit_report(audit: Audit, path: str | Path, *, matrix_budget: int = M
     name = str(audit.provenance["model"].get("name"))
     texts = audit.provenance["texts"]["count"]
     held = kinds(audit)
+    more = joined(parts)
+    own = _sections(audit, held, kept, shown)
     page = Page(
         title="Attention audit",
         subject=f"{name} on {texts} {'text' if texts == 1 else 'texts'}",
@@ -50,16 +56,17 @@ def write_audit_report(audit: Audit, path: str | Path, *, matrix_budget: int = M
             (pearson, "mean correlation of raw and effective attention"),
         ),
         record=audit.provenance,
-        sections=_sections(audit, held, kept, shown),
+        sections=[*own[:-1], *more.sections, own[-1]],
         data={
             "kinds": held,
             "maps": {kind: _head_maps(audit, kind) for kind in held},
             "correlation": {kind: _correlation(audit, kind) for kind in held},
             "types": _types(audit, held),
             "examples": _examples(audit, shown),
+            **more.data,
         },
-        blobs={f"map-{index}": encoded(audit, one) for index, one in enumerate(shown)},
-        scripts=_SCRIPTS,
+        blobs={f"map-{index}": encoded(matrices(audit, one)) for index, one in enumerate(shown)} | dict(more.blobs),
+        scripts=list(dict.fromkeys([*_SCRIPTS, *more.scripts])),
     )
     return write_page(page, path)
 
@@ -150,7 +157,7 @@ def _examples(audit: Audit, shown: list[KeptMap]) -> dict[str, Any]:
     tokens: dict[str, list[str]] = {}
     maps: list[Mapping[str, Any]] = []
     for index, one in enumerate(shown):
-        queries, keys = axis_tokens(audit, one)
+        queries, keys = axis_tokens(audit.tokens.get(one.text, {}), one.kind, one.n_query, one.n_key)
         sequences = {f"{one.text}.{one.kind}.query": queries, f"{one.text}.{one.kind}.key": keys}
         tokens |= sequences
         maps.append({"id": f"map-{index}", **one.facts()})

@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -94,21 +94,27 @@ def matrices(audit: Audit, one: KeptMap) -> tuple[Float[ndarray, "q k"], Float[n
     return raw, effective, raw - effective
 
 
-def encoded(audit: Audit, one: KeptMap) -> str:
-    """Return raw, effective and null attention, one after the other, as base64 of little-endian float16.
+def encoded(parts: Sequence[Float[ndarray, "q k"]]) -> str:
+    """Return matrices, one after the other, as base64 of little-endian float16.
 
     Each is rounded by itself (relative error below 0.0005, entries below 6e-8 become 0), so that small null
     entries are not lost in the difference of two rounded ones.
     """
-    return base64.b64encode(np.stack(matrices(audit, one)).astype("<f2").tobytes()).decode("ascii")
+    return base64.b64encode(np.stack(parts).astype("<f2").tobytes()).decode("ascii")
 
 
-def axis_tokens(audit: Audit, one: KeptMap) -> tuple[list[str], list[str]]:
-    """Return the tokens of the queries and of the keys, as people can read them."""
-    tokens = audit.tokens.get(one.text, {})
-    own = "decoder" if "decoder" in tokens and one.kind != "encoder" else "encoder"
-    other = "encoder" if one.kind == "cross" else own
-    return _named(tokens.get(own, []), one.n_query), _named(tokens.get(other, []), one.n_key)
+def axis_tokens(tokens: dict[str, list[str]], kind: str, n_query: int, n_key: int) -> tuple[list[str], list[str]]:
+    """Return the tokens of the queries and of the keys, as people can read them.
+
+    Args:
+        tokens: A text's tokens by sequence ("encoder", "decoder").
+        kind: Kind of attention.
+        n_query: Number of queries.
+        n_key: Number of keys.
+    """
+    own = "decoder" if "decoder" in tokens and kind != "encoder" else "encoder"
+    other = "encoder" if kind == "cross" else own
+    return _named(tokens.get(own, []), n_query), _named(tokens.get(other, []), n_key)
 
 
 def _named(tokens: list[str], positions: int) -> list[str]:

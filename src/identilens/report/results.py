@@ -6,9 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from identilens.errors import OutputFolderError
+from identilens.report.alternatives_figures import save_alternatives_figures
+from identilens.report.alternatives_report import write_alternatives_report
 from identilens.report.audit_figures import save_audit_figures
 from identilens.report.audit_report import write_audit_report
+from identilens.report.intervals_figures import save_intervals_figures
+from identilens.report.intervals_report import write_intervals_report
+from identilens.report.joined import joined_parts
+from identilens.report.mixing_figures import save_mixing_figures
+from identilens.report.mixing_report import write_mixing_report
+from identilens.results.alternatives import Alternatives
 from identilens.results.audit import Audit
+from identilens.results.intervals import Intervals
+from identilens.results.mixing import Mixing
 from identilens.results.run_folder import read_record
 
 
@@ -23,11 +33,16 @@ class _Views:
 
 _VIEWS = {
     "audit": _Views(Audit.load, write_audit_report, save_audit_figures),
+    "intervals": _Views(Intervals.load, write_intervals_report, save_intervals_figures),
+    "alternatives": _Views(Alternatives.load, write_alternatives_report, save_alternatives_figures),
+    "mixing": _Views(Mixing.load, write_mixing_report, save_mixing_figures),
 }
 
 
 def write_report(folder: Path, path: Path | None = None) -> Path:
     """Write the HTML report of the result that a folder holds and return its path.
+
+    An audit's report also shows the intervals and alternatives that were run on its folder.
 
     Args:
         folder: A result folder.
@@ -36,8 +51,11 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     Raises:
         OutputFolderError: If the folder holds no finished result, or the file cannot be written.
     """
-    views = _views(folder)
-    return views.report(views.load(folder), path or folder / "report.html")
+    views, target = _views(folder), path or folder / "report.html"
+    result = views.load(folder)
+    if isinstance(result, Audit):
+        return write_audit_report(result, target, parts=joined_parts(folder, result.provenance))
+    return views.report(result, target)
 
 
 def save_figures(folder: Path, out: Path | None = None, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:

@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import Tensor
 
 from identilens.results.files import write_json, write_table
-from identilens.results.matrices import StoredMatrices, write_matrices
+from identilens.results.matrices import StoredMatrices, of_text, write_matrices
 from identilens.results.stored import finished_record, print_table, target_folder
 
 ALTERNATIVE_COLUMNS: dict[str, Any] = {
@@ -95,8 +95,7 @@ class Alternatives:
         write_table(path / "table.parquet", self.table)
         write_table(path / "changes.parquet", self.changes)
         for text, tokens in self.tokens.items():
-            own = {key: value for key, value in self.matrices.items() if key.startswith(f"text{text}.")}
-            write_matrices(path, text, own, tokens)
+            write_matrices(path, text, of_text(self.matrices, text), tokens)
         write_json(path / "provenance.json", {**self.provenance, "finished": True})
 
     @classmethod

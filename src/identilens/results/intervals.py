@@ -156,7 +156,8 @@ class Intervals:
             key = self.names(widest["text"], widest["kind"], "key")[widest["key"]]
             yield (
                 f"The least certain is the weight of {query!r} (query {widest['query']}) on {key!r} (key "
-                f"{widest['key']}), {widest['weight']:.3f}, which may be anything from {widest['lo']:.3f} to {widest['hi']:.3f}."
+                f"{widest['key']}), {widest['weight']:.3f}, which may be anything from {widest['lo']:.3f} to "
+                f"{widest['hi']:.3f}."
             )
         tops = rows["certified_top"].is_not_null().sum()
         share = float(rows["certified_pairs"].sum()) / max(1, float(rows["pairs"].sum()))

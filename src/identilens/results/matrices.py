@@ -10,6 +10,11 @@ from torch import Tensor
 from identilens.results.files import write_json, write_tensors
 
 
+def of_text(matrices: Mapping[str, Tensor], text: int) -> dict[str, Tensor]:
+    """Return the matrices of one text."""
+    return {key: matrices[key] for key in matrices if key.startswith(f"text{text}.")}
+
+
 def write_matrices(folder: Path, text: int, matrices: Mapping[str, Tensor], tokens: dict[str, list[str]]) -> None:
     """Write one text's matrices with its tokens beside them."""
     write_json(folder / "matrices" / f"text{text}.json", tokens)

@@ -88,9 +88,19 @@ class RunFolder:
         """Remove what a run writes, and nothing else that may lie in the folder."""
         for name in (_PARTS, "matrices"):
             shutil.rmtree(self.path / name, ignore_errors=True)
+        for path in (*self.path.glob("intervals-*"), *self.path.glob("alternatives-*")):
+            if read_record(path) is not None:
+                shutil.rmtree(path, ignore_errors=True)
         for pattern in ("*.parquet", "provenance.json", "report.html"):
             for file in self.path.glob(pattern):
                 file.unlink()
+
+
+def finished_parts(path: Path, name: str) -> list[pl.DataFrame]:
+    """Return the tables of one name of all parts that an interrupted run has written whole, in order."""
+    parts = path / _PARTS
+    numbers = sorted(marker.stem.removeprefix("done-") for marker in parts.glob("done-*.json"))
+    return [pl.read_parquet(parts / f"{name}-{number}.parquet") for number in numbers]
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
