@@ -1,19 +1,23 @@
 """Alternatives on the simplex: three ways to draw them, and one far away."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.attention.centre import analytic_centre
+from identilens.attention.centre import Centre, analytic_centre
 from identilens.attention.checks import checked_weights
 from identilens.attention.simplex import SimplexSpace, largest_step, row_spaces, total_variation
 from identilens.errors import InputError
 from identilens.linalg.programs import RowPrograms
 
 Method = Literal["brunner", "bhardwaj", "hit_and_run"]
+STEPS_AHEAD = 32
+"""Hit-and-run steps whose directions are drawn at once."""
+DIRECTION_BYTES = 64 * 2**20
+"""Directions held for chains that run side by side."""
 COEFFICIENT = 10.0
 """Bhardwaj et al. draw the coefficients of the null space's basis uniformly on [−10, 10]."""
 
@@ -120,22 +124,41 @@ def hit_and_run(
         steps: Moves of each chain; by default 50 + 6 k.
         generator: Source of randomness.
     """
-    centre = analytic_centre(weights_row, space)
-    size = centre.free.shape[1]
-    points = centre.point.expand(count, -1).clone()
+    return _chains([analytic_centre(weights_row, space)] * count, [space] * count, steps, generator)
+
+
+def _chains(
+    centres: Sequence[Centre], spaces: Sequence[SimplexSpace], steps: int | None, generator: torch.Generator | None
+) -> Float[Tensor, "chain key"]:
+    """Run hit-and-run chains side by side, each from its own centre; all have as many free directions."""
+    points = torch.stack([centre.point for centre in centres])
+    size = centres[0].free.shape[1]
     if not size:
         return points
-    directions = torch.linalg.solve_triangular(centre.rounding.mT, centre.free, upper=True, left=False)
-    # x moves by free L⁻ᵀ g: rows of `directions` are those of free L⁻ᵀ.
-    for _ in range(50 + 6 * size if steps is None else steps):
-        draw = torch.randn(count, size, dtype=points.dtype, generator=generator).to(points.device)
-        move = draw @ directions.mT
-        forward, backward = largest_step(points, move), largest_step(points, -move)
-        position = torch.rand(count, dtype=points.dtype, generator=generator).to(points.device)
-        length = position * (forward + backward) - backward
-        points = (points + length[:, None] * move).clamp_min(0.0)
-    drift = (points - centre.point) @ space.kept
-    return (points - drift @ space.kept.mT).clamp_min(0.0)
+    own = {id(centre): centre for centre in centres}
+    # x moves by free L⁻ᵀ g: the rows of a chain's directions are those of free L⁻ᵀ.
+    directions = {
+        name: torch.linalg.solve_triangular(centre.rounding.mT, centre.free, upper=True, left=False).mT
+        for name, centre in own.items()
+    }
+    stacked = torch.stack([directions[id(centre)] for centre in centres] if len(own) > 1 else [*directions.values()])
+    remaining = 50 + 6 * size if steps is None else steps
+    while remaining > 0:
+        # Directions do not depend on where the chains stand: many steps' are made by one matrix product.
+        ahead = min(remaining, STEPS_AHEAD)
+        draw = torch.randn(len(points), ahead, size, dtype=points.dtype, generator=generator).to(points.device)
+        position = torch.rand(len(points), ahead, dtype=points.dtype, generator=generator).to(points.device)
+        moves = draw @ stacked
+        for step in range(ahead):
+            move = moves[:, step]
+            forward, backward = largest_step(points, move), largest_step(points, -move)
+            length = position[:, step] * (forward + backward) - backward
+            points = (points + length[:, None] * move).clamp_min(0.0)
+        remaining -= ahead
+    for row, (centre, space) in enumerate(zip(centres, spaces, strict=True)):
+        drift = (points[row] - centre.point) @ space.kept
+        points[row] = (points[row] - space.kept @ drift).clamp_min(0.0)
+    return points
 
 
 def far_alternative(
@@ -246,12 +269,17 @@ def _coefficients(
     return torch.randn(rows, nullity, dtype=like.dtype, generator=generator).to(like.device)
 
 
-def _walk(
-    rows: Tensor, spaces: list[SimplexSpace], count: int, generator: torch.Generator | None, chunk: int = 64
-) -> Iterator[Tensor]:
-    done = 0
-    while done < count:
-        size = min(chunk, count - done)
-        drawn = [hit_and_run(row, space, size, generator=generator) for row, space in zip(rows, spaces, strict=True)]
-        yield from torch.stack(drawn, 1)
-        done += size
+def _walk(rows: Tensor, spaces: list[SimplexSpace], count: int, generator: torch.Generator | None) -> Iterator[Tensor]:
+    """Yield alternatives of all rows; rows with as many free directions run side by side."""
+    centres = [analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)]
+    groups: dict[int, list[int]] = {}
+    for index, centre in enumerate(centres):
+        groups.setdefault(centre.free.shape[1], []).append(index)
+    for _ in range(count):
+        drawn = torch.empty_like(rows)
+        for size, members in groups.items():
+            together = max(1, DIRECTION_BYTES // (8 * rows.shape[1] * max(1, size)))
+            for start in range(0, len(members), together):
+                some = members[start : start + together]
+                drawn[some] = _chains([centres[row] for row in some], [spaces[row] for row in some], None, generator)
+        yield drawn

@@ -115,11 +115,12 @@ def _check(
 
 def own_labels(model: PreTrainedModel, item: Item) -> Tensor | None:
     """Return the labels with which a language model's loss is that of the text itself; None for other models."""
-    name = type(model).__name__
+    name, held = type(model).__name__, item.tensors
+    # Encoder–decoders come first: some of them are listed as masked language models too.
+    if name in _classes(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES) and "decoder_input_ids" in held:
+        return torch.cat([held["decoder_input_ids"][1:], torch.full((1,), IGNORED)])
     if name in _classes(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) | _classes(MODEL_FOR_MASKED_LM_MAPPING_NAMES):
-        return item.tensors.get("input_ids")
-    if name in _classes(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES) and "decoder_input_ids" in item.tensors:
-        return torch.cat([item.tensors["decoder_input_ids"][1:], torch.full((1,), IGNORED)])
+        return held.get("input_ids")
     return None
 
 

@@ -1,0 +1,161 @@
+"""Weights put into the running model: nothing changes with its own, everything adds up with others."""
+
+import pytest
+import torch
+
+import zoo
+from identilens.errors import InputError, NumericalError, UnsupportedModelError
+from identilens.models import Lens, Rows
+from identilens.models.head_call import read_head
+from identilens.models.layout import find_site
+from identilens.models.projections import changed_parameters, query_key_projections
+
+
+def one_text(lens, family):
+    item = lens.read(zoo.example(family))[0]
+    return item, next(lens.capture(item, weights=True))
+
+
+@pytest.mark.parametrize("family", zoo.BUILDERS)
+def test_own_weights_change_nothing_and_uniform_ones_everything(family):
+    lens = Lens(zoo.build(family))
+    item, captured = one_text(lens, family)
+    plain = lens.substitute({}, item)
+    own = lens.substitute({(head.layer, head.head, head.kind): head.weights for head in captured.heads}, item)
+    uniform = {
+        (head.layer, head.head, head.kind): head.visible.double() / head.visible.sum(-1, keepdim=True)
+        for head in captured.heads
+    }
+    other = lens.substitute(uniform, item)
+    for sequence, states in plain.hidden_states.items():
+        assert torch.allclose(own.hidden_states[sequence], states, atol=2e-5, rtol=1e-5)
+        assert torch.equal(other.hidden_states[sequence][0], states[0]), "embeddings come before any attention"
+        assert (other.hidden_states[sequence][-1] - states[-1]).abs().max() > 1e-3
+    if plain.loss is not None:
+        assert own.loss == pytest.approx(plain.loss, abs=1e-5)
+        assert other.loss != pytest.approx(plain.loss, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5"])
+def test_the_loss_is_that_of_the_text(family):
+    lens = Lens(zoo.build(family))
+    item = lens.read(zoo.example(family))[0]
+    run = lens.substitute({}, item)
+    ids = item.tensors["decoder_input_ids" if family == "t5" else "input_ids"]
+    expected = torch.nn.functional.cross_entropy(run.logits[:-1], ids[1:])
+    assert run.loss == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_rows_leave_the_others_alone():
+    lens = Lens(zoo.build("bert"))
+    item, captured = one_text(lens, "bert")
+    n = len(captured.tokens["encoder"])
+    last = max(head.layer for head in captured.heads)
+    row = torch.zeros(1, n)
+    row[0, 0] = 1.0
+    plain = lens.substitute({}, item).hidden_states["encoder"][-1]
+    changed = lens.substitute({(last, 1): Rows([2], row)}, item).hidden_states["encoder"][-1]
+    moved = (changed - plain).abs().amax(-1) > 1e-6
+    assert moved.nonzero().flatten().tolist() == [2]
+
+
+def test_a_grouped_head_mixes_its_own_groups_values():
+    lens = Lens(zoo.build("llama"))
+    item, captured = one_text(lens, "llama")
+    head = next(head for head in captured.heads if (head.layer, head.head) == (0, 3))
+    weights = torch.zeros_like(head.weights)
+    weights[:, 0] = 1.0  # every query sees the first key
+    changed = lens.substitute({(0, 3): weights}, item).hidden_states["encoder"][1]
+    plain = lens.substitute({}, item).hidden_states["encoder"][1]
+    assert (changed - plain)[0].abs().max() < 1e-5, "the first token's only visible key is itself"
+    assert (changed - plain)[1:].abs().amax(-1).min() > 1e-5
+
+
+def test_only_one_text_at_a_time_and_only_what_is_there():
+    lens = Lens(zoo.build("bert"))
+    item, captured = one_text(lens, "bert")
+    n = len(captured.tokens["encoder"])
+    uniform = torch.full((n, n), 1 / n)
+    with pytest.raises(InputError, match="weights belong to one text; got 2 texts"):
+        lens.substitute({}, [[1, 2], [3]])
+    with pytest.raises(InputError, match="the model has layers 0 to 1; got 7"):
+        lens.substitute({(7, 0): uniform}, item)
+    with pytest.raises(InputError, match="layer 0 has heads 0 to 3; got 4"):
+        lens.substitute({(0, 4): uniform}, item)
+    with pytest.raises(InputError, match="the model has encoder attention; got kind 'cross'"):
+        lens.substitute({(0, 0, "cross"): uniform}, item)
+    with pytest.raises(InputError, match=r"layer 0, head 1: expected weights of shape \(\d+, \d+\)"):
+        lens.substitute({(0, 1): uniform[:2]}, item)
+    with pytest.raises(InputError, match=f"the text has queries 0 to {n - 1}; got"):
+        lens.substitute({(0, 1): Rows([n], uniform[:1])}, item)
+    with pytest.raises(NumericalError, match="the weights to put in have NaN"):
+        lens.substitute({(0, 1): uniform * float("nan")}, item)
+
+
+def test_hidden_keys_and_ambiguous_kinds_are_refused():
+    lens = Lens(zoo.build("gpt2"))
+    item, captured = one_text(lens, "gpt2")
+    n = len(next(iter(captured.tokens.values())))
+    with pytest.raises(InputError, match=r"use keys that the model hides .* Set them to zero"):
+        lens.substitute({(0, 0): torch.full((n, n), 1 / n)}, item)
+    both = Lens(zoo.build("t5"))
+    other = both.read(zoo.example("t5"))[0]
+    with pytest.raises(InputError, match="the model has encoder, decoder, cross attention; say which with kind"):
+        find_site(both.sites(other), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("bert", "encoder"),
+        ("gpt2", "decoder"),
+        ("opt", "decoder"),
+        ("t5", "cross"),
+        ("bart", "decoder"),
+        ("whisper", "encoder"),
+    ],
+)
+def test_projections_make_the_queries_and_keys_and_changed_ones_are_put_back(family, kind):
+    lens = Lens(zoo.build(family))
+    item = lens.read(zoo.example(family))[0]
+    head = read_head(lens, item, 1, 2, kind)
+    assert head.logit_error < 1e-5
+    pair = query_key_projections(lens, item, head)
+    for projection, wanted in zip(pair, (head.queries, head.keys), strict=True):
+        made = projection.inputs @ projection.weight.T + (0 if projection.bias is None else projection.bias)
+        assert torch.allclose(projection.factor * made, wanted, atol=1e-5)
+    before = lens.digest
+    plain = lens.substitute({}, item)
+    sequence = list(plain.hidden_states)[-1 if kind != "encoder" else 0]
+    with changed_parameters([(projection, 2 * projection.weight, projection.bias) for projection in pair]):
+        inside = read_head(lens, item, 1, 2, kind)
+        others = read_head(lens, item, 1, 1, kind)
+        changed = lens.substitute({}, item)
+    assert (inside.weights - head.weights).abs().max() > 1e-4
+    assert torch.allclose(others.weights, read_head(lens, item, 1, 1, kind).weights, atol=1e-6)
+    assert (changed.hidden_states[sequence][-1] - plain.hidden_states[sequence][-1]).abs().max() > 1e-6
+    del lens.__dict__["digest"]
+    assert lens.digest == before
+    assert torch.equal(lens.substitute({}, item).hidden_states[sequence], plain.hidden_states[sequence])
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        ("gpt_neox", "changed after their projection"),
+        ("llama", "its keys serve 2 query heads"),
+        ("albert", "several layers share its parameters"),
+    ],
+)
+def test_parameters_that_do_not_make_one_head_alone_are_refused(family, reason):
+    lens = Lens(zoo.build(family))
+    item = lens.read(zoo.example(family))[0]
+    with pytest.raises(UnsupportedModelError, match=reason):
+        query_key_projections(lens, item, read_head(lens, item, 1, 1))
+
+
+@pytest.mark.parametrize("family", ["gemma2", "gpt_oss"])
+def test_soft_caps_and_sinks_show_in_the_logit_error(family):
+    lens = Lens(zoo.build(family))
+    item = lens.read(zoo.example(family))[0]
+    assert read_head(lens, item, 1, 1).logit_error > 1e-3
