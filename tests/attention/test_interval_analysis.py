@@ -74,6 +74,17 @@ def test_masked_rows_have_their_own_keys():
     assert found.table.filter(pl.col("query").is_in(first.implode()))["pinned"].all()
 
 
+def test_images_have_positions_for_tokens():
+    lens = idl.Lens(zoo.build("vit"))
+    item = lens.read(zoo.example("vit"))[0]
+    found = idl.intervals(lens, item, layers=0, heads=0, queries=[0, 3])
+    assert found.rows["query"].to_list() == [0, 3]
+    assert found.names(0, "encoder", "key")[0] == "[CLS]"
+    assert ((found.table["lo"] <= found.table["weight"]) & (found.table["weight"] <= found.table["hi"])).all()
+    others = idl.alternatives(lens, item, layers=0, heads=0, starts=1)
+    assert others.table.drop_nulls("hidden_change")["hidden_change"].max() < 1e-4
+
+
 def test_folder_run_resumes_and_loads(head, bundled, tmp_path):
     done = []
 

@@ -142,7 +142,7 @@ def chosen_heads(
     held: list[Kind] = list(dict.fromkeys(site.kind for site in sites))
     if kind is not None and kind not in held:
         raise InputError(f"the model has {', '.join(held)} attention; got kind {kind!r}.")
-    kinds = held if kind is None else [kind]
+    kinds: list[Kind] = held if kind is None else [kind]
     for one in kinds:
         for layer in layers if layers is not None else [site.layer for site in sites if site.kind == one]:
             site = sites[find_site(sites, layer, 0, one)]

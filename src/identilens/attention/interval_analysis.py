@@ -86,8 +86,8 @@ def intervals(
         model=lens.facts,
         texts=[item.identity for item in items],
         settings={
-            "layers": layers, "heads": heads, "kind": kind, "queries": wanted, "pin_tolerance": pin_tolerance,
-            "max_length": max_length,
+            "layers": numbers(layers), "heads": numbers(heads), "kind": kind, "queries": wanted,
+            "pin_tolerance": pin_tolerance, "max_length": max_length,
         },
     )  # fmt: skip
     problems: dict[tuple, HeadProblem] = {}
@@ -121,6 +121,9 @@ def _units(
     for text, item in enumerate(items):
         for site, head in chosen_heads(lens.sites(items[0]), layers, heads, kind):
             names = _sequence(lens, item, site.kind, "query", None)
+            if not names:  # an image's positions show only in the model
+                count = len(read_head(lens, item, site.layer, head, site.kind).weights)
+                names = position_names(lens.model.config, count)
             rows = range(len(names)) if wanted is None else _positions(names, wanted, text)
             units += [_Unit(text, site, head, tuple(rows[at : at + _ROWS])) for at in range(0, len(rows), _ROWS)]
     return units
