@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
+from safetensors import safe_open
 
 import identilens as idl
 from identilens.attention import audit_runner
@@ -177,6 +178,9 @@ def test_folder_run_equals_the_run_in_memory(bundled, tmp_path):
     assert_frame_equal(memory.token_types, disk.token_types)
     assert set(memory.matrices) == set(disk.matrices)
     assert not (tmp_path / "run" / "parts").exists()
+    for text in memory.tokens:
+        with safe_open(tmp_path / "run" / "matrices" / f"text{text}.safetensors", framework="pt") as file:
+            assert set(file.keys()) == {key for key in memory.matrices if key.startswith(f"text{text}.")}
 
 
 def test_resume_rules(bundled, tmp_path):

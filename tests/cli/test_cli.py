@@ -2,26 +2,14 @@
 
 import json
 import lzma
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from command import failing, run
+
 TEXT = "The ferry left the harbour before dawn, and nobody could say who had paid."
-
-
-def run(*arguments, cwd=None):
-    command = [sys.executable, "-c", "from identilens.cli.app import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
-
-
-def failing(*arguments):
-    result = run(*arguments)
-    assert result.returncode == 2, result.stdout + result.stderr
-    assert "Traceback" not in result.stderr
-    return " ".join(result.stderr.split())
 
 
 @pytest.fixture(scope="module")

@@ -13,31 +13,16 @@ from identilens.mixing import (
     rollout_correlation,
     track_token,
 )
-from identilens.results.mixing import MIXING_COLUMNS, TOKEN_COLUMNS, Mixing
-
-
-def mixing_of(arrays, tokens, kind="encoder"):
-    """A result with given contributions [layer, hidden, input] for each text."""
-    rows, names = [], []
-    for text, array in enumerate(arrays):
-        for (layer, hidden, position), value in np.ndenumerate(np.asarray(array, dtype=float)):
-            rows.append((text, kind, layer + 1, hidden, position, value, 0.01, value, value**2, 1 - value))
-        for side in ("hidden", "input"):
-            names += [(text, kind, side, position, token) for position, token in enumerate(tokens[text])]
-    table = pl.DataFrame(rows, schema=MIXING_COLUMNS, orient="row")
-    return Mixing(table, pl.DataFrame(names, schema=TOKEN_COLUMNS, orient="row"), {"fingerprint": "x"})
+from mixings import mixing_of, random_mixing
 
 
 @pytest.fixture
 def random():
-    generator = np.random.default_rng(0)
-    arrays = [generator.random((3, n, n)) for n in (4, 13)]
-    arrays = [array / array.sum(-1, keepdims=True) for array in arrays]
     tokens = [
         ["[CLS]", "a", "[SEP]", "[SEP]"],
         ["[CLS]", "b", "a", "a", "c", "[SEP]", "d", "e", "f", "g", "h", "i", "[SEP]"],
     ]
-    return arrays, mixing_of(arrays, tokens)
+    return random_mixing(tokens)
 
 
 def test_array_and_names_give_back_what_went_in(random):

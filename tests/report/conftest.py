@@ -1,5 +1,6 @@
 """Audits made from random attention, with everything a report must cope with."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -8,9 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
+from identilens.results import Mixing
 from identilens.results.audit import COLUMNS, TOKEN_TYPE_COLUMNS, Audit
+from mixings import random_mixing
 
 SCRIPT = "<script>alert(1)</script>"
+_FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 TRICKY = (SCRIPT, "</script>", "<!--", "\u2028", "$x$", "_$", "&amp;", "<b>bold</b>", "水", "", "\n", "\u202egnp")
 
 
@@ -133,3 +146,42 @@ def mixed_audit() -> Audit:
         ],
         keep=(0, 1),
     )
+
+
+@pytest.fixture(scope="session")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="install identilens[dev] for playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("install chromium (Debian: apt-get install chromium) for the browser tests")
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture(scope="session")
+def mixing_result() -> Mixing:
+    """An encoder-decoder's mixing with tricky tokens and parts of speech."""
+    source = [["[CLS]", *TRICKY, "harbour", "[SEP]", "ferry", "[SEP]"], words(9)]
+    target = [words(6), ["[CLS]", "quay", SCRIPT]]
+    parts = [
+        random_mixing(source)[1],
+        random_mixing(target, kind="decoder")[1],
+        random_mixing(target, kind="cross", inputs=source)[1],
+    ]
+    table, tokens = (pl.concat([getattr(part, name) for part in parts]) for name in ("table", "tokens"))
+    return Mixing(table, tokens, parts[0].provenance)
+
+
+@pytest.fixture(scope="session")
+def tagged_mixing() -> Mixing:
+    """An encoder's mixing with a tag, one of them hostile, for every token."""
+    tokens = [words(9), words(24)]
+    rows = [
+        (text, position, (SCRIPT, "NN", "DT")[position % 3])
+        for text, names in enumerate(tokens)
+        for position in range(len(names))
+    ]
+    schema = {"text": pl.Int32, "position": pl.Int32, "tag": pl.String}
+    return random_mixing(tokens)[1].with_tags(pl.DataFrame(rows, schema=schema, orient="row"))

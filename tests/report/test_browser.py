@@ -1,36 +1,14 @@
 import re
-import shutil
 
 import numpy as np
 import polars as pl
 import pytest
 
 from identilens.report import write_audit_report
+from visit import Visit
 
 SCRIPT = "<script>alert(1)</script>"
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 PARTS = ("raw", "effective", "null")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="install identilens[dev] for playwright")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("install chromium (Debian: apt-get install chromium) for the browser tests")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield running
-        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -38,22 +16,8 @@ def report(mixed_audit, tmp_path_factory):
     return write_audit_report(mixed_audit, tmp_path_factory.mktemp("report") / "report.html")
 
 
-class Visit:
-    """A page with everything that should not happen on it."""
-
-    def __init__(self, browser, path, **options):
-        self.page = browser.new_page(viewport={"width": 1280, "height": 1000}, **options)
-        self.requests, self.complaints = [], []
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", self._refuse)
-        self.page.goto(path.as_uri())
-        self.page.wait_for_function("document.querySelectorAll('.main-svg').length > 0")
-
-    def _refuse(self, dialog):
-        self.complaints.append(f"dialog {dialog.message}")
-        dialog.dismiss()
+class MapVisit(Visit):
+    """A page with attention maps."""
 
     def choose(self, **choices):
         for name, value in choices.items():
@@ -80,7 +44,7 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def opened(browser, report):
-    opened = Visit(browser, report)
+    opened = MapVisit(browser, report)
     yield opened
     opened.page.close()
 
@@ -227,7 +191,7 @@ def test_figures_follow_the_kind_and_the_legend(visit, mixed_audit):
 
 @pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, {"has_touch": True, "is_mobile": True}])
 def test_a_phone_shows_the_page_without_scrolling_sideways(browser, report, options):
-    opened = Visit(browser, report, **options)
+    opened = MapVisit(browser, report, **options)
     opened.page.set_viewport_size({"width": 400, "height": 800})
     opened.page.wait_for_timeout(400)
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= 400
@@ -239,7 +203,7 @@ def test_a_phone_shows_the_page_without_scrolling_sideways(browser, report, opti
 def test_one_token_and_no_matrices_open_without_complaint(browser, make_audit, plan, tmp_path):
     for keep in ([0], []):
         audit = make_audit([[plan(["x"], ["x"], layers=1, heads=1)]], keep=keep)
-        opened = Visit(browser, write_audit_report(audit, tmp_path / f"{len(keep)}.html"))
+        opened = MapVisit(browser, write_audit_report(audit, tmp_path / f"{len(keep)}.html"))
         assert opened.complaints == []
         assert opened.page.locator("#failure").is_hidden()
         opened.page.close()

@@ -1,0 +1,19 @@
+"""A report open in a browser, with everything that should not happen on it."""
+
+
+class Visit:
+    """A page that gathers its requests, console messages, errors and dialogs."""
+
+    def __init__(self, browser, path, **options):
+        self.page = browser.new_page(viewport={"width": 1280, "height": 1000}, **options)
+        self.requests, self.complaints = [], []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", self._refuse)
+        self.page.goto(path.as_uri())
+        self.page.wait_for_function("document.querySelectorAll('.main-svg').length > 0")
+
+    def _refuse(self, dialog):
+        self.complaints.append(f"dialog {dialog.message}")
+        dialog.dismiss()
