@@ -3,6 +3,7 @@
 from identilens.attention.alternatives import alternatives as alternatives
 from identilens.attention.audit import audit as audit
 from identilens.attention.interval_analysis import intervals as intervals
+from identilens.attention.logit_rank_analysis import logit_ranks as logit_ranks
 from identilens.mixing.analysis import mixing as mixing
 from identilens.models import Lens as Lens
 from identilens.models import bundled_model as bundled_model
@@ -10,6 +11,7 @@ from identilens.models import load as load
 from identilens.results import Alternatives as Alternatives
 from identilens.results import Audit as Audit
 from identilens.results import Intervals as Intervals
+from identilens.results import LogitRanks as LogitRanks
 from identilens.results import Mixing as Mixing
 from identilens.results import TokenIdentifiability as TokenIdentifiability
 from identilens.tokens.analysis import token_identifiability as token_identifiability

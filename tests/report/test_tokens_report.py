@@ -1,5 +1,8 @@
 """Token identifiability as report and as figures: what is drawn, what is said, nothing of a name is run."""
 
+from dataclasses import replace
+
+import polars as pl
 import pytest
 
 import ratetables
@@ -76,6 +79,13 @@ def test_every_experiment_is_summed_up_and_drawn(make, tmp_path):
     assert {path.stem for path in drawn} == {chart.name for chart in charts(result)}
     again = save_tokens_figures(result, tmp_path / "b", ["svg"])
     assert all(path.read_bytes() == (tmp_path / "a" / path.name).read_bytes() for path in again)
+
+
+def test_fewer_folds_of_one_probe_are_said():
+    result = ratetables.same_layer()
+    fewer = replace(result, table=result.table.filter((pl.col("probe") == "naive") | (pl.col("fold") == 0)))
+    assert "Linear probe, cosine (on 1 of 2 folds): 90.0 %" in fewer.summary()
+    assert "Naive look-up, cosine: 71.0 %" in fewer.summary()
 
 
 def test_headline_is_the_last_layer():

@@ -24,14 +24,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-for command in (audit, intervals, alternatives, mixing, report, figures, selfcheck, demo):
+for command in (audit, intervals, alternatives, mixing, tokens, report, figures, selfcheck, demo):
     app.command()(command)
 
 
-def _show_version(wanted: bool) -> None:
+def _show_version(wanted: bool) -> bool:
     if wanted:
         console.print(version("identilens"))
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

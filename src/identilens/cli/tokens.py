@@ -1,6 +1,7 @@
 """``identilens tokens``: can the input token still be read off its hidden state."""
 
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +16,9 @@ from identilens.cli.common import (
     MaxLengthOption,
     ModelOption,
     OutOption,
+    OverwriteOption,
     RemoteCodeOption,
+    ResumeOption,
     TextOption,
     console,
     load_lens,
@@ -26,6 +29,19 @@ from identilens.cli.texts import read_texts
 from identilens.tokens import TokenSettings, token_identifiability
 
 _DEFAULTS = TokenSettings()
+
+
+# Options that can be repeated take their choices from enums: typer knows no lists of literals.
+class _Probe(StrEnum):
+    naive = "naive"
+    linear = "linear"
+    mlp = "mlp"
+    ridge = "ridge"
+
+
+class _Distance(StrEnum):
+    cosine = "cosine"
+    l2 = "l2"
 
 
 def tokens(
@@ -44,26 +60,27 @@ def tokens(
         typer.Option(help="What is recovered from what."),
     ] = "same-layer",
     probe: Annotated[
-        list[Literal["naive", "linear", "mlp", "ridge"]] | None,
+        list[_Probe] | None,
         typer.Option(help="Map from hidden state to input; give it once for each. naive and linear by default."),
     ] = None,
     distance: Annotated[
-        list[Literal["cosine", "l2"]] | None,
+        list[_Distance] | None,
         typer.Option(help="Of loss and look-up; give it once for each. Both by default."),
     ] = None,
     folds: Annotated[int, typer.Option(help="Random 70/15/15 splits of the sentences.")] = _DEFAULTS.folds,
     layers: Annotated[
         str | None,
         typer.Option(
-            help="Layers to train on, from 1, such as 1,6,11-12; all by default, the last but one for shares."
+            help="Layers to train on, from 1, such as 1,6,11-12; all by default, for data-share the last but one."
         ),
     ] = None,
     offset: Annotated[list[int] | None, typer.Option(help="Neighbours to recover, -3 to 3 by default.")] = None,
     share: Annotated[
         list[float] | None, typer.Option(help="Shares of the training sentences; 0.5, 0.8, 0.9, 1 by default.")
     ] = None,
+    mlp_folds: Annotated[int | None, typer.Option(help="Fit the MLP on the first so many folds only.")] = None,
     learning_rate: Annotated[
-        float | None, typer.Option(help="Of trained probes; the best of the paper's seven by default.")
+        list[float] | None, typer.Option(help="Of trained probes, or several to search; the paper's seven by default.")
     ] = None,
     search: Annotated[
         Literal["first fold", "every fold"], typer.Option(help="Where the learning rate is searched.")
@@ -84,21 +101,22 @@ def tokens(
     max_length: MaxLengthOption = None,
     device: DeviceOption = None,
     dtype: DtypeOption = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Drop the run that the folder holds.")] = False,
+    resume: ResumeOption = False,
+    overwrite: OverwriteOption = False,
     trust_remote_code: RemoteCodeOption = False,
 ) -> None:
     """Say for every layer how many input tokens can be recovered from their hidden states."""
     texts = read_texts(text or [], file, column or [], encoding, pairs=pairs)[:limit]
     settings = TokenSettings(
         experiment=experiment,
-        probes=tuple(probe or _DEFAULTS.probes),
-        distances=tuple(distance or _DEFAULTS.distances),
+        probes=tuple(one.value for one in probe) if probe else _DEFAULTS.probes,
+        distances=tuple(one.value for one in distance) if distance else _DEFAULTS.distances,
         folds=folds,
         layers=parse_layers(layers),
         offsets=tuple(offset or _DEFAULTS.offsets),
         shares=tuple(share or _DEFAULTS.shares),
-        learning_rate=learning_rate,
+        learning_rates=tuple(learning_rate) if learning_rate else None,
+        mlp_folds=mlp_folds,
         search=search,
         batch_size=batch_size,
         patience=patience,

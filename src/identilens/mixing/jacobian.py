@@ -78,18 +78,23 @@ def jacobian_norms(
     if method == "exact":
         # The basis itself: every tangent is a leading direction, none is random.
         basis = torch.eye(width, dtype=inputs.dtype, device=inputs.device).expand(len(inputs), -1, -1)
-        return _sweep(function, inputs, basis, width, memory_budget - basis[0].nbytes)
+        return _sweep(function, inputs, basis, width, memory_budget, basis[0].nbytes)
     if method != "sketch":
         raise InputError(f"method must be exact or sketch; got {method!r}.")
     leading = probes // 4 if leading is None else leading
     _check_probes(probes, leading, width)
     directions = leading_directions(function, inputs, leading, 3 * probes, generator, memory_budget)
     frames = orthonormal_probes(directions, probes, generator)
-    return _sweep(function, inputs, frames, leading, memory_budget - frames.nbytes)
+    return _sweep(function, inputs, frames, leading, memory_budget, frames.nbytes)
 
 
 def _sweep(
-    function: Function, inputs: Tensor, frames: Float[Tensor, "input d_in probe"], leading: int, budget: int
+    function: Function,
+    inputs: Tensor,
+    frames: Float[Tensor, "input d_in probe"],
+    leading: int,
+    budget: int,
+    reserved: int,
 ) -> tuple[SquaredNorms, ...]:
     """Push every probe of every token through the function's derivative and gather squared lengths."""
     n, width, k = frames.shape
@@ -102,7 +107,7 @@ def _sweep(
 
     pairs = torch.cartesian_prod(torch.arange(n), torch.arange(k)).to(inputs.device)
     with torch.no_grad():
-        chunk = chunk_size(lambda count: push(*pairs[:1].expand(count, -1).T), len(pairs), budget, "tangent")
+        chunk = chunk_size(lambda count: push(*pairs[:1].expand(count, -1).T), len(pairs), budget, "tangent", reserved)
         lengths = [output.shape[-1] for output in push(*pairs[:1].T)]
         # Leading squares, sum and sum of squares of the random ones: [input, statistic, hidden].
         sums = [torch.zeros(n, 3, length, dtype=torch.float64, device=inputs.device) for length in lengths]

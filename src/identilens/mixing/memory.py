@@ -48,7 +48,7 @@ class LiveBytes(TorchDispatchMode):
         self.peak = max(self.peak, self._live)
 
 
-def chunk_size(work: Callable[[int], Any], count: int, budget: int, what: str) -> int:
+def chunk_size(work: Callable[[int], Any], count: int, budget: int, what: str, reserved: int = 0) -> int:
     """Return how many pieces of work may be done at once, at most ``count``, within a memory budget.
 
     The peak is measured for one and for two pieces; it grows by the same amount with every further piece.
@@ -58,6 +58,7 @@ def chunk_size(work: Callable[[int], Any], count: int, budget: int, what: str) -
         count: Pieces there are.
         budget: Bytes that may be alive at once, beside what was there before.
         what: What a piece is, for the error.
+        reserved: Bytes of the budget that are taken by what lies beside the pieces.
 
     Raises:
         InputError: If the budget does not hold one piece.
@@ -69,10 +70,11 @@ def chunk_size(work: Callable[[int], Any], count: int, budget: int, what: str) -
         peaks.append(meter.peak)
     step = max(peaks[1] - peaks[0], 1)
     # One part in ten is left for what kernels allocate inside themselves.
-    chunk = 1 + (int(0.9 * budget) - peaks[0]) // step
+    chunk = 1 + (int(0.9 * (budget - reserved)) - peaks[0]) // step
     if chunk < 1:
+        needed = reserved + int(peaks[0] / 0.9) + 1
         raise InputError(
-            f"memory_budget={budget} bytes is too small: one {what} of this text needs {int(peaks[0] / 0.9) + 1}. "
+            f"memory_budget={budget} bytes is too small: one {what} of this text needs {needed}. "
             "Raise the budget, or cut the text with max_length."
         )
     return min(chunk, count)

@@ -16,6 +16,8 @@ Tagger = Callable[[str], Iterable[Span]]
 NO_WORD = "no word"
 """Tag of tokens that overlap no tagged word."""
 
+_TAG_COLUMNS = {"text": pl.Int32, "position": pl.Int32, "tag": pl.String}
+
 
 def part_of_speech(
     own: pl.DataFrame,
@@ -37,13 +39,40 @@ def part_of_speech(
     Raises:
         InputError: If texts and contributions do not fit, or no tags are given.
     """
+    return boxes_by_tag(own, tag_tokens(texts, tokenizer, tagger))
+
+
+def tag_tokens(
+    texts: Sequence[TaggedText | str | tuple[str, str]], tokenizer: Any, tagger: Tagger | None = None
+) -> pl.DataFrame:
+    """Return the tag of every token of every text: columns text, position, tag.
+
+    Args:
+        texts: Tagged ones, or plain texts and pairs with a ``tagger``.
+        tokenizer: The model's, a fast one.
+        tagger: From a text to (start, end, tag) for its words.
+
+    Raises:
+        InputError: If no tags are given, or the tokenizer cannot tell which characters make up a token.
+    """
     rows = []
     for index, text in enumerate(texts):
         parts = text if isinstance(text, tuple) else (text,)
         tags = token_tags([_tagged(part, tagger) for part in parts], tokenizer)
         rows += [(index, position, tag) for position, tag in enumerate(tags)]
-    schema = {"text": own.schema["text"], "position": own.schema["position"], "tag": pl.String}
-    tags = pl.DataFrame(rows, schema=schema, orient="row")
+    return pl.DataFrame(rows, schema=_TAG_COLUMNS, orient="row")
+
+
+def boxes_by_tag(own: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
+    """Return own contributions as boxes, as `part_of_speech` does, from tags that were found before.
+
+    Args:
+        own: One row a token and layer, from `Mixing.own`.
+        tags: From `tag_tokens`, or `Mixing.tags`.
+
+    Raises:
+        InputError: If tags and contributions do not fit.
+    """
     sizes = own.group_by("text").agg(pl.col("position").max() + 1).sort("text")
     lengths = dict(tags.group_by("text").agg(pl.col("position").max() + 1).iter_rows())
     for text, size in sizes.iter_rows():

@@ -74,7 +74,7 @@ def leading_directions(
 
     # What the passes leave behind, and the matrices made of it, take memory too.
     kept = 3 * n * (passes + count) * width * inputs.element_size()
-    chunk = chunk_size(measured, passes, memory_budget - kept, "reverse pass")
+    chunk = chunk_size(measured, passes, memory_budget, "reverse pass", kept)
     found = inputs.new_empty(n, passes, width)
     for start in range(0, passes, chunk):
         stop = min(start + chunk, passes)

@@ -97,6 +97,34 @@ def track_token(
     )
 
 
+def find_token(texts: Sequence[Sequence[str]], token: str) -> tuple[int, int]:
+    """Return the first text that holds a token, and its first position there.
+
+    Args:
+        texts: The tokens of each text.
+        token: As the tokenizer writes it; marks of a word's start or middle ("Ġ", "▁", "##") may be left out.
+
+    Raises:
+        InputError: If no text holds it, naming tokens that occur.
+    """
+    for written in (str, _unmarked):
+        for number, names in enumerate(texts):
+            for position, name in enumerate(names):
+                if written(name) == token:
+                    return number, position
+    held = list(dict.fromkeys(name for names in texts for name in names))
+    # Pieces of the word that was asked for come first: most often it was split.
+    held.sort(key=lambda name: not (name and _unmarked(name).lower() in token.lower()))
+    raise InputError(
+        f"no text holds the token {token!r}; tokens such as {', '.join(map(repr, held[:8]))} occur. "
+        "Pass one of the model's tokens."
+    )
+
+
+def _unmarked(name: str) -> str:
+    return name.lstrip("Ġ▁#") or name
+
+
 def _position(hidden: pl.DataFrame, token: str, occurrence: int) -> int:
     found = hidden.filter(pl.col("token") == token)["position"].to_list()
     if not 0 <= occurrence < len(found):

@@ -115,7 +115,7 @@ def _context_sheet(neighbours: pl.DataFrame, positions: pl.DataFrame) -> Figure:
         before, after = (near.filter(pl.col("offset") < 0), near.filter(pl.col("offset") > 0))
         # The own token is no context: the line does not cross it.
         for part, label in ((before, f"layer {layer}"), (after, None if len(before) else f"layer {layer}")):
-            _line(right, part["offset"], part["share"], label, place, size=2)
+            _line(right, part["offset"], part["share"], label, place, size=2.0)
     right.set(
         title="Context by relative position", xlabel="Relative position", ylabel="Share of context", ylim=(0, None)
     )
@@ -175,11 +175,13 @@ def _rollout_sheet(series: MixingSeries, kind: str) -> Figure:
         rows = context.filter(pl.col("rollout") == measure)
         if len(rows):
             _line(right, rows["layer"], rows["pearson"], name, place)
+    if len(context):
+        right.legend()
     right.set(title="Correlation with contributions (context)", ylabel="Pearson correlation")
     right.set_ylim(min(0.0, right.get_ylim()[0]), 1.03)
+    left.legend()
     for axes in (left, right):
         _layer_ticks(axes, medians["layer"].unique().sort().to_list())
-        axes.legend()
     return figure
 
 

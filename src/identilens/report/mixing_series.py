@@ -95,20 +95,7 @@ def finding(mixing: Mixing, series: MixingSeries) -> list[str]:
                 f"Of the context in {'an' if kind == 'encoder' else 'a'} {kind} hidden state, {100 * first[1]:.0f} % "
                 f"comes from the tokens next to it at layer {first[0]} and {100 * last[1]:.0f} % at layer {last[0]}."
             )
-    means = (
-        series.correlation.filter((pl.col("pairs") == "context") & pl.col("pearson").is_not_null())
-        .group_by("rollout")
-        .agg(pl.col("pearson").mean())
-    )
-    found = dict(means.iter_rows())
-    if len(found) == 2:
-        said = "much the same" if max(found.values()) >= _AGREES else "something else"
-        sentences.append(
-            f"Attention alone would have said {said} about which context is mixed in: without the own token, rollouts "
-            f"correlate with contributions at {found['raw']:.2f} (raw) and {found['effective']:.2f} (effective), on "
-            "average over layers."
-        )
-    return sentences
+    return sentences + [sentence for kind in series.kinds for sentence in _rollout_finding(series, kind)]
 
 
 def locate(mixing: Mixing, token: str) -> tuple[int, int]:
@@ -141,6 +128,23 @@ def telling_tokens(mixing: Mixing, text: int) -> list[int]:
     chosen = last.filter(pl.col("token").is_in(list(CLASS_TOKENS)))["position"].to_list()[:1]
     chosen += [words["position"][place] for place in (0, -1)] if len(words) else []
     return list(dict.fromkeys(chosen)) or [0]
+
+
+def _rollout_finding(series: MixingSeries, kind: str) -> Iterator[str]:
+    known = (pl.col("kind") == kind) & (pl.col("pairs") == "context") & pl.col("pearson").is_not_null()
+    wide = series.correlation.filter(known).pivot("rollout", index="layer", values="pearson").sort("layer")
+    if not {"raw", "effective"} <= set(wide.columns):
+        return
+    at = [
+        f"{row['raw']:.2f} (raw) and {row['effective']:.2f} (effective) at layer {row['layer']}"
+        for row in wide[[0, -1]].iter_rows(named=True)
+    ]
+    said = "much the same" if min(wide.row(-1)[1:]) >= _AGREES else "something else"
+    yield (
+        f"At the last layer attention alone would have said {said} about which context is mixed into {kind} hidden "
+        f"states: without the own token, attention rollout correlates with contributions at "
+        f"{' and '.join(dict.fromkeys(at))}."
+    )
 
 
 def _class_context(mixing: Mixing) -> Iterator[ClassContext]:

@@ -15,11 +15,14 @@ from identilens.report.intervals_report import write_intervals_report
 from identilens.report.joined import joined_parts
 from identilens.report.mixing_figures import save_mixing_figures
 from identilens.report.mixing_report import write_mixing_report
+from identilens.report.tokens_figures import save_tokens_figures
+from identilens.report.tokens_report import write_tokens_report
 from identilens.results.alternatives import Alternatives
 from identilens.results.audit import Audit
 from identilens.results.intervals import Intervals
 from identilens.results.mixing import Mixing
 from identilens.results.run_folder import read_record
+from identilens.results.tokens import TokenIdentifiability
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ _VIEWS = {
     "intervals": _Views(Intervals.load, write_intervals_report, save_intervals_figures),
     "alternatives": _Views(Alternatives.load, write_alternatives_report, save_alternatives_figures),
     "mixing": _Views(Mixing.load, write_mixing_report, save_mixing_figures),
+    "tokens": _Views(TokenIdentifiability.load, write_tokens_report, save_tokens_figures),
 }
 
 

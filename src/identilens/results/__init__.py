@@ -4,6 +4,7 @@ from identilens.results.alternatives import Alternatives as Alternatives
 from identilens.results.audit import Audit as Audit
 from identilens.results.audit import Finding as Finding
 from identilens.results.intervals import Intervals as Intervals
+from identilens.results.logit_ranks import LogitRanks as LogitRanks
 from identilens.results.mixing import Mixing as Mixing
 from identilens.results.provenance import provenance as provenance
 from identilens.results.run_folder import RunFolder as RunFolder

@@ -49,11 +49,11 @@ class LogitRanks:
         table = self.table
         drawn = int(table["alternatives"].sum())
         within = float((table["realisable_share"] * table["alternatives"]).sum()) / drawn
-        full = float((table["lowest_rank"] == table["n_key"] - 1).mean() or 0)  # pyright: ignore[reportArgumentType] a float
+        share = float((table["mean_rank"] / (table["n_key"] - 1)).mean() or 0)  # pyright: ignore[reportArgumentType] a float
         return (
             f"{100 * within:.1f} % of {drawn:,} random alternatives of {len(table)} attention maps have logits of rank "
-            f"at most d_k, so that queries and keys could give them. In {100 * full:.0f} % of the maps every "
-            "alternative has the largest rank there is, the number of keys less one."
+            f"at most d_k, so that queries and keys could give them. Their mean rank is {100 * share:.1f} % of the "
+            "largest there is, the number of keys less one."
         )
 
     def show(self) -> None:

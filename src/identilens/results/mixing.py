@@ -1,6 +1,6 @@
 """The result of a mixing analysis: how much of each input token is in each hidden token, at every layer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,11 +51,13 @@ class Mixing:
         table: The contributions; columns as in `MIXING_COLUMNS`.
         tokens: The tokens; columns as in `TOKEN_COLUMNS`.
         provenance: What made it.
+        tags: The tag of each token where they were given: text, position, tag.
     """
 
     table: pl.DataFrame
     tokens: pl.DataFrame
     provenance: dict[str, Any]
+    tags: pl.DataFrame | None = None
 
     @property
     def kinds(self) -> list[str]:
@@ -149,6 +151,14 @@ class Mixing:
         Console().print(self.summary())
         print_table("Own contribution by layer", self.by_layer())
 
+    def with_tags(self, tags: pl.DataFrame) -> "Mixing":
+        """Return the same result with tags of its tokens, for the report's figures by part of speech.
+
+        Args:
+            tags: From `identilens.mixing.tag_tokens`.
+        """
+        return replace(self, tags=tags)
+
     def save(self, folder: str | Path) -> None:
         """Write the result as a folder that `load` reads.
 
@@ -158,6 +168,8 @@ class Mixing:
         path = target_folder(folder, self.provenance)
         write_table(path / "table.parquet", self.table)
         write_table(path / "tokens.parquet", self.tokens)
+        if self.tags is not None:
+            write_table(path / "tags.parquet", self.tags)
         write_json(path / "provenance.json", {**self.provenance, "finished": True})
 
     @classmethod
@@ -168,11 +180,28 @@ class Mixing:
             OutputFolderError: If the folder holds no finished mixing analysis.
         """
         path, record = Path(folder), finished_record(folder, "mixing")
+        tags = path / "tags.parquet"
         return cls(
             pl.read_parquet(path / "table.parquet").cast(pl.Schema(MIXING_COLUMNS)),
             pl.read_parquet(path / "tokens.parquet").cast(pl.Schema(TOKEN_COLUMNS)),
             record,
+            pl.read_parquet(tags) if tags.is_file() else None,
         )
+
+    def to_html(self, path: str | Path, *, track: str | None = None) -> Path:
+        """Write the report as one self-contained HTML file and return its path.
+
+        Args:
+            path: The file to write.
+            track: A token whose context the page opens on; the first text's first word when not given.
+
+        Raises:
+            InputError: If no text holds the token, naming some that occur.
+            OutputFolderError: If the file cannot be written.
+        """
+        from identilens.report import write_mixing_report
+
+        return write_mixing_report(self, path, track=track)
 
     def _repr_html_(self) -> str:
         return f"<p>{self.summary()}</p>{self.by_layer()._repr_html_()}"

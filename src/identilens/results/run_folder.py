@@ -32,10 +32,12 @@ class RunFolder:
         self.path = path
         self.record = record
         held = read_record(path)
-        if overwrite and held is not None:
+        dropped = overwrite and held is not None
+        if dropped:
             self._clear()
             held = None
-        if held is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        # What is left of a dropped run (figures, hidden states) or lay beside it stays.
+        if held is None and not dropped and path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise OutputFolderError(
                 f"{path} exists and holds no run of identilens. Choose another folder, so that nothing is overwritten."
             )

@@ -170,7 +170,8 @@ def _nearest(queries: Tensor, table: Tensor, real: Tensor, distance: Distance) -
     """Return, as 0 or 1, which real rows of the table are nearest to each query: one, or several on a tie."""
     queries, table = queries.double(), table.double()
     if distance == "cosine":
-        queries, table = (v / v.norm(dim=-1, keepdim=True).clamp_min(1e-300) for v in (queries, table))
+        # Multiplied by the reciprocal: dividing by a broadcast column takes several times as long.
+        queries, table = (v * v.norm(dim=-1, keepdim=True).clamp_min(1e-300).reciprocal() for v in (queries, table))
         far = -(queries @ table.mT)
         size = torch.ones_like(far[..., :1])
     else:

@@ -109,7 +109,7 @@ class LinearProbe:
 
     Attributes:
         distance: "cosine" or "l2", for loss and look-up.
-        learning_rate: One rate, or None to search the paper's seven by validation loss.
+        learning_rate: One rate, several to search by validation loss, or None for the paper's seven.
         batch_size: Tokens a step.
         patience: Epochs without a lower validation loss before training stops.
         max_epochs: Limit on the epochs.
@@ -118,7 +118,7 @@ class LinearProbe:
     """
 
     distance: Distance = "cosine"
-    learning_rate: float | None = None
+    learning_rate: float | tuple[float, ...] | None = None
     batch_size: int = 256
     patience: int = 20
     max_epochs: int = 1000
@@ -160,7 +160,7 @@ class MlpProbe:
     Attributes:
         distance: "cosine" or "l2", for loss and look-up.
         hidden_units: Width of the hidden layer.
-        learning_rate: One rate, or None to search the paper's seven by validation loss.
+        learning_rate: One rate, several to search by validation loss, or None for the paper's seven.
         batch_size: Tokens a step.
         patience: Epochs without a lower validation loss before training stops.
         max_epochs: Limit on the epochs.
@@ -170,7 +170,7 @@ class MlpProbe:
 
     distance: Distance = "cosine"
     hidden_units: int = 1000
-    learning_rate: float | None = None
+    learning_rate: float | tuple[float, ...] | None = None
     batch_size: int = 256
     patience: int = 20
     max_epochs: int = 1000
@@ -266,7 +266,9 @@ class RidgeProbe:
 
 def probe_rates(probe: LinearProbe | MlpProbe) -> tuple[float, ...]:
     """Return the learning rates a probe is to try."""
-    return PAPER_RATES if probe.learning_rate is None else (probe.learning_rate,)
+    if probe.learning_rate is None:
+        return PAPER_RATES
+    return probe.learning_rate if isinstance(probe.learning_rate, tuple) else (probe.learning_rate,)
 
 
 def _single_job(
