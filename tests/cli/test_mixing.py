@@ -1,6 +1,7 @@
 """``identilens mixing`` as a person uses it: exit codes, messages, files, a run that is killed."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -92,8 +93,10 @@ def test_a_killed_run_goes_on_and_gives_the_same_table(bundled_path, tmp_path, h
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join([SECOND, FIRST, SECOND]), encoding="utf-8")
     arguments = ("mixing", "--model", bundled_path, "--file", texts, "--probes", 8, "--out")
+    # One thread, as in this process: sums over more threads are rounded differently.
+    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
     started = subprocess.Popen(
-        command(*arguments, tmp_path / "killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(*arguments, tmp_path / "killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=alone
     )
     parts = tmp_path / "killed" / "parts"
     while not list(parts.glob("done-*.json")):
