@@ -16,7 +16,9 @@ from identilens.cli.common import (
     MaxLengthOption,
     ModelOption,
     OutOption,
+    OverwriteOption,
     RemoteCodeOption,
+    ResumeOption,
     TextOption,
     console,
     load_lens,
@@ -44,8 +46,8 @@ def audit(
         Literal["auto", "always", "never"], typer.Option(help="Never hold whole weights: linear memory.")
     ] = "auto",
     value_bias: Annotated[Literal["in", "out"], typer.Option(help="Leave the value bias in, or take it out.")] = "in",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Drop the run that the folder holds.")] = False,
+    resume: ResumeOption = False,
+    overwrite: OverwriteOption = False,
     trust_remote_code: RemoteCodeOption = False,
 ) -> None:
     """Say for every layer and head how much of the attention map is determined by what the head computes."""

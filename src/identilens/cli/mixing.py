@@ -15,7 +15,9 @@ from identilens.cli.common import (
     MaxLengthOption,
     ModelOption,
     OutOption,
+    OverwriteOption,
     RemoteCodeOption,
+    ResumeOption,
     TextOption,
     console,
     load_lens,
@@ -65,8 +67,8 @@ def mixing(
     max_length: MaxLengthOption = None,
     device: DeviceOption = None,
     dtype: DtypeOption = "auto",
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Drop the run that the folder holds.")] = False,
+    resume: ResumeOption = False,
+    overwrite: OverwriteOption = False,
     trust_remote_code: RemoteCodeOption = False,
 ) -> None:
     """Say for every layer how much of each input token is in each hidden token (Hidden Token Attribution)."""

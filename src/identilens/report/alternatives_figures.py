@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from identilens.report.alternatives_report import TITLES, map_prefix
 from identilens.report.heatmaps import axis_tokens
 from identilens.report.map_sheet import maps_sheet
-from identilens.report.paper import MARKERS, SERIES, check_formats, new_sheet, paper_style, save_sheet
+from identilens.report.paper import MARKERS, SERIES, new_sheet, save_sheets
 from identilens.results.alternatives import Alternatives
 
 MOST_MAPS = 24
@@ -33,12 +33,7 @@ def save_alternatives_figures(
         InputError: For a format that is not supported.
         OutputFolderError: If the folder cannot be written.
     """
-    wanted = check_formats(formats)
-    paths = []
-    with paper_style():
-        for name, figure in _figures(result):
-            paths += save_sheet(figure, Path(folder), name, wanted)
-    return paths
+    return save_sheets(_figures(result), folder, formats)
 
 
 def _figures(result: Alternatives) -> Iterator[tuple[str, Figure]]:

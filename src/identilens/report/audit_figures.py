@@ -22,12 +22,10 @@ from identilens.report.map_sheet import maps_sheet, token_ticks
 from identilens.report.paper import (
     MARKERS,
     SERIES,
-    check_formats,
     drawable,
     layer_colors,
     new_sheet,
-    paper_style,
-    save_sheet,
+    save_sheets,
 )
 from identilens.results import Audit
 
@@ -51,12 +49,7 @@ def save_audit_figures(audit: Audit, folder: str | Path, formats: Sequence[str] 
         InputError: For a format that is not supported.
         OutputFolderError: If the folder cannot be written.
     """
-    wanted = check_formats(formats)
-    paths = []
-    with paper_style():
-        for name, figure in _figures(audit):
-            paths += save_sheet(figure, Path(folder), name, wanted)
-    return paths
+    return save_sheets(_figures(audit), folder, formats)
 
 
 def _figures(audit: Audit) -> Iterator[tuple[str, Figure]]:

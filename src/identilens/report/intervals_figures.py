@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from identilens.report.labels import shortened, visible_text
 from identilens.report.map_sheet import token_ticks
-from identilens.report.paper import SERIES, check_formats, drawable, new_sheet, paper_style, save_sheet
+from identilens.report.paper import SERIES, drawable, new_sheet, save_sheets
 from identilens.results.intervals import HEAD, Intervals
 
 MOST_ROWS = 12
@@ -33,12 +33,7 @@ def save_intervals_figures(
         InputError: For a format that is not supported.
         OutputFolderError: If the folder cannot be written.
     """
-    wanted = check_formats(formats)
-    paths = []
-    with paper_style():
-        for name, figure in _figures(result):
-            paths += save_sheet(figure, Path(folder), name, wanted)
-    return paths
+    return save_sheets(_figures(result), folder, formats)
 
 
 def _figures(result: Intervals) -> Iterator[tuple[str, Figure]]:

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 from identilens.mixing import track_token
 from identilens.report.labels import file_names, shortened, visible_text
 from identilens.report.mixing_series import MixingSeries, locate, mixing_series, telling_tokens
-from identilens.report.paper import MARKERS, SERIES, check_formats, drawable, new_sheet, paper_style, save_sheet
+from identilens.report.paper import MARKERS, SERIES, drawable, new_sheet, save_sheets
 from identilens.results import Mixing
 
 _NEARBY = 20
@@ -40,12 +40,7 @@ def save_mixing_figures(
         InputError: For a format that is not supported, or a token that does not occur.
         OutputFolderError: If the folder cannot be written.
     """
-    wanted = check_formats(formats)
-    paths = []
-    with paper_style():
-        for name, figure in _figures(mixing, track):
-            paths += save_sheet(figure, Path(folder), name, wanted)
-    return paths
+    return save_sheets(_figures(mixing, track), folder, formats)
 
 
 def _figures(mixing: Mixing, track: str | None) -> Iterator[tuple[str, Figure]]:

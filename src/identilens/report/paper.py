@@ -1,6 +1,6 @@
 """Matplotlib sheets for papers: one style, no pyplot, and files that are equal for equal figures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
@@ -62,6 +62,20 @@ def new_sheet(width: float, height: float, layout: Literal["constrained", "compr
     figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)
     return figure
+
+
+def save_sheets(sheets: Iterable[tuple[str, Figure]], folder: str | Path, formats: Sequence[str]) -> list[Path]:
+    """Write figures, by name, once for each format and return the paths; each is drawn when its turn comes.
+
+    Raises:
+        InputError: For a format that is not supported; nothing is drawn then.
+        OutputFolderError: If the folder cannot be written.
+    """
+    wanted, paths = check_formats(formats), []
+    with paper_style():
+        for name, figure in sheets:
+            paths += save_sheet(figure, Path(folder), name, wanted)
+    return paths
 
 
 def save_sheet(figure: Figure, folder: Path, name: str, formats: Sequence[str]) -> list[Path]:

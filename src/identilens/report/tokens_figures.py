@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from identilens.report.paper import MARKERS, SERIES, check_formats, layer_colors, new_sheet, paper_style, save_sheet
+from identilens.report.paper import MARKERS, SERIES, layer_colors, new_sheet, save_sheets
 from identilens.report.tokens_series import Chart, Curve, charts
 from identilens.results.tokens import TokenIdentifiability
 
@@ -31,12 +31,7 @@ def save_tokens_figures(
         InputError: For a format that is not supported.
         OutputFolderError: If the folder cannot be written.
     """
-    wanted = check_formats(formats)
-    paths = []
-    with paper_style():
-        for chart in charts(result):
-            paths += save_sheet(_sheet(chart), Path(folder), chart.name, wanted)
-    return paths
+    return save_sheets(((chart.name, _sheet(chart)) for chart in charts(result)), folder, formats)
 
 
 def _sheet(chart: Chart) -> Figure:
