@@ -27,7 +27,11 @@ ANALYSES = {
     "attention/text_measure.py", "attention/selfcheck.py", "attention/alternatives.py",
     "attention/head_alternatives.py", "attention/interval_analysis.py", "attention/put_back.py",
     "attention/logit_rank_analysis.py", "mixing/analysis.py",
+    "encoder/training.py", "encoder/sweeps.py", "encoder/rank_lengths.py",
     "tokens/analysis.py", "tokens/extraction.py", "tokens/runner.py",
+    "dyck/analysis.py", "dyck/misleading.py", "dyck/construction_analysis.py", "dyck/pruning_analysis.py",
+    "structure/analysis.py", "structure/closing.py", "structure/lengths.py", "structure/perturbation_study.py",
+    "structure/reversal_study.py", "structure/runner.py", "structure/state.py",
 }  # fmt: skip
 # A result writes its own report when asked to: the one arrow that points up, inside the method.
 EXCEPTIONS = {
@@ -35,7 +39,9 @@ EXCEPTIONS = {
     ("results/mixing.py", "report"),
     ("results/alternatives.py", "report"),
     ("results/intervals.py", "report"),
+    ("results/structure.py", "report"),
     ("results/tokens.py", "report"),
+    ("results/dyck.py", "report"),
 }
 
 

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 import transformers as hf
 
+from identilens.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
+
 VOCAB = 96
 _COMMON = {
     "vocab_size": VOCAB,
@@ -100,7 +102,14 @@ _VIT = {
     "image_size": 12, "patch_size": 4,
 }  # fmt: skip
 
+_IDENTIFIABLE = {
+    "vocab_size": VOCAB, "d_k": 3, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "max_position_embeddings": 128,
+}  # fmt: skip
+
 BUILDERS: dict[str, Callable[[], Any]] = {
+    "identifiable_con": lambda: IdentifiableEncoderModel(IdentifiableEncoderConfig(**_IDENTIFIABLE, heads="concat")),
+    "identifiable_add": lambda: IdentifiableEncoderModel(IdentifiableEncoderConfig(**_IDENTIFIABLE, heads="add")),
     "bert": lambda: hf.BertModel(hf.BertConfig(**_BERT)),
     "bert_decoder": lambda: hf.BertLMHeadModel(hf.BertConfig(**_BERT, is_decoder=True)),
     "roberta": lambda: hf.RobertaModel(hf.RobertaConfig(**_BERT, pad_token_id=1)),

@@ -4,6 +4,11 @@ from identilens.attention.alternatives import alternatives as alternatives
 from identilens.attention.audit import audit as audit
 from identilens.attention.interval_analysis import intervals as intervals
 from identilens.attention.logit_rank_analysis import logit_ranks as logit_ranks
+from identilens.encoder import IdentifiableEncoderConfig as IdentifiableEncoderConfig
+from identilens.encoder import (
+    IdentifiableEncoderForSequenceClassification as IdentifiableEncoderForSequenceClassification,
+)
+from identilens.encoder import IdentifiableEncoderModel as IdentifiableEncoderModel
 from identilens.mixing.analysis import mixing as mixing
 from identilens.models import Lens as Lens
 from identilens.models import bundled_model as bundled_model
@@ -13,5 +18,7 @@ from identilens.results import Audit as Audit
 from identilens.results import Intervals as Intervals
 from identilens.results import LogitRanks as LogitRanks
 from identilens.results import Mixing as Mixing
+from identilens.results import Structure as Structure
 from identilens.results import TokenIdentifiability as TokenIdentifiability
+from identilens.structure.analysis import structure as structure
 from identilens.tokens.analysis import token_identifiability as token_identifiability

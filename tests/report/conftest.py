@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from identilens.results import Mixing
+from identilens.results import Mixing, Structure
 from identilens.results.audit import COLUMNS, TOKEN_TYPE_COLUMNS, Audit
 from mixings import random_mixing
+from structures import structure_of
 
 SCRIPT = "<script>alert(1)</script>"
 _FLAGS = [
@@ -185,3 +186,9 @@ def tagged_mixing() -> Mixing:
     ]
     schema = {"text": pl.Int32, "position": pl.Int32, "tag": pl.String}
     return random_mixing(tokens)[1].with_tags(pl.DataFrame(rows, schema=schema, orient="row"))
+
+
+@pytest.fixture(scope="session")
+def structure_result() -> Structure:
+    """The structure of a tiny encoder's attention, with a hostile model name."""
+    return structure_of()

@@ -55,13 +55,24 @@ def numerical_rank(
     sigma = torch.linalg.svdvals(compact)
     tolerance = relative_tolerance(n, d_model) * sigma[..., 0]
     rank = (sigma > tolerance[..., None]).sum(-1)
-    return RankReport(rank, n - rank, simplex_nullity(compact, d_model), tolerance, sigma)
+    return RankReport(rank, n - rank, simplex_nullity(compact, rank, d_model), tolerance, sigma)
 
 
-def simplex_nullity(compact: Float[Tensor, "*batch n r"], d_model: int) -> Int[Tensor, "*batch"]:
-    """Return n - rank([T, 1]) from the compact values: the dimension of LN([T, 1]) (Brunner 3.3)."""
-    n = compact.shape[-2]
-    scale = torch.linalg.vector_norm(compact, dim=(-2, -1)) / n**0.5
+def simplex_nullity(
+    compact: Float[Tensor, "*batch n r"], rank: Int[Tensor, "*batch"], d_model: int
+) -> Int[Tensor, "*batch"]:
+    """Return n - rank([T, 1]), the dimension of LN([T, 1]) (Brunner 3.3): rank(T) or one more is taken away.
+
+    The column of ones is made as long as the root mean square of T's singular values, so that it neither vanishes
+    beside T nor makes T's small singular values look like zero.
+
+    Args:
+        compact: Of each head, as from `compact_values`.
+        rank: rank(T).
+        d_model: Columns of T.
+    """
+    n, r = compact.shape[-2:]
+    scale = torch.linalg.vector_norm(compact, dim=(-2, -1)) / (n * min(n, r)) ** 0.5
     scale = torch.where(scale > 0, scale, 1.0)
     tolerance = relative_tolerance(n, d_model + 1)
     # A few heads at a time in long texts, so that no second copy of all values is held.
@@ -72,4 +83,4 @@ def simplex_nullity(compact: Float[Tensor, "*batch n r"], d_model: int) -> Int[T
         certified_rank(torch.cat([some, one.expand(-1, n, 1)], -1), tolerance)
         for some, one in zip(heads, ones, strict=True)
     ]
-    return n - torch.cat(ranks).reshape(scale.shape)
+    return n - torch.cat(ranks).reshape(scale.shape).clamp(rank, rank + 1)

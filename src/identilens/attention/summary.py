@@ -105,7 +105,7 @@ class SummaryBuilder:
         rank = self.projector.rank
         sizes = self.projector.row_sizes()
         last = int(sizes[-1])
-        simplex = simplex_nullity(self._last_keys(), self.d_model)
+        simplex = simplex_nullity(self._last_keys(), rank, self.d_model)
         raw, effective = self._squares
         null_share = torch.where(raw > 0, 1 - effective / raw.clamp_min(torch.finfo(raw.dtype).tiny), 0.0).clamp(0, 1)
         error = (self._error[0] / self._error[1].clamp_min(torch.finfo(raw.dtype).tiny)).sqrt()

@@ -56,7 +56,7 @@ class TextMeasure:
             values = values if self.bias is None else values - self.bias[some]
             torch.matmul(values, factor[some], out=compact[some])
         self._require_finite(compact, "values")
-        d_model = site.projection.get_parameter("weight").numel() // (site.heads * d_v)
+        d_model = site.output_projection.shape[-1]
         self.builder = SummaryBuilder(compact, d_model, n_query, self._visible(), *types)
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
 

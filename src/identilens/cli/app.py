@@ -6,16 +6,21 @@ from typing import Annotated
 
 import typer
 
+from identilens.cli import reproduce_bhardwaj, reproduce_structure
 from identilens.cli.alternatives import alternatives
 from identilens.cli.audit import audit
 from identilens.cli.common import console, errors
 from identilens.cli.demo import demo
+from identilens.cli.dyck import app as dyck
 from identilens.cli.figures import figures
 from identilens.cli.intervals import intervals
 from identilens.cli.mixing import mixing
 from identilens.cli.report import report
 from identilens.cli.selfcheck import selfcheck
+from identilens.cli.structure import structure
+from identilens.cli.sweep import sweep
 from identilens.cli.tokens import tokens
+from identilens.cli.train import train
 from identilens.errors import IdentilensError
 
 app = typer.Typer(
@@ -24,8 +29,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=True,
 )
-for command in (audit, intervals, alternatives, mixing, tokens, report, figures, selfcheck, demo):
+for command in (
+    audit, intervals, alternatives, mixing, tokens, structure, train, sweep, report, figures, selfcheck, demo
+):  # fmt: skip
     app.command()(command)
+
+reproduction = typer.Typer(
+    help="Make a published table or figure again and put the published numbers beside it.", no_args_is_help=True
+)
+for name, command in {**reproduce_bhardwaj.COMMANDS, **reproduce_structure.COMMANDS}.items():
+    reproduction.command(name)(command)
+app.add_typer(reproduction, name="reproduce")
+app.add_typer(dyck, name="dyck")
 
 
 def _show_version(wanted: bool) -> bool:

@@ -51,17 +51,22 @@ RemoteCodeOption = Annotated[
 ]
 
 
+def quiet_transformers() -> None:
+    """Keep transformers' own messages and bars off the terminal."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+
+
 def load_lens(model: str, device: str | None, dtype: str, trust_remote_code: bool = False) -> Lens:
     """Load a model for a command, quietly.
 
     Raises:
         IdentilensError: If it cannot be loaded or is not supported.
     """
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    from transformers.utils.logging import disable_progress_bar
-
-    disable_progress_bar()
+    quiet_transformers()
     with console.status(f"loading {model}"):
         try:
             return load(model, device=device, dtype=dtype, trust_remote_code=trust_remote_code)  # pyright: ignore[reportArgumentType] the option's choices
@@ -92,22 +97,40 @@ def progress(unit: str) -> Iterator[Callable[..., None]]:
         yield update
 
 
+def with_note(update: Callable[..., None]) -> tuple[Callable[[int, int], None], Callable[[str], None]]:
+    """Return one function that moves the bar, and one that changes the note behind it."""
+    place: list[int | None] = [0, None]
+
+    def advance(done: int, total: int) -> None:
+        place[:] = done, total
+        update(done, total)
+
+    return advance, lambda note: update(*place, note)
+
+
 def parse_layers(text: str | None) -> tuple[int, ...] | None:
-    """Return layer numbers from "0,3,5-8".
+    """Return layer numbers from "0,3,5-8"; None for None.
 
     Raises:
         InputError: For anything else.
     """
-    if text is None:
-        return None
-    layers: list[int] = []
+    return None if text is None else parse_numbers("--layers", text)
+
+
+def parse_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Return numbers from "0,3,5-8", each once.
+
+    Raises:
+        InputError: For anything else.
+    """
+    numbers: list[int] = []
     for piece in text.split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", piece)
         if match is None:
-            raise InputError(f"--layers takes numbers and ranges such as 0,3,5-8; got {text!r}.")
+            raise InputError(f"{option} takes numbers and ranges such as 0,3,5-8; got {text!r}.")
         first, last = int(match[1]), int(match[2] or match[1])
-        layers.extend(range(first, last + 1))
-    return tuple(dict.fromkeys(layers))
+        numbers.extend(range(first, last + 1))
+    return tuple(dict.fromkeys(numbers))
 
 
 def parse_bytes(text: str) -> int:

@@ -1,6 +1,5 @@
 """``identilens tokens``: can the input token still be read off its hidden state."""
 
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,6 +23,7 @@ from identilens.cli.common import (
     load_lens,
     parse_layers,
     progress,
+    with_note,
 )
 from identilens.cli.texts import read_texts
 from identilens.tokens import TokenSettings, token_identifiability
@@ -127,7 +127,7 @@ def tokens(
     lens = load_lens(model, device, dtype, trust_remote_code)
     compare = None if compare_model is None else load_lens(compare_model, device, dtype, trust_remote_code)
     with progress("folds") as update:
-        advance, watch = _with_note(update)
+        advance, watch = with_note(update)
         result = token_identifiability(
             lens,
             texts,
@@ -143,14 +143,3 @@ def tokens(
         )
     result.show()
     console.print(f"report: {result.to_html(out / 'report.html')}", soft_wrap=True)
-
-
-def _with_note(update: Callable[..., None]) -> tuple[Callable[[int, int], None], Callable[[str], None]]:
-    """Return one function that moves the bar, and one that changes the note behind it."""
-    place: list[int | None] = [0, None]
-
-    def advance(done: int, total: int) -> None:
-        place[:] = done, total
-        update(done, total)
-
-    return advance, lambda note: update(*place, note)

@@ -28,8 +28,10 @@ class Site:
         kind: ``encoder`` sees both ways, ``decoder`` only backwards, ``cross`` another sequence.
         name: Path of the attention module inside the model.
         heads: Query heads.
-        projection: The linear map applied to the concatenated head outputs.
+        projection: The linear map applied to the head outputs.
         value_bias: What the values are for a zero input, (groups, d_v): the bias of the value map.
+        added: Head outputs are added before they are projected, so that the whole map is every head's own;
+            they are put side by side otherwise.
     """
 
     layer: int
@@ -38,20 +40,22 @@ class Site:
     heads: int
     projection: nn.Module
     value_bias: Float[Tensor, "group d_v"]
+    added: bool = False
 
     @property
     def output_projection(self) -> Float[Tensor, "heads d_v d_model"]:
         """Each head's block of the output projection, bias left out (Brunner: H, Bhardwaj: D)."""
         weight = self.projection.get_parameter("weight").detach()
         weight = weight if isinstance(self.projection, Conv1D) else weight.T
-        return weight.unflatten(0, (self.heads, -1))
+        return weight.expand(self.heads, -1, -1) if self.added else weight.unflatten(0, (self.heads, -1))
 
 
 def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, ...]:
     """Return the sites that one forward pass of ``model`` meets, in call order.
 
-    The output projection of a site is the first linear layer whose input equals the attention output.
-    A model that changes the output before projecting it (a gate, a norm) has none and is refused.
+    The output projection of a site is the first linear layer whose input equals the attention output, its heads
+    side by side or added. A model that changes the output before projecting it (a gate, a norm) has none and is
+    refused.
 
     Args:
         model: The model.
@@ -79,14 +83,14 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     _refuse_bypass(model, watch)
     counts: Counter[str] = Counter()
     sites = []
-    for call, projection, kind in watch.sites:
+    for call, projection, kind, added in watch.sites:
         if projection is None:
             raise UnsupportedModelError(
                 f"{type(call.module).__name__} changes the attention output before it is projected "
                 f"(a gate or a norm), so its heads have no fixed output projection; {_what_works()}"
             )
         bias = _value_bias(model, call.module, *watch.inputs[call.module])
-        sites.append(Site(counts[kind], kind, names[call.module], call.query.shape[1], projection, bias))
+        sites.append(Site(counts[kind], kind, names[call.module], call.query.shape[1], projection, bias, added))
         counts[kind] += 1
     return tuple(sites)
 
@@ -121,7 +125,7 @@ class _Watch:
     """Listens to one forward pass: attention modules entered, attention calls, linear layers applied."""
 
     def __init__(self) -> None:
-        self.sites: list[tuple[AttentionCall, nn.Module | None, Kind]] = []
+        self.sites: list[tuple[AttentionCall, nn.Module | None, Kind, bool]] = []
         self.entered: dict[nn.Module, bool] = {}
         self.inputs: dict[nn.Module, tuple[tuple, dict]] = {}
         self.called: set[nn.Module] = set()
@@ -150,17 +154,19 @@ class _Watch:
             seen = call.visible()
             ahead = seen is not None and not bool(seen[0].triu(1).any())
             kind = "decoder" if ahead else "encoder"
-        self.sites.append((call, None, kind))
-        self.pending = output.flatten(2)
+        self.sites.append((call, None, kind, False))
+        self.pending = output
         return output
 
     def projecting(self, module: nn.Module, args: tuple) -> None:
-        if self.pending is None or not args or args[0].numel() != self.pending.numel():
+        if self.pending is None or not args:
             return
-        if torch.equal(args[0].reshape(self.pending.shape), self.pending):
-            call, _, kind = self.sites[-1]
-            self.sites[-1] = (call, module, kind)
-            self.pending = None
+        for joined, added in ((self.pending.flatten(2), False), (self.pending.sum(2), True)):
+            if args[0].numel() == joined.numel() and torch.equal(args[0].reshape(joined.shape), joined):
+                call, _, kind, _ = self.sites[-1]
+                self.sites[-1] = (call, module, kind, added)
+                self.pending = None
+                return
 
 
 def _value_bias(model: PreTrainedModel, module: nn.Module, args: tuple, kwargs: dict) -> Tensor:

@@ -74,6 +74,11 @@ def load(
 def _model_class(config: Any) -> Any:
     names = getattr(config, "architectures", None) or []
     found = getattr(transformers, names[0], None) if names else None
+    if names and found is None:
+        # Classes registered with transformers' Auto classes, such as this library's own, are no names of its own.
+        heads = (transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, transformers.MODEL_FOR_CAUSAL_LM_MAPPING)
+        registered = [mapping[type(config)] for mapping in heads if type(config) in mapping]
+        found = next((kind for kind in registered if getattr(kind, "__name__", None) == names[0]), None)
     return found if isinstance(found, type) and issubclass(found, PreTrainedModel) else AutoModel
 
 

@@ -88,7 +88,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove what a run writes, and nothing else that may lie in the folder."""
-        for name in (_PARTS, "matrices"):
+        for name in (_PARTS, "matrices", "checkpoints", "model"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for path in (*self.path.glob("intervals-*"), *self.path.glob("alternatives-*")):
             if read_record(path) is not None:

@@ -1,0 +1,45 @@
+"""Texts as the model's inputs: encoded once, padded batch by batch."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from identilens.encoder.readers import Examples
+
+
+class EncodedExamples(Dataset):
+    """Examples as token ids, cut to the tokenizer's length; for pairs, each sentence by itself."""
+
+    def __init__(self, examples: Examples, tokenizer: PreTrainedTokenizerFast) -> None:
+        sides = list(zip(*examples.texts, strict=True)) if isinstance(examples.texts[0], tuple) else [examples.texts]
+        names = ("input_ids", "pair_input_ids")
+        encoded = {
+            name: tokenizer(list(side), truncation=True).input_ids for name, side in zip(names, sides, strict=False)
+        }
+        self._rows = [
+            {**{name: ids[row] for name, ids in encoded.items()}, "labels": label}
+            for row, label in enumerate(examples.labels)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._rows[index]
+
+
+def collate_examples(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """Return a batch: ids padded with 0 on the right, a mask beside each of them, labels."""
+    batch = {"labels": torch.tensor([row["labels"] for row in rows])}
+    for name in (name for name in ("input_ids", "pair_input_ids") if name in rows[0]):
+        ids = [torch.tensor(row[name]) for row in rows]
+        batch[name] = pad_sequence(ids, batch_first=True)
+        lengths = torch.tensor([len(row) for row in ids])
+        mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
+        batch[name.replace("input_ids", "attention_mask")] = mask.long()
+    return batch

@@ -1,0 +1,66 @@
+"""Sizes of an identifiable encoder: keys and values decoupled, heads concatenated or added."""
+
+from typing import Literal, no_type_check
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from identilens.errors import InputError
+
+Heads = Literal["concat", "add"]
+
+
+@no_type_check  # by jaxtyping, which knows only the fields below; the base class takes many more keywords
+@strict
+class IdentifiableEncoderConfig(PreTrainedConfig):
+    """Configuration of the encoders of Bhardwaj et al. 2021, section 4 to 6; the defaults are their regular setting.
+
+    Attributes:
+        heads: ``concat`` (Con) puts the head outputs side by side, d_v = d_model / heads unless given; ``add`` (Add)
+            adds them, d_v = d_model unless given, so that T can have a rank up to d_model.
+        d_k: Size of queries and keys; free.
+        d_v: Size of values of one head; by ``heads`` when None.
+        hidden_size: d_model (the paper: d_e).
+        dropout: Of embeddings, attention weights and both sublayers.
+        initializer_std: Of the normal distribution that token and position embeddings start from.
+        sentence_pairs: The classifier sees the first tokens of two sentences through one shared encoder.
+    """
+
+    model_type = "identifiable_encoder"
+
+    vocab_size: int = 100_000
+    heads: str = "concat"
+    d_k: int = 64
+    d_v: int | None = None
+    hidden_size: int = 512
+    num_hidden_layers: int = 1
+    num_attention_heads: int = 8
+    intermediate_size: int = 2048
+    max_position_embeddings: int = 512
+    dropout: float | int = 0.1
+    layer_norm_eps: float = 1e-5
+    initializer_std: float | int = 1.0
+    sentence_pairs: bool = False
+    pad_token_id: int | None = 0
+
+    def __post_init__(self, **kwargs) -> None:
+        """Fill in d_v and check that the sizes go together.
+
+        Raises:
+            InputError: For a size below 1, unknown ``heads``, or heads that do not divide ``hidden_size`` where
+                d_v is left to them.
+        """
+        if self.heads not in ("concat", "add"):
+            raise InputError(f"heads must be concat or add; got {self.heads!r}.")
+        sizes = ("d_k", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size")
+        for name in (*sizes, *(["d_v"] if self.d_v is not None else [])):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if self.d_v is None:
+            if self.heads == "concat" and self.hidden_size % self.num_attention_heads:
+                raise InputError(
+                    f"{self.num_attention_heads} heads do not divide hidden_size {self.hidden_size}, so that d_v is "
+                    "open. Pass d_v, or another number of heads."
+                )
+            self.d_v = self.hidden_size // self.num_attention_heads if self.heads == "concat" else self.hidden_size
+        super().__post_init__(**kwargs)

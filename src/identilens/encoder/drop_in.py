@@ -1,0 +1,103 @@
+"""An identifiable layer to put where `torch.nn.TransformerEncoderLayer` stands."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from identilens.encoder.configuration import Heads, IdentifiableEncoderConfig
+from identilens.encoder.initialise import initialise
+from identilens.encoder.layer import IdentifiableEncoderLayer
+from identilens.errors import InputError
+
+
+class IdentifiableTransformerLayer(nn.Module):
+    """Takes the arguments of `torch.nn.TransformerEncoderLayer` that it serves, and works inside `TransformerEncoder`.
+
+    Post-norm, ReLU, batch first only: a layer of Bhardwaj et al. 2021, section 4.
+
+    Args:
+        d_model: Embedding size.
+        nhead: Heads.
+        dim_feedforward: Width of the feed-forward block.
+        dropout: Of attention weights and both sublayers.
+        layer_norm_eps: Of both norms.
+        batch_first: Must be True, as the layer has no other order.
+        heads: ``concat`` or ``add``.
+        d_k: Size of queries and keys; d_model / nhead when None.
+        d_v: Size of values; by ``heads`` when None.
+
+    Raises:
+        InputError: For sizes that do not go together, or ``batch_first=False``.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = True,
+        *,
+        heads: Heads = "add",
+        d_k: int | None = None,
+        d_v: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not batch_first:
+            raise InputError("the layer takes [batch, position, d_model]. Pass batch_first=True and such inputs.")
+        config = IdentifiableEncoderConfig(
+            heads=heads,
+            d_k=max(1, d_model // nhead) if d_k is None else d_k,
+            d_v=d_v,
+            hidden_size=d_model,
+            num_attention_heads=nhead,
+            intermediate_size=dim_feedforward,
+            dropout=dropout,
+            layer_norm_eps=layer_norm_eps,
+        )
+        config._attn_implementation = "sdpa"
+        self.layer = IdentifiableEncoderLayer(config)
+        self.layer.apply(initialise)
+
+    @property
+    def self_attn(self) -> nn.Module:
+        """The attention module, under the name by which `torch.nn.TransformerEncoder` looks for it."""
+        return self.layer.attention
+
+    def forward(
+        self,
+        src: Float[Tensor, "batch n d_model"],
+        src_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None,
+        src_key_padding_mask: Bool[Tensor, "batch n"] | Float[Tensor, "batch n"] | None = None,
+        is_causal: bool = False,
+    ) -> Float[Tensor, "batch n d_model"]:
+        """Return the states behind the layer; masks as in torch: True hides a key, floats are added to the logits.
+
+        Args:
+            src: Inputs.
+            src_mask: [n, n] or [batch·heads, n, n].
+            src_key_padding_mask: Keys hidden from every query.
+            is_causal: A hint, as in torch, that ``src_mask`` is causal; the mask itself decides.
+
+        Raises:
+            InputError: For ``is_causal`` without a mask.
+        """
+        if is_causal and src_mask is None:
+            raise InputError("is_causal is a hint about src_mask. Pass the mask too.")
+        mask = None
+        if src_mask is not None:
+            mask = _additive(src_mask, src.dtype)
+            mask = mask[None, None] if mask.ndim == 2 else mask.unflatten(0, (len(src), -1))
+        if src_key_padding_mask is not None:
+            padding = _additive(src_key_padding_mask, src.dtype)[:, None, None]
+            mask = padding if mask is None else mask + padding
+        if mask is not None:
+            mask = mask.clamp_min(torch.finfo(src.dtype).min)
+        return self.layer(src, mask)
+
+
+def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask, torch.finfo(dtype).min)

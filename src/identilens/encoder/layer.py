@@ -1,0 +1,106 @@
+"""One post-norm encoder layer whose key, query and value sizes are free, its heads concatenated or added."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from identilens.encoder.configuration import IdentifiableEncoderConfig
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Float[Tensor, "batch heads n d_k"],
+    key: Float[Tensor, "batch heads m d_k"],
+    value: Float[Tensor, "batch heads m d_v"],
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs,
+) -> tuple[Float[Tensor, "batch n heads d_v"], Float[Tensor, "batch heads n m"]]:
+    """Return head outputs and attention weights (Bhardwaj et al. 2021, Eq. 1)."""
+    logits = query @ key.mT * scaling
+    if attention_mask is not None:
+        logits = logits + attention_mask
+    weights = nn.functional.dropout(torch.softmax(logits, -1), dropout, module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+class XavierLinear(nn.Linear):
+    """The map to queries, keys or values: a linear map that starts Xavier uniform, its bias zero."""
+
+
+class IdentifiableAttention(nn.Module):
+    """Self-attention with free d_k and d_v; ``add`` adds the heads before the output projection (section 4)."""
+
+    def __init__(self, config: IdentifiableEncoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.is_causal = False
+        self.batch_first = True
+        self.scaling = config.d_k**-0.5
+        heads, d_v = config.num_attention_heads, config.d_v or 0
+        self.q_proj = XavierLinear(config.hidden_size, heads * config.d_k)
+        self.k_proj = XavierLinear(config.hidden_size, heads * config.d_k)
+        self.v_proj = XavierLinear(config.hidden_size, heads * d_v)
+        self.out_proj = nn.Linear(d_v if config.heads == "add" else heads * d_v, config.hidden_size)
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "batch m d_model"],
+        attention_mask: Tensor | None = None,
+        queries: int | None = None,
+        **kwargs,
+    ) -> tuple[Float[Tensor, "batch n d_model"], Tensor | None]:
+        """Return the output of the first ``queries`` positions (all when None) and, on eager attention, the weights."""
+        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward
+        )
+
+        def split(mapped: Tensor) -> Tensor:
+            return mapped.unflatten(-1, (self.config.num_attention_heads, -1)).transpose(1, 2)
+
+        output, weights = attend(
+            self,
+            split(self.q_proj(hidden_states[:, :queries])),
+            split(self.k_proj(hidden_states)),
+            split(self.v_proj(hidden_states)),
+            attention_mask,
+            dropout=self.config.dropout if self.training else 0.0,
+            scaling=self.scaling,
+            **kwargs,
+        )
+        joined = output.sum(2) if self.config.heads == "add" else output.flatten(2)
+        return self.out_proj(joined), weights
+
+
+class IdentifiableEncoderLayer(nn.Module):
+    """Attention and feed-forward block, each with residual and norm behind it (Vaswani et al. 2017).
+
+    With ``heads="concat"`` and d_k = d_v = d_model / heads it computes what `torch.nn.TransformerEncoderLayer`
+    does with its defaults.
+    """
+
+    def __init__(self, config: IdentifiableEncoderConfig) -> None:
+        super().__init__()
+        self.attention = IdentifiableAttention(config)
+        self.attention_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.linear1 = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.linear2 = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.output_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self,
+        hidden_states: Float[Tensor, "batch m d_model"],
+        attention_mask: Tensor | None = None,
+        queries: int | None = None,
+        **kwargs,
+    ) -> Float[Tensor, "batch n d_model"]:
+        """Return the states of the first ``queries`` positions behind the layer; of all when None."""
+        attended, _ = self.attention(hidden_states, attention_mask, queries, **kwargs)
+        middle = self.attention_norm(hidden_states[:, :queries] + self.dropout(attended))
+        inner = self.dropout(nn.functional.relu(self.linear1(middle)))
+        return self.output_norm(middle + self.dropout(self.linear2(inner)))

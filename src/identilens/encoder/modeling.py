@@ -1,0 +1,185 @@
+"""Identifiable encoders as Hugging Face models: embeddings, layers, and a classifier on the first token."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from identilens.encoder.configuration import IdentifiableEncoderConfig
+from identilens.encoder.initialise import initialise
+from identilens.encoder.layer import IdentifiableAttention, IdentifiableEncoderLayer
+from identilens.errors import InputError
+
+
+class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
+    """What both models share: how weights start, and which attention implementations run."""
+
+    config_class = IdentifiableEncoderConfig
+    base_model_prefix = "encoder"
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _no_split_modules = ("IdentifiableEncoderLayer",)
+    _can_record_outputs = {"hidden_states": IdentifiableEncoderLayer, "attentions": IdentifiableAttention}  # noqa: RUF012
+
+    def _init_weights(self, module: nn.Module) -> None:
+        initialise(module, self.config.initializer_std)
+
+
+class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
+    """Token and position embeddings behind which identifiable layers stand (Bhardwaj et al. 2021, section 4, 6)."""
+
+    def __init__(self, config: IdentifiableEncoderConfig) -> None:
+        super().__init__(config)
+        self.token_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(IdentifiableEncoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the token embeddings."""
+        return self.token_embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Put other token embeddings in their place."""
+        self.token_embeddings = value  # type: ignore[assignment]
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch n"] | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Float[Tensor, "batch n d_model"] | None = None,
+        position_ids: Int[Tensor, "batch n"] | None = None,
+        first_token_only: bool = False,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Return the states behind the last layer, and what else is asked for.
+
+        Args:
+            input_ids: Tokens; or give ``inputs_embeds``.
+            attention_mask: 1 for tokens, 0 for padding, on either side.
+            inputs_embeds: Token embeddings, positions not yet added.
+            position_ids: Counted from each text's first token when not given.
+            first_token_only: The last layer works only for the first position, which must not be padding: the
+                same state as otherwise, at less cost.
+            kwargs: ``output_hidden_states``, ``output_attentions`` (eager attention only) and ``return_dict`` as in
+                transformers; the rest goes to the attention function.
+
+        Raises:
+            InputError: For both or neither kind of input, an empty text, more positions than the model has, or
+                weights asked of fused attention.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise InputError("give either input_ids or inputs_embeds.")
+        if kwargs.get("output_attentions") and self.config._attn_implementation != "eager":
+            raise InputError('fused attention keeps no weights. Load with attn_implementation="eager".')
+        embedded = self.token_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        positions = self._positions(embedded, attention_mask) if position_ids is None else position_ids
+        state = self.dropout(embedded + self.position_embeddings(positions))
+        mask = create_bidirectional_mask(self.config, state, attention_mask)
+        for index, layer in enumerate(self.layers):
+            queries = 1 if first_token_only and index == len(self.layers) - 1 else None
+            own = mask[:, :, :queries] if isinstance(mask, Tensor) and mask.ndim == 4 else mask
+            state = layer(state, own, queries, **kwargs)
+        return BaseModelOutput(last_hidden_state=state)
+
+    def _positions(self, embedded: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Count positions from each text's first token, so that padding on the left shifts none."""
+        length = embedded.shape[1]
+        if not 1 <= length <= self.config.max_position_embeddings:
+            raise InputError(
+                f"texts need 1 to {self.config.max_position_embeddings} tokens for this model; got {length}. "
+                "Cut longer texts with max_length, and leave empty ones out."
+            )
+        if attention_mask is None or attention_mask.ndim != 2:
+            return torch.arange(length, device=embedded.device)[None]
+        return (attention_mask.long().cumsum(-1) - 1).clamp_min(0)
+
+
+class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrainedModel):
+    """A linear classifier on the first token's state; on two of them, side by side, for sentence pairs."""
+
+    def __init__(self, config: IdentifiableEncoderConfig) -> None:
+        super().__init__(config)
+        self.encoder = IdentifiableEncoderModel(config)
+        self.classifier = nn.Linear(config.hidden_size * (2 if config.sentence_pairs else 1), config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch n"] | None = None,
+        attention_mask: Tensor | None = None,
+        pair_input_ids: Int[Tensor, "batch m"] | None = None,
+        pair_attention_mask: Tensor | None = None,
+        labels: Int[Tensor, " batch"] | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Return logits [batch, label], with the mean cross-entropy where labels are given.
+
+        Args:
+            input_ids: Tokens of the (first) sentence.
+            attention_mask: 1 for tokens, 0 for padding.
+            pair_input_ids: Tokens of the second sentence, for models with ``sentence_pairs``.
+            pair_attention_mask: Its mask.
+            labels: From 0 to num_labels − 1.
+            kwargs: Passed to the encoder; hidden states and attention weights are those of the (first) sentence.
+
+        Raises:
+            InputError: For a second sentence that is missing or not wanted, or labels outside the range.
+        """
+        if self.config.sentence_pairs != (pair_input_ids is not None):
+            raise InputError(
+                "the model classifies sentence pairs: pass pair_input_ids too."
+                if self.config.sentence_pairs
+                else "the model classifies single sentences: leave pair_input_ids out, or set sentence_pairs=True."
+            )
+        everything = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
+        found = self.encoder(
+            input_ids, attention_mask, first_token_only=not everything and _starts_left(attention_mask), **kwargs
+        )
+        first = _first_token(found.last_hidden_state, attention_mask)
+        if pair_input_ids is not None:
+            other = self.encoder(
+                pair_input_ids, pair_attention_mask, first_token_only=_starts_left(pair_attention_mask), **kwargs
+            )
+            first = torch.cat([first, _first_token(other.last_hidden_state, pair_attention_mask)], -1)
+        logits = self.classifier(first)
+        loss = None
+        if labels is not None:
+            count = self.classifier.out_features
+            if bool((labels < 0).any() | (labels >= count).any()):
+                raise InputError(
+                    f"labels must be 0 to {count - 1}; got {int(labels.min())} to "
+                    f"{int(labels.max())}. Set num_labels in the configuration."
+                )
+            loss = nn.functional.cross_entropy(logits.float(), labels)
+        return SequenceClassifierOutput(loss, logits, found.hidden_states, found.attentions)
+
+
+def _starts_left(attention_mask: Tensor | None) -> bool:
+    """Whether the first position of every text is a token."""
+    return attention_mask is None or (attention_mask.ndim == 2 and bool(attention_mask[:, 0].all()))
+
+
+def _first_token(states: Tensor, attention_mask: Tensor | None) -> Float[Tensor, "batch d_model"]:
+    if attention_mask is None or attention_mask.ndim != 2 or states.shape[1] == 1:
+        return states[:, 0]
+    return states[torch.arange(len(states), device=states.device), attention_mask.int().argmax(-1)]
+
+
+AutoConfig.register("identifiable_encoder", IdentifiableEncoderConfig, exist_ok=True)
+AutoModel.register(IdentifiableEncoderConfig, IdentifiableEncoderModel, exist_ok=True)
+AutoModelForSequenceClassification.register(
+    IdentifiableEncoderConfig, IdentifiableEncoderForSequenceClassification, exist_ok=True
+)

@@ -1,0 +1,75 @@
+"""Rank and nullity of T against text length: the protocol of Bhardwaj et al. 2021, Fig. 2 and 6."""
+
+from collections.abc import Callable, Sequence
+
+import polars as pl
+import torch
+
+from identilens.attention.rank import numerical_rank
+from identilens.errors import InputError
+from identilens.models.capture import CapturedHead
+from identilens.models.lens import Lens
+
+
+def rank_by_length(
+    lens: Lens,
+    texts: Sequence[str],
+    *,
+    lengths: Sequence[int],
+    per_length: int = 100,
+    layer: int = 0,
+    heads: Sequence[int] = (0,),
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> pl.DataFrame:
+    """Return rank(T) and dim LN(T) of heads on texts clipped to given lengths, one row a text and head.
+
+    For each length d_s, a random choice of the texts with at least so many tokens is clipped to it before the model
+    sees it (section 6, "Numerical rank"). The measure and its tolerance are those of the audit.
+
+    Args:
+        lens: A model with a tokenizer.
+        texts: What to choose from.
+        lengths: Numbers of tokens, special tokens among them.
+        per_length: Texts for each length.
+        layer: Counts from 0.
+        heads: Which heads, from 0; the paper takes the first.
+        seed: Of the choice.
+        progress: Called with (lengths done, lengths in all).
+
+    Returns:
+        Columns seq_len, text (index into ``texts``), head, d_v, rank, nullity, simplex_nullity.
+
+    Raises:
+        InputError: If a length is beyond the model's, or has fewer than ``per_length`` texts.
+    """
+    if lens.tokenizer is None:
+        raise InputError("clipping texts needs a tokenizer. Load the model from a folder that has one.")
+    ids = lens.tokenizer(list(texts), truncation=True)["input_ids"]
+    generator = torch.Generator().manual_seed(seed)
+    rows: list[tuple[int, ...]] = []
+    for done, length in enumerate(lengths, 1):
+        fitting = [index for index, tokens in enumerate(ids) if len(tokens) >= length]
+        if len(fitting) < per_length:
+            raise InputError(
+                f"{len(fitting)} texts have {length} tokens or more; {per_length} are needed. "
+                "Give more texts, shorter lengths, or a smaller per_length."
+            )
+        order = torch.randperm(len(fitting), generator=generator)[:per_length].tolist()
+        chosen = [fitting[index] for index in order]
+        captured = lens.capture([ids[index][:length] for index in chosen])
+        rows += [
+            (length, index, head.head, head.values.shape[1], *_ranks(head))
+            for index, text in zip(chosen, captured, strict=True)
+            for head in text.layers[layer].heads
+            if head.head in heads
+        ]
+        if progress:
+            progress(done, len(lengths))
+    names = ("seq_len", "text", "head", "d_v", "rank", "nullity", "simplex_nullity")
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+
+
+def _ranks(head: CapturedHead) -> tuple[int, int, int]:
+    found = numerical_rank(head.values, head.output_projection)
+    return int(found.rank), int(found.nullity), int(found.simplex_nullity)

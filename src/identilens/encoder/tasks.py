@@ -1,0 +1,85 @@
+"""The ten text classification tasks of Bhardwaj et al. 2021, section 5: labels, columns, and where they are kept."""
+
+from dataclasses import dataclass
+
+from identilens.errors import InputError
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task.
+
+    Attributes:
+        name: As on the command line.
+        labels: What the data writes for each class, in order.
+        text: Columns that make the text, joined with a space; or the two sentences of a pair.
+        label: Column of the label.
+        pair: Whether ``text`` names two sentences.
+        validation: Whether the data brings a validation part; 30 % of the training part serves otherwise.
+        hub: Id of the data set on the hub.
+        hub_text: Its columns, where they are called otherwise there.
+        hub_label: Its label column.
+        hub_classes: Class of each hub label, in order; the hub's own numbers when empty.
+        revision: Branch of the hub data set.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    text: tuple[str, ...]
+    label: str = "label"
+    pair: bool = False
+    validation: bool = False
+    hub: str = ""
+    hub_text: tuple[str, ...] = ()
+    hub_label: str = "label"
+    hub_classes: tuple[int, ...] = ()
+    revision: str | None = None
+
+
+def _counted(classes: int) -> tuple[str, ...]:
+    return tuple(str(number) for number in range(1, classes + 1))
+
+
+_CONVERTED = "refs/convert/parquet"
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("imdb", ("0", "1"), ("text",), hub="stanfordnlp/imdb"),
+        Task(
+            "trec", ("ABBR", "ENTY", "DESC", "HUM", "LOC", "NUM"), ("question",), "coarse",
+            hub="CogComp/trec", hub_text=("text",), hub_label="coarse_label", revision=_CONVERTED,
+        ),
+        Task(
+            "sst", ("0", "1", "2"), ("sentence",), "label3", validation=True,
+            hub="SetFit/sst5", hub_text=("text",), hub_classes=(0, 0, 1, 2, 2),
+        ),
+        Task(
+            "snli", ("entailment", "neutral", "contradiction"), ("premise", "hypothesis"), pair=True, validation=True,
+            hub="stanfordnlp/snli",
+        ),
+        Task("yelp", _counted(2), ("text",), hub="fancyzhx/yelp_polarity"),
+        Task("dbpedia", _counted(14), ("title", "text"), hub="fancyzhx/dbpedia_14", hub_text=("title", "content")),
+        Task(
+            "sogou", _counted(5), ("title", "text"), hub="community-datasets/sogou_news",
+            hub_text=("title", "content"), revision=_CONVERTED,
+        ),
+        Task("ag_news", _counted(4), ("text",), hub="fancyzhx/ag_news"),
+        Task(
+            "yahoo", _counted(10), ("question_title", "question_content", "best_answer"),
+            hub="community-datasets/yahoo_answers_topics", hub_label="topic",
+        ),
+        Task("amazon", _counted(2), ("title", "text"), hub="fancyzhx/amazon_polarity", hub_text=("title", "content")),
+    )
+}  # fmt: skip
+
+
+def task_named(name: str) -> Task:
+    """Return a task by name.
+
+    Raises:
+        InputError: For a name that is none, listing the tasks.
+    """
+    if name not in TASKS:
+        raise InputError(f"no task {name!r}; choose from {', '.join(TASKS)}.")
+    return TASKS[name]

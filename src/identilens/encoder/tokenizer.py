@@ -1,0 +1,62 @@
+"""Word-level tokenizers over basic-English text, built from a training part and saved with the model."""
+
+from collections.abc import Iterable
+
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
+
+PADDING, UNKNOWN, FIRST = "[PAD]", "[UNK]", "[CLS]"
+
+_SPACED = ("'", ".", ",", "(", ")", "!", "?")
+_DROPPED = ('"',)
+_BLANK = ("<br />", ";", ":")
+
+
+def normalizer() -> normalizers.Normalizer:
+    """Return the basic-English normalisation that Bhardwaj et al. 2021 name (footnote 9).
+
+    Lower case; apostrophes, full stops, commas, brackets, exclamation and question marks become words of their own;
+    line breaks in HTML, semicolons and colons become spaces; double quotes go.
+    """
+    return normalizers.Sequence(
+        [
+            normalizers.Lowercase(),
+            *(normalizers.Replace(mark, f" {mark} ") for mark in _SPACED),
+            *(normalizers.Replace(mark, "") for mark in _DROPPED),
+            *(normalizers.Replace(mark, " ") for mark in _BLANK),
+            normalizers.Replace(Regex(r"\s+"), " "),
+            normalizers.Strip(),
+        ]
+    )
+
+
+def build_tokenizer(
+    texts: Iterable[str], *, max_words: int = 100_000, max_length: int = 512
+) -> PreTrainedTokenizerFast:
+    """Return a tokenizer whose vocabulary is the most frequent words of the texts, more frequent ones first.
+
+    Each text is encoded as [CLS] and its words; what is not in the vocabulary becomes [UNK].
+
+    Args:
+        texts: The training part, and nothing else.
+        max_words: Size of the vocabulary at most, special tokens included.
+        max_length: Tokens that a model of its own takes; longer texts are cut when asked to.
+    """
+    tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
+    tokenizer.normalizer = normalizer()  # type: ignore[assignment]
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    special = [PADDING, UNKNOWN, FIRST]
+    tokenizer.train_from_iterator(
+        texts, trainers.WordLevelTrainer(vocab_size=max_words, special_tokens=special, show_progress=False)
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
+        single=f"{FIRST} $A", special_tokens=[(FIRST, special.index(FIRST))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PADDING,
+        unk_token=UNKNOWN,
+        cls_token=FIRST,
+        model_max_length=max_length,
+        model_input_names=["input_ids", "attention_mask"],
+    )

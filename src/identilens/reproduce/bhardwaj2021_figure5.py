@@ -1,0 +1,60 @@
+"""Figure 5 of Bhardwaj et al. 2021: the least logit rank of random alternatives against what the head can produce."""
+
+from collections.abc import Callable, Sequence
+
+import polars as pl
+import torch
+
+from identilens.attention.logit_rank_analysis import logit_ranks
+from identilens.errors import InputError
+from identilens.models import Lens
+from identilens.report.logit_rank_figures import logit_rank_sheet
+from identilens.reproduce.record import Reproduction
+
+LENGTHS = (66, 128)
+
+PUBLISHED = "Published: with d_k = 64 all logit matrices of the alternatives are of full row rank, none of rank ≤ d_k."
+
+
+def figure5(
+    lens: Lens,
+    texts: Sequence[str],
+    *,
+    reviews: int = 63,
+    count: int = 1000,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Reproduction:
+    """Return Figure 5 for a trained Con encoder: its first head on random reviews of 66 to 128 tokens.
+
+    Raises:
+        InputError: If there are fewer such reviews.
+    """
+    ids = [tokens for tokens in lens.tokenizer(list(texts))["input_ids"] if LENGTHS[0] <= len(tokens) <= LENGTHS[1]]
+    if len(ids) < reviews:
+        raise InputError(f"{len(ids)} reviews have {LENGTHS[0]} to {LENGTHS[1]} tokens; {reviews} are asked for.")
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:reviews].tolist()
+    chosen = [ids[index] for index in order]
+    d_v = lens.model.config.d_v
+    found = logit_ranks(
+        lens, chosen, layers=0, heads=0, count=count, lengths=(LENGTHS[0] / d_v, LENGTHS[1] / d_v), seed=seed,
+        progress=progress,
+    )  # fmt: skip
+    table = found.table
+    share = table["realisable_share"].top_k(1)[0]
+    full = table.filter(pl.col("lowest_rank") >= pl.col("n_key") - 1)
+    findings = (
+        f"{PUBLISHED} Measured: {len(table)} reviews, {count:,} alternatives each; rank at least n − 1 in all of "
+        f"them in {len(full)} reviews; share of rank ≤ d_k = {lens.model.config.d_k}: {share:.3f} at "
+        "most. One constant a row is free in the logits, so that n − 1 is the highest least rank there is."
+    )
+    settings = {
+        "encoder": {name: getattr(lens.model.config, name) for name in ("heads", "d_k", "d_v", "hidden_size")},
+        "weights (sha256)": lens.digest,
+        "tokens": f"{LENGTHS[0]} to {LENGTHS[1]}",
+        "alternatives a review": count,
+    }
+    return Reproduction(
+        "bhardwaj2021-figure5", "Bhardwaj et al. 2021, Figure 5", settings, {"logit_ranks": table}, findings,
+        {"logit_ranks": lambda: logit_rank_sheet(found)}, seed,
+    )  # fmt: skip

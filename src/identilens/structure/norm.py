@@ -1,0 +1,110 @@
+"""The structure-aware norm (structure2025, Eq. 5), beside the norms it is compared with."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError
+
+
+@dataclass(frozen=True)
+class MatrixNorms:
+    """Four norms of one matrix.
+
+    Attributes:
+        structure: ‖A‖_S = (1/n²) Σ w_ij |a_ij| (Eq. 5).
+        one: Largest column sum of sizes.
+        infinity: Largest row sum of sizes.
+        frobenius: Root of the sum of squares.
+    """
+
+    structure: float
+    one: float
+    infinity: float
+    frobenius: float
+
+
+def structure_norm(
+    matrix: Float[Tensor, "*batch query key"], structure: Float[Tensor, "*#batch query key"]
+) -> Float[Tensor, "*batch"]:
+    """Return ‖A‖_S = (1/n²) Σ w_ij |a_ij| (structure2025, Eq. 5); n² is the number of entries.
+
+    A norm on all matrices of W's shape because every w_ij is positive. The W that Cut_l gives has zeros and is only a
+    seminorm: `positive_structure` makes it a norm.
+
+    Args:
+        matrix: A, of any sign.
+        structure: W, every entry positive.
+
+    Raises:
+        InputError: For a W that has other shape, or entries which are not positive.
+    """
+    check_structure(structure, positive=True)
+    if matrix.shape[-2:] != structure.shape[-2:]:
+        raise InputError(
+            f"expected W of the matrix's shape {tuple(matrix.shape[-2:])}; got {tuple(structure.shape[-2:])}."
+        )
+    return (structure * matrix.abs()).mean((-2, -1))
+
+
+def structure_distance(
+    first: Float[Tensor, "*batch query key"],
+    second: Float[Tensor, "*batch query key"],
+    structure: Float[Tensor, "*#batch query key"],
+) -> Float[Tensor, "*batch"]:
+    """Return ‖A₁ − A₂‖_S (structure2025, Eq. 5).
+
+    Raises:
+        InputError: For a W that has other shape, or entries which are not positive.
+    """
+    return structure_norm(first - second, structure)
+
+
+def matrix_norms(matrix: Float[Tensor, "query key"], structure: Float[Tensor, "query key"]) -> MatrixNorms:
+    """Return the structure-aware norm of a matrix beside its 1-, ∞- and Frobenius norms (structure2025, III).
+
+    Raises:
+        InputError: For a W that has other shape, or entries which are not positive.
+    """
+    sizes = matrix.double().abs()
+    return MatrixNorms(
+        float(structure_norm(sizes, structure.double())),
+        float(sizes.sum(0).max()),
+        float(sizes.sum(1).max()),
+        float(sizes.square().sum().sqrt()),
+    )
+
+
+def positive_structure(
+    structure: Float[Tensor, "*batch query key"], floor: float = 1e-3
+) -> Float[Tensor, "*batch query key"]:
+    """Return W with every entry at least ``floor`` of its matrix's largest one, so that Eq. 5 is a norm.
+
+    Args:
+        structure: W, with zeros where Cut_l removed something.
+        floor: Share of the largest entry, in (0, 1]. A matrix of zeros becomes one of ones.
+
+    Raises:
+        InputError: For negative entries, or a floor outside the range.
+    """
+    if not 0 < floor <= 1:
+        raise InputError(f"floor must lie in (0, 1]; got {floor}.")
+    check_structure(structure)
+    top = structure.amax((-2, -1), keepdim=True)
+    return torch.where(top > 0, torch.maximum(structure, floor * top), 1.0)
+
+
+def check_structure(structure: Tensor, *, positive: bool = False) -> None:
+    """Raise for a W that is no matrix, or has NaN, negative or (where forbidden) zero entries."""
+    if structure.ndim < 2 or 0 in structure.shape[-2:]:
+        raise InputError(f"W must be (..., query, key); got {tuple(structure.shape)}.")
+    if not bool(torch.isfinite(structure).all()) or bool((structure < 0).any()):
+        raise InputError("W must have finite entries of 0 or more; got NaN, infinite or negative ones.")
+    if positive and bool((structure == 0).any()):
+        zeros = int((structure == 0).sum())
+        raise InputError(
+            f"the norm of Eq. 5 needs every w_ij > 0; W has {zeros} zeros of {structure.numel()} entries. "
+            "Pass positive_structure(W), or cut with a penalty above 0."
+        )

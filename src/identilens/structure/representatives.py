@@ -1,0 +1,86 @@
+"""Representative texts: k-means in embedding space (structure2025, III.B.1)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from sklearn.cluster import KMeans
+from sklearn.metrics import silhouette_score
+
+from identilens.errors import InputError
+
+CANDIDATES = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Numbers of clusters that are tried when none is given."""
+_INITIAL = 4
+
+
+@dataclass(frozen=True)
+class Representatives:
+    """Real texts that stand for a corpus.
+
+    Attributes:
+        members: Row of the text nearest to each centroid, clusters in order of size, largest first.
+        sizes: Texts in each cluster.
+        silhouette: Mean silhouette of the clustering, in [−1, 1]; NaN where it is not defined.
+    """
+
+    members: Int[np.ndarray, " cluster"]
+    sizes: Int[np.ndarray, " cluster"]
+    silhouette: float
+
+
+def cluster(embeddings: Float[np.ndarray, "text d"], clusters: int, seed: int = 0) -> Representatives:
+    """Return the real texts nearest to the centroids of k-means.
+
+    A centroid is a mean and no text, and has no attention of its own; the nearest text has.
+
+    Args:
+        embeddings: One row a text.
+        clusters: k.
+        seed: Of k-means.
+
+    Raises:
+        InputError: For fewer distinct texts than clusters.
+    """
+    distinct = len(np.unique(embeddings, axis=0))
+    if not 1 <= clusters <= distinct:
+        raise InputError(
+            f"expected a number of clusters from 1 to the number of distinct texts, {distinct}; got {clusters}."
+        )
+    fitted = KMeans(clusters, n_init=_INITIAL, random_state=seed).fit(embeddings)  # pyright: ignore[reportArgumentType] n_init takes numbers too
+    labels = np.asarray(fitted.labels_)
+    distances = np.linalg.norm(embeddings - fitted.cluster_centers_[labels], axis=1)
+    found = [(int((labels == one).sum()), one) for one in range(clusters)]
+    order = [one for _, one in sorted(found, key=lambda pair: (-pair[0], pair[1]))]
+    members = [int(np.flatnonzero(labels == one)[distances[labels == one].argmin()]) for one in order]
+    defined = 1 < clusters < len(embeddings)
+    score = float(silhouette_score(embeddings, labels)) if defined else float("nan")
+    return Representatives(np.array(members), np.bincount(labels, minlength=clusters)[order], score)
+
+
+def choose_clusters(
+    embeddings: Float[np.ndarray, "text d"], clusters: int | None = None, seed: int = 0
+) -> dict[int, Representatives]:
+    """Return clusterings of a growing number of clusters, for the choice and the stability of W.
+
+    Args:
+        embeddings: One row a text.
+        clusters: A number that must be among them; only `CANDIDATES` when None.
+        seed: Of k-means.
+
+    Raises:
+        InputError: For fewer than two distinct texts, or a number that they do not allow.
+    """
+    distinct = len(np.unique(embeddings, axis=0))
+    if distinct < 2:
+        raise InputError(f"representatives need at least 2 distinct texts; got {distinct}. Give more texts.")
+    wanted = {one for one in CANDIDATES if one <= min(distinct, max(2, len(embeddings) // 2))}
+    if clusters is not None:
+        wanted.add(clusters)
+    return {one: cluster(embeddings, one, seed) for one in sorted(wanted)}
+
+
+def best_clusters(clusterings: dict[int, Representatives]) -> int:
+    """Return the number of clusters with the largest silhouette; the smallest number of those that are equal."""
+    scored = {one: found.silhouette for one, found in clusterings.items() if np.isfinite(found.silhouette)}
+    return max(scored, key=lambda one: (scored[one], -one)) if scored else min(clusterings)

@@ -1,0 +1,185 @@
+"""The subspace R that a stream of texts spans (structure2025, Eq. 6), and how much of it each text uses."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.linalg import factorise, relative_tolerance
+
+
+@dataclass(frozen=True)
+class Subspace:
+    """R of some heads, its basis kept as eigenvectors of the Gram matrix.
+
+    Attributes:
+        eigenvalues: Largest first: the mean over texts of how much of a direction the head's output can tell (cos² of
+            its angle to col(T)). 1 in every text, 0 in none.
+        vectors: Orthonormal, one column for each eigenvalue.
+        dimension: dim R: eigenvalues above the tolerance.
+        tolerance: Relative threshold: roots of eigenvalues up to this share of the largest count as zero.
+        texts: How many texts were added.
+    """
+
+    eigenvalues: Float[Tensor, "head n"]
+    vectors: Float[Tensor, "head n n"]
+    dimension: Int[Tensor, " head"]
+    tolerance: float
+    texts: int
+
+    def basis(self, head: int, share: float = 0.0) -> Float[Tensor, "n r"]:
+        """Return the structures S_1, …, S_r of one head: an orthonormal basis of R, or of its weighted version.
+
+        Args:
+            head: Counts from 0.
+            share: Keep directions with an eigenvalue of at least this; 0 gives R itself.
+        """
+        return self.vectors[head][:, self._kept(share)[head]]
+
+    def dimension_at(self, share: float) -> Int[Tensor, " head"]:
+        """Return the dimension of the weighted R: directions that are visible in at least this share of the texts."""
+        return self._kept(share).sum(-1)
+
+    def effective_dimension(self, part: float = 0.95) -> Int[Tensor, " head"]:
+        """Return how many leading directions carry this part of the trace, which is the mean rank of T."""
+        total = self.eigenvalues.sum(-1, keepdim=True)
+        return ((self.eigenvalues.cumsum(-1) < part * total).sum(-1) + 1).clamp_max(self.eigenvalues.shape[-1])
+
+    def project(self, weights: Float[Tensor, "head query n"], share: float = 0.0) -> Float[Tensor, "head query n"]:
+        """Return proj_R of each row of some weights (structure2025, III.B), or its weighted version.
+
+        Args:
+            weights: A.
+            share: Keep directions with an eigenvalue of at least this; 0 gives R itself.
+        """
+        kept = self.projector(share).to(weights.dtype)
+        return weights @ kept
+
+    def projector(self, share: float = 0.0) -> Float[Tensor, "head n n"]:
+        """Return the orthogonal projector on R, or on its weighted version."""
+        basis = self.vectors * self._kept(share)[:, None, :]
+        return basis @ basis.mT
+
+    def _kept(self, share: float) -> Tensor:
+        if not 0 <= share <= 1:
+            raise InputError(f"share must lie in [0, 1]; got {share}.")
+        number = torch.arange(self.eigenvalues.shape[-1], device=self.eigenvalues.device)
+        return (number < self.dimension[:, None]) & (self.eigenvalues >= share)
+
+
+class SubspaceAccumulator:
+    """Adds texts one by one to the Gram matrix of R; memory does not grow with their number.
+
+    ker(T')^⊥ is col(T), so R = (∩ ker T_i')^⊥ = Σ col(T_i) (Eq. 6), the range of Σ U_i U_iᵀ with U_i an orthonormal
+    basis of col(T_i). Every text counts the same, however large its values.
+
+    Args:
+        heads: Number of heads.
+        n: Length of all texts.
+        d_model: Columns of T, for the tolerance.
+    """
+
+    def __init__(self, heads: int, n: int, d_model: int) -> None:
+        self.gram = torch.zeros(heads, n, n, dtype=torch.float64)
+        self.d_model = d_model
+        self.texts = 0
+
+    def add(self, compact: Float[Tensor, "head key r"]) -> tuple[Tensor, Tensor]:
+        """Add one text and return the projectors on its column spaces, and their ranks.
+
+        Args:
+            compact: T in a small basis, float64; see `compact_values`.
+
+        Raises:
+            InputError: If the text has another length than those before.
+        """
+        if compact.shape[:2] != self.gram.shape[:2]:
+            raise InputError(
+                f"expected values of {self.gram.shape[0]} heads and {self.gram.shape[1]} tokens; got "
+                f"{tuple(compact.shape[:2])}. R is made of texts of one length: cut them."
+            )
+        projector, rank = column_projector(compact, self.d_model)
+        self.gram += projector.to(self.gram.device)
+        self.texts += 1
+        return projector, rank
+
+    def subspace(self) -> Subspace:
+        """Return R of the texts added so far.
+
+        Raises:
+            InputError: If there are none.
+        """
+        if not self.texts:
+            raise InputError("R needs at least one text; none was added.")
+        return subspace_of(self.gram, self.texts, self.d_model)
+
+
+def column_projector(compact: Float[Tensor, "head key r"], d_model: int) -> tuple[Tensor, Tensor]:
+    """Return the orthogonal projector on col(T) = ker(T')^⊥ of each head, and its rank.
+
+    Args:
+        compact: T in a small basis, float64.
+        d_model: Columns of T.
+    """
+    factor = factorise(compact, relative_tolerance(compact.shape[-2], d_model))
+    return factor.basis @ factor.basis.mT, factor.rank
+
+
+def subspace_of(gram: Float[Tensor, "head n n"], texts: int, d_model: int) -> Subspace:
+    """Return R from the sum of projectors over texts.
+
+    Args:
+        gram: Σ U_i U_iᵀ.
+        texts: How many were added.
+        d_model: Columns of T.
+    """
+    values, vectors = torch.linalg.eigh(gram.double() / texts)
+    values, vectors = values.flip(-1).clamp_min(0.0), vectors.flip(-1)
+    tolerance = relative_tolerance(gram.shape[-1], d_model)
+    # Roots of eigenvalues are the singular values of all bases side by side.
+    dimension = (values.sqrt() > tolerance * values[:, :1].sqrt()).sum(-1)
+    return Subspace(values.clamp_max(1.0), vectors, dimension, tolerance, texts)
+
+
+@dataclass(frozen=True)
+class AgainstR:
+    """One text's ker(T')^⊥ beside R; one entry a head.
+
+    Attributes:
+        ignored_dimension: dim R − dim(col(T) ∩ R), by trace: directions of R that this text's values send to zero.
+        ignored: ‖proj of A on R ⊖ col(T)‖² / ‖A‖²: the share of this text's attention in them, in [0, 1].
+        outside: tr(P_col(T) (I − P_R)) / rank(T): the share of ker(T')^⊥ outside R; 0 for a text that R was made of.
+    """
+
+    ignored_dimension: Float[Tensor, " head"]
+    ignored: Float[Tensor, " head"]
+    outside: Float[Tensor, " head"]
+
+
+def against_subspace(
+    weights: Float[Tensor, "head query n"], column: Float[Tensor, "head n n"], kept: Float[Tensor, "head n n"]
+) -> AgainstR:
+    r"""Return what one text's ker(T')^⊥ is against R (structure2025, III.B).
+
+    The draft sends proj_{ker(T')^⊥ \ R}(A) to zero. For a text of the set that R is made of, col(T) = ker(T')^⊥ lies
+    inside R and that part is empty; what its values do send to zero is the other difference, R ⊖ ker(T')^⊥. Both
+    are given: ``outside`` is the draft's, ``ignored`` the other.
+
+    Args:
+        weights: A.
+        column: Projector on col(T).
+        kept: Projector on R, or its weighted version.
+    """
+    rank = column.diagonal(dim1=-2, dim2=-1).sum(-1)
+    dimension = kept.diagonal(dim1=-2, dim2=-1).sum(-1)
+    shared = (column * kept).sum((-2, -1))
+    given = weights.double()
+    left = (given - given @ column) @ kept
+    size = given.square().sum((-2, -1)).clamp_min(1e-300)
+    return AgainstR(
+        (dimension - shared).clamp_min(0.0),
+        (left.square().sum((-2, -1)) / size).clamp(0.0, 1.0),
+        ((rank - shared) / rank.clamp_min(1.0)).clamp(0.0, 1.0),
+    )

@@ -1,0 +1,80 @@
+"""``identilens train``, ``sweep`` and the reproductions of Bhardwaj et al. 2021 as a person uses them."""
+
+import json
+
+import polars as pl
+import pytest
+
+import identilens as idl
+from command import failing, run
+from made_tasks import write_trec
+
+SMALL = ("--d-model", 16, "--attention-heads", 2, "--feed-forward", 24, "--batch-size", 8, "--learning-rate", 0.01)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    write_trec(folder / "trec")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("train") / "run"
+    result = run("train", "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL,
+                 "--out", out)  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "trec, add, d_k = 4, d_v = 16: test accuracy" in " ".join(result.stdout.split())
+    return out
+
+
+def test_a_run_leaves_a_model_and_metrics(trained):
+    metrics = json.loads((trained / "metrics.json").read_text())
+    assert metrics["test_accuracy"] > 0.9
+    assert len(pl.read_parquet(trained / "table.parquet")) == 3
+    assert json.loads((trained / "provenance.json").read_text())["finished"]
+    assert idl.load(trained / "model").model.config.heads == "add"
+
+
+def test_the_other_commands_take_the_model(trained, tmp_path):
+    texts = ("--text", "How many lamps burn at night ?", "--text", "Where is the harbour ?")
+    result = run("audit", "--model", trained / "model", *texts, "--out", tmp_path / "audit")
+    assert result.returncode == 0, result.stderr
+    assert pl.read_parquet(tmp_path / "audit" / "table.parquet")["d_v"].unique().to_list() == [16]
+    assert run("selfcheck", "--model", trained / "model").returncode == 0
+
+
+def test_a_finished_run_is_not_run_again(trained, data):
+    again = ("train", "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
+    assert "already holds this run, finished" in failing(*again, "--out", trained)
+    assert run(*again, "--out", trained, "--resume").returncode == 0
+
+
+def test_bad_input(data, tmp_path):
+    out = ("--out", tmp_path / "out")
+    assert "no task 'mnist'; choose from imdb" in failing("train", "--task", "mnist", "--data", data, *out)
+    assert "d_k must be at least 1" in failing("train", "--task", "trec", "--data", data, "--d-k", 0, *out)
+    assert "needs one train file of sst" in failing("train", "--task", "sst", "--data", data, *out)
+    assert "--heads takes con, add" in failing("sweep", "--tasks", "trec", "--data", data, "--heads", "both", *out)
+    assert "--d-k takes numbers and ranges" in failing("sweep", "--tasks", "trec", "--data", data, "--d-k", "x", *out)
+    assert not (tmp_path / "out").exists()
+
+
+def test_table_one_measured_beside_published(data, tmp_path):
+    options = ("--tasks", "trec", "--data", data, "--d-k", "1,2", "--epochs", 1)
+    result = run("reproduce", "bhardwaj2021-table1", *options, "--out", tmp_path / "table1")
+    assert result.returncode == 0, result.stderr
+    page = (tmp_path / "table1" / "README.md").read_text()
+    assert "| trec | Con | published | 0.836 | 0.836 |" in page
+    assert "identilens reproduce bhardwaj2021-table1 --tasks trec" in page
+    assert (tmp_path / "table1" / "accuracy.png").is_file()
+    assert pl.read_csv(tmp_path / "table1" / "runs.csv").height == 4
+    again = run("reproduce", "bhardwaj2021-table1", *options, "--out", tmp_path / "table1", "--resume")
+    assert again.returncode == 0, again.stderr
+
+
+def test_figures_want_the_right_encoder(trained, data, tmp_path):
+    message = failing("reproduce", "bhardwaj2021-figure2", "--model", trained / "model", "--data", data,
+                      "--out", tmp_path)  # fmt: skip
+    assert "is no encoder with heads='concat'" in message

@@ -1,0 +1,81 @@
+"""Figures 2, 5 and 6 of Bhardwaj et al. 2021 on small encoders, and what a reproduction writes."""
+
+import json
+
+import polars as pl
+import pytest
+import torch
+
+import identilens as idl
+from identilens.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
+from identilens.encoder.published import D_K, TABLE_1, published_accuracy
+from identilens.encoder.tasks import TASKS
+from identilens.encoder.tokenizer import build_tokenizer
+from identilens.errors import InputError
+from identilens.reproduce.bhardwaj2021_figure2 import rank_figure
+from identilens.reproduce.bhardwaj2021_figure5 import figure5
+from identilens.reproduce.record import write_reproduction
+
+WORDS = [f"word{number}" for number in range(300)]
+
+
+def texts(count, length):
+    orders = [torch.randperm(300, generator=torch.Generator().manual_seed(seed)) for seed in range(count)]
+    return [" ".join(WORDS[index] for index in own[:length].tolist()) for own in orders]
+
+
+def lens(heads, d_v, corpus, **sizes):
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer(corpus, max_length=160)
+    config = IdentifiableEncoderConfig(
+        vocab_size=len(tokenizer), heads=heads, d_v=d_v, hidden_size=64, num_attention_heads=2,
+        max_position_embeddings=160, **sizes,
+    )  # fmt: skip
+    return idl.Lens(IdentifiableEncoderModel(config).eval(), tokenizer)
+
+
+@pytest.mark.parametrize(("figure", "heads", "d_v"), [("2", "concat", 16), ("6", "add", None)])
+def test_rank_figures(figure, heads, d_v, tmp_path):
+    corpus = texts(4, 90)
+    found = rank_figure(figure, lens(heads, d_v, corpus), corpus, lengths=(8, 40, 80), per_length=3)
+    assert len(found.tables["ranks"]) == 9
+    reach = 8 if figure == "2" else 40
+    assert f"nullity 0 in every review up to d_s = {reach}" in found.findings
+    assert "Published" in found.findings
+    paths = write_reproduction(found, tmp_path)
+    assert {path.name for path in paths} == {
+        "ranks.parquet", "ranks.csv", "by_length.parquet", "by_length.csv", "ranks.png", "ranks.svg", "README.md",
+        "provenance.json",
+    }  # fmt: skip
+    record = json.loads((tmp_path / "provenance.json").read_text())
+    assert record["settings"]["encoder"]["heads"] == heads
+    assert record["seed"] == 0
+    assert "![ranks](ranks.png)" in (tmp_path / "README.md").read_text()
+
+
+def test_logit_ranks_of_reviews():
+    corpus = texts(5, 70)
+    model = lens("concat", 32, corpus, d_k=32)
+    found = figure5(model, corpus, reviews=2, count=20)
+    table = found.tables["logit_ranks"]
+    assert table["n_key"].to_list() == [71, 71]
+    assert table["lowest_rank"].to_list() == [70, 70]
+    assert "share of rank ≤ d_k = 32: 0.000" in found.findings
+    with pytest.raises(InputError, match="5 reviews have 66 to 128 tokens; 6 are asked for"):
+        figure5(model, corpus, reviews=6)
+
+
+def test_published_table_is_whole():
+    assert set(TABLE_1) == set(TASKS)
+    assert all(len(row) == len(D_K) for task in TABLE_1.values() for row in task.values())
+    assert published_accuracy("trec", "add", 8) == 0.842
+    assert published_accuracy("trec", "add", 3) is None
+
+
+def test_a_reproduction_refuses_unknown_formats(tmp_path):
+    corpus = texts(4, 20)
+    found = rank_figure("6", lens("add", None, corpus), corpus, lengths=(8,), per_length=2)
+    with pytest.raises(InputError, match="formats"):
+        write_reproduction(found, tmp_path / "new", formats=("gif",))
+    assert not (tmp_path / "new").exists()
+    assert isinstance(found.tables["by_length"], pl.DataFrame)

@@ -1,0 +1,18 @@
+"""The function and its subpackage of one name stand side by side, whatever is imported first."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import identilens as idl; from identilens.structure import cut, structure",
+        "import identilens.structure.norm; import identilens as idl; from identilens.structure import cut, structure",
+    ],
+)
+def test_either_way(imports):
+    check = "assert idl.structure is structure and structure.__module__ == 'identilens.structure.analysis'; cut"
+    subprocess.run([sys.executable, "-c", f"{imports}; {check}"], check=True, timeout=120)
