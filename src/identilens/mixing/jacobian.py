@@ -1,6 +1,7 @@
 """Frobenius norms of the Jacobian blocks between input tokens and hidden tokens, by forward mode."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,11 +10,15 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
+from identilens.mixing.linear_map import linear_map
 from identilens.mixing.memory import chunk_size
 from identilens.mixing.probes import NOT_FINITE, leading_directions, orthonormal_probes
 
 Function = Callable[[Tensor], tuple[Tensor, ...]]
 """From [position, d_in] to any number of tensors [position, d_out]."""
+
+Derivative = Callable[[Tensor], tuple[Tensor, ...]]
+"""From many tangents [count, position, d_in] to that of every output [count, position, d_out]."""
 
 Method = Literal["exact", "sketch"]
 
@@ -46,7 +51,8 @@ def jacobian_norms(
 ) -> tuple[SquaredNorms, ...]:
     """Return ‖∂e_j/∂x_i‖²_F for every hidden token j and input token i of every output of a function.
 
-    Each input token gets its tangents, and one forward sweep of a chunk of them serves all outputs. ``exact``
+    Each input token gets its tangents, and one forward sweep of a chunk of them serves all outputs; they go through
+    a derivative recorded once, or through `torch.func.jvp` where that cannot be (see `linear_map`). ``exact``
     takes all d_in basis tangents. ``sketch`` takes k orthonormal ones: q along the directions Q that matter most
     for the other tokens' outputs, found by a few reverse passes shared by all input tokens, and k − q random ones
     P in the complement of Q:
@@ -98,22 +104,32 @@ def _sweep(
 ) -> tuple[SquaredNorms, ...]:
     """Push every probe of every token through the function's derivative and gather squared lengths."""
     n, width, k = frames.shape
-    run = torch.vmap(lambda tangent: torch.func.jvp(function, (inputs,), (tangent,))[1])
+    pairs = torch.cartesian_prod(torch.arange(n), torch.arange(k)).to(inputs.device)
 
-    def push(token: Tensor, probe: Tensor) -> list[Tensor]:
-        tangents = inputs.new_zeros(len(token), n, width)
+    def push(run: Derivative, token: Tensor, probe: Tensor) -> list[Tensor]:
+        # In memory all tangents of a token lie side by side, as a recorded derivative has them.
+        tangents = inputs.new_zeros(n, len(token), width).transpose(0, 1)
         tangents[torch.arange(len(token), device=inputs.device), token] = frames[token, :, probe]
         return [output.square().sum(-1, dtype=torch.float64) for output in run(tangents)]
 
-    pairs = torch.cartesian_prod(torch.arange(n), torch.arange(k)).to(inputs.device)
+    def fitting(run: Derivative, held: int) -> int:
+        return chunk_size(lambda count: push(run, *pairs[:1].expand(count, -1).T), len(pairs), budget, "tangent", held)
+
     with torch.no_grad():
-        chunk = chunk_size(lambda count: push(*pairs[:1].expand(count, -1).T), len(pairs), budget, "tangent", reserved)
-        lengths = [output.shape[-1] for output in push(*pairs[:1].T)]
+        run, chunk = linear_map(function, inputs, budget - reserved), 0
+        if run is not None:
+            # Where its constants leave no room, the derivative is taken afresh for each chunk.
+            with suppress(InputError):
+                chunk = fitting(run, reserved + run.nbytes)
+        if run is None or chunk == 0:
+            run = torch.vmap(lambda tangent: torch.func.jvp(function, (inputs,), (tangent,))[1])
+            chunk = fitting(run, reserved)
+        lengths = [output.shape[-1] for output in push(run, *pairs[:1].T)]
         # Leading squares, sum and sum of squares of the random ones: [input, statistic, hidden].
         sums = [torch.zeros(n, 3, length, dtype=torch.float64, device=inputs.device) for length in lengths]
         for token, probe in (part.T for part in pairs.split(chunk)):
             random = (probe >= leading).to(torch.float64)[:, None]
-            for total, squares in zip(sums, push(token, probe), strict=True):
+            for total, squares in zip(sums, push(run, token, probe), strict=True):
                 statistics = torch.stack([squares * (1 - random), squares * random, squares.square() * random], 1)
                 total.index_add_(0, token, statistics)
     return tuple(_estimate(total, width, k, leading) for total in sums)

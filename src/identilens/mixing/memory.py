@@ -11,19 +11,28 @@ from torch.utils._pytree import tree_leaves
 from identilens.errors import InputError
 
 
+class OverBudgetError(Exception):
+    """More bytes are alive than were allowed."""
+
+
 class LiveBytes(TorchDispatchMode):
     """Counts the bytes of all tensors made inside the context that are alive, and their peak.
 
     What single kernels allocate and free within one call is not seen.
 
+    Args:
+        limit: Bytes above which an `OverBudgetError` is raised.
+
     Attributes:
+        live: Bytes alive now.
         peak: Most bytes alive at once so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int | None = None) -> None:
         super().__init__()
+        self.live = 0
         self.peak = 0
-        self._live = 0
+        self._limit = limit
         self._seen: dict[int, weakref.ref] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -40,12 +49,14 @@ class LiveBytes(TorchDispatchMode):
             return
 
         def freed(_: Any) -> None:
-            self._live -= size
+            self.live -= size
             self._seen.pop(key, None)
 
         self._seen[key] = weakref.ref(storage, freed)
-        self._live += size
-        self.peak = max(self.peak, self._live)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        if self._limit is not None and self.live > self._limit:
+            raise OverBudgetError(f"{self.live} bytes are alive; allowed are {self._limit}")
 
 
 def chunk_size(work: Callable[[int], Any], count: int, budget: int, what: str, reserved: int = 0) -> int:
