@@ -5,9 +5,9 @@ from typing import Any
 from identilens.errors import UnsupportedModelError
 
 SUPPORTED = (
-    "albert", "bart", "bert", "clip", "deepseek_v3", "distilbert", "electra", "gemma2", "gemma3", "gpt2", "gpt_neox",
-    "gpt_oss", "llama", "marian", "mistral", "modernbert", "opt", "phi3", "qwen2", "qwen3", "roberta", "t5", "vit",
-    "whisper",
+    "albert", "bart", "bert", "clip", "deepseek_v3", "distilbert", "electra", "gemma2", "gemma3", "gpt2",
+    "gpt_neox", "gpt_oss", "identifiable_encoder", "llama", "marian", "mistral", "modernbert", "opt", "phi3",
+    "qwen2", "qwen3", "roberta", "t5", "vit", "whisper",
 )  # fmt: skip
 """Families of the test matrix. Others are tried, and refused if a check at the first forward pass fails."""
 
