@@ -4,6 +4,9 @@ from identilens.attention.alternatives import alternatives as alternatives
 from identilens.attention.audit import audit as audit
 from identilens.attention.interval_analysis import intervals as intervals
 from identilens.attention.logit_rank_analysis import logit_ranks as logit_ranks
+from identilens.dyck.analysis import train_dyck as train_dyck
+from identilens.dyck.language import Dyck as Dyck
+from identilens.dyck.modeling import DyckForCausalLM as DyckForCausalLM
 from identilens.encoder import IdentifiableEncoderConfig as IdentifiableEncoderConfig
 from identilens.encoder import (
     IdentifiableEncoderForSequenceClassification as IdentifiableEncoderForSequenceClassification,
@@ -15,6 +18,7 @@ from identilens.models import bundled_model as bundled_model
 from identilens.models import load as load
 from identilens.results import Alternatives as Alternatives
 from identilens.results import Audit as Audit
+from identilens.results import DyckRuns as DyckRuns
 from identilens.results import Intervals as Intervals
 from identilens.results import LogitRanks as LogitRanks
 from identilens.results import Mixing as Mixing

@@ -58,7 +58,7 @@ def test_opens_at_the_threshold_of_the_run(page, structure_result):
     choose(page, 0, 0)
     found = np.array(drawn(page, "maps-plot"), dtype=float)
     np.testing.assert_allclose(found, wanted(structure_result, 0, 0, structure_result.threshold), atol=1e-4)
-    assert "l = 0.167 (2 times uniform)" in page.inner_text("#maps-value")
+    assert "l = 0.1667 (2 times uniform)" in page.inner_text("#maps-value")
 
 
 @pytest.mark.parametrize(("step", "threshold"), [(0, 0.0), (30, 0.09), (50, 0.25), (100, 1.0)])
@@ -105,7 +105,7 @@ def test_the_keyboard_moves_the_slider(page):
     page.focus("#maps-threshold")
     page.keyboard.press("ArrowRight")
     assert page.input_value("#maps-threshold") == "41"
-    assert "l = 0.168" in page.inner_text("#maps-value")
+    assert "l = 0.1681" in page.inner_text("#maps-value")
 
 
 def test_r_by_head_and_as_a_mean(page, structure_result):

@@ -60,7 +60,7 @@ def test_without_pairs_and_perturbations(tmp_path):
 def test_the_finding_says_what_was_found(structure_result):
     sentences = structure_result.summary().splitlines()
     assert sentences[0].startswith("9 texts of 12 tokens: R is the whole space in 8 of 8 heads, after 2 texts")
-    assert "Structures W of 3 representatives at l = 0.167" in sentences[1]
+    assert "Structures W of 3 representatives at l = 0.1667" in sentences[1]
     assert any("Naim & Asher's projection has negative entries on" in line for line in sentences)
     assert any(line.startswith("Weights that are equivalent under one text") for line in sentences)
     assert sentences[-1].startswith("Rank correlation of norms")

@@ -28,6 +28,19 @@ def test_correlations_by_construction():
     assert found["frobenius"]["same_size_spearman"] is None, "rounding must not be ranked"
     assert found["frobenius"]["within_spearman"] > 0
     assert found["output"]["same_size_spearman"] == pytest.approx(1)
+    assert found["structure"]["whole_spearman"] is None
+
+
+def test_whole_moves_stand_apart():
+    rows = perturbations()
+    whole = rows.filter(share=1.0).with_columns(
+        share=pl.lit(None, pl.Float64), structure=-pl.col("hidden"), frobenius=pl.col("hidden") ** 2
+    )
+    found = {row["norm"]: row for row in norm_correlations(pl.concat([rows, whole])).iter_rows(named=True)}
+    assert found["structure"]["whole_spearman"] == pytest.approx(-1)
+    assert found["frobenius"]["whole_spearman"] == pytest.approx(1)
+    assert found["structure"]["within_spearman"] == pytest.approx(1)
+    assert by_perturbation(pl.concat([rows, whole]))["share"].to_list()[-3:] == [None] * 3
 
 
 def test_no_perturbations_no_correlations():

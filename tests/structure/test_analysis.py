@@ -106,15 +106,18 @@ def test_pairs_disagree(found):
 
 def test_perturbations_were_put_back(found):
     rows = found.perturbations
-    assert len(rows) == 8 * 3 * 2 * 3
+    assert len(rows) == 8 * 3 * 2 * 4
     assert set(rows["text"]) == {found.representatives["text"][0]}
     assert (rows["hidden"] > 0).all()
-    one_size = rows.group_by("layer", "head", "share").agg(pl.col("frobenius").std().alias("apart"))
+    one_size = rows.drop_nulls("share").group_by("layer", "head", "share").agg(pl.col("frobenius").std().alias("apart"))
     assert one_size["apart"].max() < 1e-9
     aware, breaking = (
         rows.filter(pl.col("perturbation") == name)["structure"].mean() for name in ("aware", "breaking")
     )
     assert aware < 0.2 * breaking
+    largest = rows.drop_nulls("share").group_by("layer", "head").agg(pl.col("frobenius").max().alias("largest"))
+    whole = rows.filter(pl.col("share").is_null()).join(largest, on=["layer", "head"])
+    assert (whole["frobenius"] >= whole["largest"] - 1e-9).all()
     found_correlations = found.correlations()
     assert found_correlations["norm"].to_list()[0] == "structure"
     assert found_correlations.filter(pl.col("norm") == "output")["within_spearman"].item() > 0.8
@@ -145,7 +148,7 @@ def test_nothing_left_is_measured_by_nothing():
     found = structure(tiny(), corpus(6), length=N, threshold=1.0, pairs=0, perturbed=0)
     assert found.stability["to_all"].drop_nulls().len() == 0 or found.stability["to_all"].drop_nulls().max() == 0
     assert found.table["empty_rows"].to_list() == [N] * 8
-    assert set(found.table["pattern"]) == {"mixed"}
+    assert set(found.table["pattern"]) == {"empty"}
     assert "differs from the W" not in found.summary() or "0.0 %" in found.summary()
 
 

@@ -130,6 +130,15 @@ def test_nothing_moves_where_nothing_is_free():
     assert not bool(found.disagree(1e-6).any())
 
 
+def test_one_hot_rows_cannot_move():
+    _, first = heads_of(3)
+    weights = torch.eye(16, dtype=torch.float64).expand(3, 16, 16)
+    found = circularity(weights, first, heads_of(50)[1])
+    assert found.freedom.tolist() == [10, 10, 10]
+    assert not bool(found.able.any())
+    assert not bool(found.disagree(1e-6).any())
+
+
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_texts_of_two_lengths_are_refused():
     weights, first = heads_of(3)

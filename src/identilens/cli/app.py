@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from identilens.cli import reproduce_bhardwaj, reproduce_structure
+from identilens.cli import reproduce_bhardwaj, reproduce_structure, reproduce_wen
 from identilens.cli.alternatives import alternatives
 from identilens.cli.audit import audit
 from identilens.cli.common import console, errors
@@ -37,7 +37,7 @@ for command in (
 reproduction = typer.Typer(
     help="Make a published table or figure again and put the published numbers beside it.", no_args_is_help=True
 )
-for name, command in {**reproduce_bhardwaj.COMMANDS, **reproduce_structure.COMMANDS}.items():
+for name, command in {**reproduce_bhardwaj.COMMANDS, **reproduce_structure.COMMANDS, **reproduce_wen.COMMANDS}.items():
     reproduction.command(name)(command)
 app.add_typer(reproduction, name="reproduce")
 app.add_typer(dyck, name="dyck")

@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from identilens.report.paper import SERIES, new_sheet
 from identilens.structure import ReversalStudy, structure_weights
 
+_MEASURES = {"score": "score (cosine)", "support": "support (F₁)"}
+
 
 def attention_sheet(studies: Sequence[ReversalStudy], text: int = 0) -> Figure:
     """Return the cross attention of every head of some models on one input (Fig. 1)."""
@@ -32,14 +34,14 @@ def attention_sheet(studies: Sequence[ReversalStudy], text: int = 0) -> Figure:
 
 
 def threshold_sheet(studies: Sequence[ReversalStudy], shown: Sequence[float], published: float) -> Figure:
-    """Return W at some thresholds for the best head of each model, and the score against l below (Fig. 2).
+    """Return W at some thresholds for the best head of each model, and its match against l below (Fig. 2).
 
     Args:
         studies: The models.
         shown: Thresholds on the mean weight whose W is drawn.
         published: The draft's threshold, marked.
     """
-    figure = new_sheet(1.0 + 1.05 * len(shown), 1.35 * len(studies) + 2.4)
+    figure = new_sheet(1.0 + 1.05 * len(shown), 1.35 * len(studies) + 3.0)
     grid = figure.add_gridspec(len(studies) + 1, len(shown), height_ratios=[1.2] * len(studies) + [2.2])
     for row, study in enumerate(studies):
         head = best_head(study)
@@ -55,13 +57,13 @@ def threshold_sheet(studies: Sequence[ReversalStudy], shown: Sequence[float], pu
     axes = figure.add_subplot(grid[len(studies), :])
     for place, study in enumerate(studies):
         head = best_head(study)
-        for scale, style in (("mean", "-"), ("sum", ":")):
+        for scale, measure, style in (("mean", "score", "-"), ("mean", "support", "--"), ("sum", "support", ":")):
             sweep = study.head_sweep(head, scale)
-            label = _name(study, head) + (" (l on the sum)" if scale == "sum" else "")
-            axes.plot(sweep["threshold"].to_numpy(), sweep["score"].to_numpy(), style, color=SERIES[place], label=label)
+            label = f"{_name(study, head)}: {_MEASURES[measure]}" + (", l on the sum" if scale == "sum" else "")
+            axes.plot(sweep["threshold"].to_numpy(), sweep[measure].to_numpy(), style, color=SERIES[place], label=label)
     axes.axvline(published, color=SERIES[5], linewidth=0.8, linestyle="--")
     axes.set(xlabel="Threshold l", ylabel="Match with the antidiagonal", xlim=(0, 1), ylim=(0, 1.03))
-    axes.legend(ncols=2)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 

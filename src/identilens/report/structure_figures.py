@@ -81,7 +81,7 @@ def _maps_sheet(result: Structure, heads: pl.DataFrame, kind: str, name: str) ->
         axes.imshow(np.sqrt(W.numpy()), cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
         pattern = row["pattern" if name == "raw" else "effective_pattern"]
         axes.set_title(f"{row['layer']}.{row['head']} {pattern}", fontsize=5.5, pad=1.5)
-    figure.suptitle(f"W of each head ({name} attention, l = {result.threshold:.3g}, shade: root of the weight)")
+    figure.suptitle(f"W of each head ({name} attention, l = {result.threshold:.4g}, shade: root of the weight)")
     return figure
 
 
@@ -137,7 +137,8 @@ def _stability_sheet(result: Structure) -> Figure:
     for place, (column, label) in enumerate(_STABILITY.items()):
         rows = means.drop_nulls(column)
         _line(left, rows["clusters"], rows[column], label, place)
-    left.set(xscale="log", xlabel="Clusters", ylabel="Relative distance", ylim=(0, None), title="Stability of W")
+    left.set(xscale="log", xlabel="Clusters", ylabel="Relative distance", title="Stability of W")
+    left.set_ylim(0, 1.5 * left.get_ylim()[1])
     left.legend()
     scored = result.clusters.filter(pl.col("silhouette").is_finite())
     _line(right, scored["clusters"], scored["silhouette"], None, 2)
@@ -183,7 +184,7 @@ def _norms_sheet(result: Structure) -> Figure:
     left.set_xticks(places, [_NORMS[name] for name in found["norm"]])
     left.set(title="Follows the final hidden state", ylabel="Spearman correlation", ylim=(None, 1.02))
     left.legend()
-    kinds = result.by_perturbation()
+    kinds = result.by_perturbation().drop_nulls("share")
     for place, ((name,), rows) in enumerate(kinds.group_by("perturbation", maintain_order=True)):
         _line(right, rows["share"], rows["hidden"], str(name), place)
     right.set(

@@ -14,6 +14,7 @@ from identilens.results.structure import Structure
 MATRIX_BUDGET = 12_000_000
 """Characters of a page that may be spent on the mean weights of heads."""
 
+_OUTSIDE = ("outside", "outside_half")
 PARTS = ("raw", "effective", "all_raw", "all_effective")
 _SCRIPTS = (
     "maps.js",
@@ -96,11 +97,11 @@ def _blob(result: Structure, one: dict[str, Any]) -> str:
 def _numbers(result: Structure) -> list[tuple[str, str]]:
     heads, n = result.table, int(result.table["length"][0])
     filled = heads.filter(pl.col("dim_r") == n)
-    patterned = (heads["pattern"] != "mixed").sum()
+    patterned = (~heads["pattern"].is_in(["mixed", "empty"])).sum()
     numbers = [
         (f"{len(filled)} of {len(heads)}", f"heads whose R is the whole space of {n} dimensions"),
         (f"{heads['dim_95'].mean():.1f}", "directions hold 95 % of R's spectrum (mean over heads)"),
-        (f"{patterned} of {len(heads)}", f"heads show a simple pattern at l = {result.threshold:.3g}"),
+        (f"{patterned} of {len(heads)}", f"heads show a simple pattern at l = {result.threshold:.4g}"),
     ]
     within = dict(result.correlations().select("norm", "within_spearman").iter_rows())
     if within.get("structure") is not None:
@@ -147,7 +148,7 @@ def _sections(result: Structure, shown: int) -> list[Section]:
 
 def _head_rows(result: Structure) -> list[dict[str, str]]:
     columns = ("kind", "layer", "head", "dim_r", "dim_half", "dim_95", "pattern", "score", "place", "effective_pattern",
-               "effective_score", "raw_to_effective", "empty_rows")  # fmt: skip
+               "effective_score", "raw_to_effective", "empty_rows", "effective_empty_rows")  # fmt: skip
     return [
         {name: _shown(value) for name, value in row.items()}
         for row in result.table.select(columns).iter_rows(named=True)
@@ -157,7 +158,12 @@ def _head_rows(result: Structure) -> list[dict[str, str]]:
 def _texts_by_head(result: Structure) -> pl.DataFrame:
     return (
         result.texts.group_by("kind", "layer", "head", maintain_order=True)
-        .agg(pl.col("rank", "ignored", "outside", "outside_half", "negative").mean(), pl.col("least").min())
+        .agg(
+            pl.col("rank", "ignored", "negative").mean(),
+            # Rounding in float64 is shown as the zero that it is.
+            *(pl.when(pl.col(name) < 1e-9).then(0.0).otherwise(pl.col(name)).mean().alias(name) for name in _OUTSIDE),
+            pl.col("least").min(),
+        )
         .sort("kind", "layer", "head")
     )
 
@@ -196,4 +202,6 @@ def _number(value: Any) -> Any:
 def _shown(value: Any) -> str:
     if value is None:
         return "–"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.1e}" if 0 < abs(value) < 5e-4 else f"{value:.3f}"
+    return str(value)

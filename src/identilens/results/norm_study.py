@@ -6,7 +6,14 @@ NORMS = ("structure", "structure_effective", "one", "infinity", "frobenius", "ou
 """Columns that are compared with ``hidden``, the change of the final hidden state."""
 
 _HEAD = ["text", "kind", "layer", "head"]
-_COLUMNS = ("within_spearman", "within_pearson", "same_size_spearman", "pooled_spearman", "pooled_pearson")
+_COLUMNS = (
+    "within_spearman",
+    "within_pearson",
+    "same_size_spearman",
+    "whole_spearman",
+    "pooled_spearman",
+    "pooled_pearson",
+)
 
 
 def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
@@ -18,12 +25,14 @@ def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
     Returns:
         For each norm, correlations over the perturbations of one head and text (``within``), over those of one head,
         text and Frobenius norm (``same_size``; null where a norm does not tell them apart), both as means, and over all
-        at once (``pooled``). ``output`` is the relative change of the head's own output, which no norm on weights
-        alone can know.
+        at once (``pooled``). These leave out moves taken as a whole, which are compared among themselves, within head
+        and text (``whole``). ``output`` is the relative change of the head's own output, which no norm on weights alone
+        can know.
     """
     if not len(perturbations):
         return pl.DataFrame(schema={"norm": pl.String, **dict.fromkeys(_COLUMNS, pl.Float64)})
-    rows = []
+    rows, whole = [], perturbations.filter(pl.col("share").is_null())
+    perturbations = perturbations.drop_nulls("share")
     for norm in NORMS:
         spearman = pl.corr(norm, "hidden", method="spearman").alias("spearman")
         pearson = pl.corr(norm, "hidden", method="pearson").alias("pearson")
@@ -31,16 +40,20 @@ def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
         # Norms of one size differ by rounding, which ranks would take for differences.
         told = perturbations.with_columns(pl.col(norm).round_sig_figs(9))
         same = told.group_by([*_HEAD, "share"]).agg(spearman).fill_nan(None)
+        moves = whole.group_by(_HEAD).agg(spearman).fill_nan(None)
         pooled = perturbations.select(spearman, pearson)
-        means = (within["spearman"].mean(), within["pearson"].mean(), same["spearman"].mean())
+        means = (within["spearman"].mean(), within["pearson"].mean(), same["spearman"].mean(), moves["spearman"].mean())
         rows.append((norm, *means, *pooled.row(0)))
     return pl.DataFrame(rows, schema={"norm": pl.String, **dict.fromkeys(_COLUMNS, pl.Float64)}, orient="row")
 
 
 def by_perturbation(perturbations: pl.DataFrame) -> pl.DataFrame:
-    """Return the mean norm and change of head output and final hidden state for each perturbation and size."""
+    """Return the mean norm and change of head output and final hidden state for each perturbation and size.
+
+    Moves taken as a whole come last, with a share of null.
+    """
     return (
         perturbations.group_by("perturbation", "share")
         .agg(pl.col("structure", "frobenius", "output", "hidden").mean(), pl.len().alias("count"))
-        .sort("share", "perturbation")
+        .sort("share", "perturbation", nulls_last=True)
     )

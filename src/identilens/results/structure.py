@@ -25,9 +25,10 @@ TABLES: dict[str, dict[str, Any]] = {
         **HEAD,
         "length": pl.Int64, "d_v": pl.Int64, "texts": pl.Int64, "representatives": pl.Int64, "threshold": pl.Float64,
         "dim_r": pl.Int64, "texts_to_fill": pl.Int64, "dim_half": pl.Int64, "dim_95": pl.Int64, "energy_95": pl.Int64,
-        "mean_rank": pl.Float64, "empty_rows": pl.Int64,
-        "pattern": pl.String, "score": pl.Float64, "place": pl.Int64,
-        "effective_pattern": pl.String, "effective_score": pl.Float64, "effective_place": pl.Int64,
+        "mean_rank": pl.Float64,
+        "empty_rows": pl.Int64, "pattern": pl.String, "score": pl.Float64, "place": pl.Int64,
+        "effective_empty_rows": pl.Int64, "effective_pattern": pl.String, "effective_score": pl.Float64,
+        "effective_place": pl.Int64,
         "raw_to_effective": pl.Float64,
     },
     "growth": {
@@ -222,7 +223,7 @@ class Structure:
         named = ", ".join(f"{name} {count}" for name, count in counts.iter_rows())
         changed = (heads["pattern"] != heads["effective_pattern"]).sum()
         yield (
-            f"Structures W of {heads['representatives'][0]} representatives at l = {self.threshold:.3g}, by their best "
+            f"Structures W of {heads['representatives'][0]} representatives at l = {self.threshold:.4g}, by their best "
             f"pattern: {named}; {changed} of {len(heads)} heads look different in effective attention."
         )
         steady = self.stability.filter(pl.col("clusters") == pl.col("clusters").max()).drop_nulls("to_all")
@@ -239,7 +240,7 @@ class Structure:
                 f"({_percent(signs['negative'].mean())} of all entries, the least {signs['least'].min():.3f}); row "
                 f"sums are kept to {signs['row_sum_error'].max():.1e}."
             )
-        able = self.pairs.filter(pl.col("freedom") > 0)
+        able = self.pairs.drop_nulls("disagree")
         if len(able):
             yield (
                 f"Weights that are equivalent under one text are not so under another in "

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.attention.arguments import check_projection, check_width
@@ -11,6 +11,9 @@ from identilens.attention.simplex import largest_step
 from identilens.errors import InputError
 from identilens.linalg import compact_values
 from identilens.structure.efficient import simplex_factor
+
+LEAST_MOVE = 1e-6
+"""Total variation up to which weights count as not moved."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,14 @@ class Circularity:
     first: Float[Tensor, " head"]
     second: Float[Tensor, " head"]
 
-    def disagree(self, tolerance: float) -> Tensor:
+    @property
+    def able(self) -> Bool[Tensor, " head"]:
+        """Whether the weights could be moved at all: one-hot rows cannot, even where T leaves freedom."""
+        return self.moved > LEAST_MOVE
+
+    def disagree(self, tolerance: float) -> Bool[Tensor, " head"]:
         """Return for each head whether A₁ ~ A₂ under the first text and not under the second."""
-        return (self.freedom > 0) & (self.first <= tolerance) & (self.second > tolerance)
+        return self.able & (self.first <= tolerance) & (self.second > tolerance)
 
 
 def circularity(

@@ -16,7 +16,7 @@ from identilens.structure.representatives import Representatives
 from identilens.structure.subspace import Subspace, subspace_of
 from identilens.structure.weights import structure_weights
 
-MIXED = "mixed"
+MIXED, EMPTY = "mixed", "empty"
 
 
 @dataclass(frozen=True)
@@ -124,18 +124,29 @@ def _head_row(
     key: str, head: int, d_v: int, texts: int, space: Subspace, energy: Subspace,
     sums: Mapping[str, Tensor], choice: Choice, scores: Mapping[str, tuple[PatternScore, ...]],
 ) -> tuple:  # fmt: skip
-    raw, effective = (pattern_of(scores[name]) for name in ("raw", "effective"))
     W = _structure(sums[f"{key}.clusters{choice.clusters}"][head], choice)
-    other = _structure(sums[f"{key}.effective"][head], choice)
+    effective = _structure(sums[f"{key}.effective"][head], choice)
     return (
         *_address(key), head, space.vectors.shape[-1], d_v, texts, choice.clusters, choice.threshold,
         int(space.dimension[head]), int(sums[f"{key}.grown"][head, 1]), int(space.dimension_at(0.5)[head]),
         int(space.effective_dimension()[head]), int(energy.effective_dimension()[head]),
-        float(space.eigenvalues[head].sum()), int((W.sum(-1) == 0).sum()),
-        raw.pattern if raw else MIXED, _best(scores["raw"]), raw.place if raw else None,
-        effective.pattern if effective else MIXED, _best(scores["effective"]), effective.place if effective else None,
-        float(_relative(other, W)),
+        float(space.eigenvalues[head].sum()),
+        _empty_rows(W), *_named(W, scores["raw"]),
+        _empty_rows(effective), *_named(effective, scores["effective"]),
+        float(_relative(effective, W)),
     )  # fmt: skip
+
+
+def _named(structure: Float[Tensor, "q k"], scores: Sequence[PatternScore]) -> tuple[str, float, int | None]:
+    """Return the pattern of a structure by name, its score and place; "empty" where most rows have nothing left."""
+    best, score = pattern_of(scores), max(one.score for one in scores)
+    if 2 * _empty_rows(structure) > len(structure):
+        return EMPTY, score, None
+    return (best.pattern, best.score, best.place) if best else (MIXED, score, None)
+
+
+def _empty_rows(structure: Float[Tensor, "q k"]) -> int:
+    return int((structure.sum(-1) == 0).sum())
 
 
 def _spectrum_rows(key: str, space: Subspace, energy: Subspace) -> Iterator[tuple]:
@@ -188,10 +199,6 @@ def _relative(found: Float[Tensor, "*head q k"], wanted: Float[Tensor, "*head q 
 def _structure(summed: Float[Tensor, "q k"], choice: Choice) -> Float[Tensor, "q k"]:
     # Sizes of effective weights may exceed 1 here and there; the threshold keeps its meaning.
     return structure_weights(summed / choice.clusters, choice.threshold, penalty=choice.penalty)
-
-
-def _best(scores: Sequence[PatternScore]) -> float:
-    return max(one.score for one in scores)
 
 
 def _spaces(sums: Mapping[str, Tensor], key: str, texts: int, d_model: int) -> tuple[Subspace, Subspace]:

@@ -31,7 +31,8 @@ def perturbation_rows(
     """Return, for each perturbation of each head on one text, its norms and what it does to the model.
 
     The three kinds of a head have one Frobenius norm at each size, so that norms differ by where weights change
-    and not by how much. Each perturbed map is put into the running model by itself.
+    and not by how much; and each is taken as a whole too (share null), which "breaking" makes the largest where the
+    structure holds most of the mass. Each perturbed map is put into the running model by itself.
 
     Args:
         lens: The model.
@@ -67,16 +68,16 @@ def perturbation_rows(
     return rows
 
 
-def _moves(one: CapturedHead, structure: Tensor, seed: int) -> list[tuple[str, int, float, Tensor]]:
+def _moves(one: CapturedHead, structure: Tensor, seed: int) -> list[tuple[str, int, float | None, Tensor]]:
     weights = _weights(one)
     drawn = [perturbation_directions(weights, structure, seed=1000 * seed + draw) for draw in range(DRAWS)]
     reach = min(float(torch.linalg.matrix_norm(move)) for directions in drawn for move in directions.values())
-    return [
-        (name, draw, share, perturbed(weights, direction, share * reach))
-        for draw, directions in enumerate(drawn)
-        for name, direction in directions.items()
-        for share in SHARES
-    ]
+    found: list[tuple[str, int, float | None, Tensor]] = []
+    for draw, directions in enumerate(drawn):
+        for name, direction in directions.items():
+            found += [(name, draw, share, perturbed(weights, direction, share * reach)) for share in SHARES]
+            found.append((name, draw, None, (weights + direction).clamp_min(0.0)))
+    return found
 
 
 def _norms(one: CapturedHead, after: Tensor, raw: Tensor, effective: Tensor) -> tuple[float, ...]:

@@ -209,7 +209,7 @@ class Runner:
             for head in range(len(one.weights)):
                 numbers = (float(measure[head]) for measure in measures)
                 where = (first.text, second.text, one.kind, one.layer, head)
-                rows.append((*where, *numbers, bool(disagree[head])))
+                rows.append((*where, *numbers, bool(disagree[head]) if found.able[head] else None))
         return rows
 
     def _perturbed(self, place: int) -> Tables:

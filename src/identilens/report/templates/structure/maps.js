@@ -72,9 +72,9 @@
         empty += left === 0;
       }
     });
-    control("value").textContent = `l = ${Page.number(threshold)} (${Page.number(threshold * n, 2)} times uniform)`;
+    control("value").textContent = `l = ${Page.number(threshold, 4)} (${Page.number(threshold * n, 2)} times uniform)`;
     control("summary").textContent = maps.length
-      ? `At l = ${Page.number(threshold)}, ${Page.number((100 * kept) / (maps.length * n * n), 2)} % of all entries are kept and ${Page.number((100 * empty) / (maps.length * n), 2)} % of all rows are empty.`
+      ? `At l = ${Page.number(threshold, 4)}, ${Page.number((100 * kept) / (maps.length * n * n), 2)} % of all entries are kept and ${Page.number((100 * empty) / (maps.length * n), 2)} % of all rows are empty.`
       : "";
     drawChosen();
   }
@@ -83,7 +83,7 @@
     if (!maps.length) return;
     buttons.forEach((button, index) => button.setAttribute("aria-pressed", String(index === chosen)));
     const one = maps[chosen], matrix = held[chosen][part()], rows = cutRows(matrix, threshold), colors = Page.theme();
-    control("title").textContent = `${one.kind[0].toUpperCase() + one.kind.slice(1)} layer ${one.layer}, head ${one.head}`;
+    control("name").textContent = `${one.kind[0].toUpperCase() + one.kind.slice(1)} layer ${one.layer}, head ${one.head}`;
     const top = Math.max(1e-6, ...rows.map((row) => Math.max(...row)));
     const element = control("plot"), side = Math.max(200, Math.min(560, element.clientWidth - 90));
     Page.draw(element, [{
@@ -94,7 +94,8 @@
       xaxis: Page.axis("Key position", { side: "top", showgrid: false }),
       yaxis: Page.axis("Query position", { autorange: "reversed", showgrid: false }),
     });
-    const levels = Array.from({ length: 51 }, (_, step) => atStep((step * steps) / 50));
+    const most = Math.max(1e-6, ...matrix.map((row) => Math.max(...row)));
+    const levels = Array.from({ length: 61 }, (_, step) => most * (step / 60) ** 2);
     const counts = levels.map((level) => {
       const kept = matrix.map((row) => row.reduce((count, value) => count + (value >= level), 0));
       return [kept.reduce((total, value) => total + value, 0) / (n * n), kept.filter((value) => !value).length / n];
@@ -103,9 +104,9 @@
     Lines.draw(control("kept"), [line("entries kept", 0), line("rows emptied", 1)],
       Page.axis("Threshold l", { rangemode: "tozero" }), Page.axis("Share", { tickformat: ".0%", range: [0, 1.02] }), { markers: false, height: side + 40 });
     const at = heads.head.findIndex((head, index) => head === one.head && heads.layer[index] === one.layer && heads.kind[index] === one.kind);
-    const placed = (pattern, score, place) => (pattern === "mixed" ? `no simple pattern (best score ${Page.fixed(score, 2)})`
+    const placed = (pattern, score, place) => (pattern === "empty" ? "empty in most rows" : pattern === "mixed" ? `no simple pattern (best score ${Page.fixed(score, 2)})`
       : `${pattern}${pattern === "vertical" ? ` at key ${place}${special.includes(place) ? ", a special token" : ""}` : ["offset", "block"].includes(pattern) ? ` at ${String(place).replace("-", "−")}` : ""}, score ${Page.fixed(score, 2)}`);
-    control("facts").textContent = `At the run's own l = ${Page.number(Page.data.threshold)}: raw ${placed(heads.pattern[at], heads.score[at], heads.place[at])}; `
+    control("facts").textContent = `At the run's own l = ${Page.number(Page.data.threshold, 4)}: raw ${placed(heads.pattern[at], heads.score[at], heads.place[at])}; `
       + `effective ${placed(heads.effective_pattern[at], heads.effective_score[at], heads.effective_place[at])}. dim R = ${heads.dim_r[at]} of ${n}.`;
   }
 

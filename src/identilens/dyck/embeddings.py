@@ -1,0 +1,72 @@
+"""Minimal first layers: embeddings of a bracket's type and depth alone (Wen et al. 2023, Eq. 19 to 21)."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from identilens.dyck.language import SPECIAL, Dyck
+
+Minimal = Literal["one-hot", "type-depth", "angle"]
+MINIMAL: tuple[Minimal, ...] = ("one-hot", "type-depth", "angle")
+
+
+def symbols(language: Dyck) -> int:
+    """Return how many pairs of token and depth there are, 2 k D and the start token."""
+    return 2 * language.types * language.max_depth + 1
+
+
+def open_symbol(language: Dyck, kind: int, depth: int) -> int:
+    """Return the symbol τ_{2i-1,d} of an open bracket: type from 0, depth from 1 to D."""
+    return 1 + kind * language.max_depth + depth - 1
+
+
+def close_symbol(language: Dyck, kind: int, depth: int) -> int:
+    """Return the symbol τ_{2i,d} of a closing bracket: type from 0, depth after it from 0 to D − 1."""
+    return 1 + (language.types + kind) * language.max_depth + depth
+
+
+def symbol_ids(language: Dyck, tokens: Int[Tensor, "*shape length"]) -> Int[Tensor, "*shape length"]:
+    """Return the symbol τ_{t,d} at each position: token and grammar depth in one number.
+
+    Symbol 0 is the start token (and padding and end). Depths outside the language are cut to its range.
+
+    Args:
+        language: Dyck_{k,D}.
+        tokens: Sequences; the depth is counted from their beginning.
+    """
+    opens, closes = language.is_open(tokens), language.is_close(tokens)
+    depth = (opens.long() - closes.long()).cumsum(-1)
+    level = torch.where(opens, depth - 1, depth).clamp(0, language.max_depth - 1)
+    return torch.where(opens | closes, 1 + (tokens - SPECIAL) * language.max_depth + level, 0)
+
+
+def embedding_size(language: Dyck, kind: Minimal) -> int:
+    """Return how many coordinates the embeddings have."""
+    k, D = language.types, language.max_depth
+    return {"one-hot": symbols(language), "type-depth": 2 * k + 1 + D + 1, "angle": 2 * k + 3}[kind]
+
+
+def minimal_embedding(language: Dyck, kind: Minimal) -> Float[Tensor, "symbol d_in"]:
+    """Return the embedding e(τ_{t,d}) of every symbol (Wen et al. 2023, Definition 2).
+
+    ``one-hot`` is Eq. 19, o_{t,d}; ``type-depth`` Eq. 20, o_t ⊕ o_d; ``angle`` Eq. 21, o_t ⊕ (cos θ_d, sin θ_d) with
+    tan θ_d = d/(D + 2 − d) (Yao et al. 2021). The start token is a type of its own at depth 0.
+
+    Args:
+        language: Dyck_{k,D}.
+        kind: Which of them.
+    """
+    count, D = symbols(language), language.max_depth
+    if kind == "one-hot":
+        return torch.eye(count)
+    index = torch.arange(count)
+    token = torch.where(index == 0, 0, 1 + (index - 1).div(D, rounding_mode="floor"))
+    opens = (token >= 1) & (token <= language.types)
+    depth = torch.where(index == 0, 0, (index - 1) % D + opens.long())
+    types = torch.nn.functional.one_hot(token, 2 * language.types + 1).float()
+    if kind == "type-depth":
+        return torch.cat([types, torch.nn.functional.one_hot(depth, D + 1).float()], 1)
+    theta = torch.atan2(depth.double(), (D + 2 - depth).double())
+    return torch.cat([types, torch.stack([theta.cos(), theta.sin()], 1).float()], 1)

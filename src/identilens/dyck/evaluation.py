@@ -1,0 +1,138 @@
+"""How well Dyck models close brackets, in distribution and on longer prefixes, by two measures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from identilens.dyck.configuration import DyckConfig
+from identilens.dyck.language import with_start
+from identilens.dyck.modeling import DyckForCausalLM
+from identilens.dyck.parsing import next_token_distribution, parse
+from identilens.dyck.settings import DyckTraining
+from identilens.dyck.stacked import Parameters, stack_parameters, stacked_logits
+from identilens.dyck.training import first_places
+
+LONG = (400, 500)
+"""Shortest and longest prefix of the length generalisation (Wen et al. 2023, section 4.2)."""
+
+CERTAIN = 0.8
+"""Share of the closing brackets' probability that the right one must exceed, as in the paper's released code."""
+
+_CHUNK_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How often one model closes the right bracket.
+
+    Attributes:
+        argmax: Share of the prefixes that end with a closing bracket for which the right one has the largest logit
+            of all closing brackets, given the rest of the prefix (the paper's text).
+        threshold: Share of places with a non-empty stack at which P(right close) / P(any close) > 0.8 (its code).
+        prefixes: Prefixes that ``argmax`` counts.
+        places: Places that ``threshold`` counts.
+    """
+
+    argmax: float
+    threshold: float
+    prefixes: int
+    places: int
+
+
+@torch.no_grad()
+def closing_accuracy(
+    config: DyckConfig, parameters: Parameters, tokens: Int[Tensor, "count n"], shortest: int = 1
+) -> list[Accuracy]:
+    """Return the accuracy of each member of a stack.
+
+    Args:
+        config: Of the members.
+        parameters: Stacked.
+        tokens: Sequences behind a start token; every prefix of at least ``shortest`` brackets is one to predict the
+            last bracket of.
+        shortest: Brackets in the shortest prefix.
+    """
+    members = len(parameters["lm_head.weight"])
+    found = parse(config.language, tokens)
+    inputs, n = tokens[:, :-1], tokens.shape[1] - 1
+    wanted = (found.depth[:, :-1] > 0) & (torch.arange(n, device=tokens.device) >= shortest - 1)
+    closing = config.language.is_close(tokens[:, 1:])
+    right = torch.zeros(2, members, dtype=torch.float64)
+    rows, real = first_places(wanted)
+    tops, ends = found.top_type[:, :-1].gather(1, rows), closing.gather(1, rows) & real
+    size = max(1, _CHUNK_BYTES // (4 * members * n * max(config.hidden_size, 2 * n)))
+    for start in range(0, len(tokens), size):
+        part = slice(start, start + size)
+        own, top = rows[part], tops[part].flatten()
+        logits = stacked_logits(config, parameters, inputs[part].expand(members, -1, -1), own.expand(members, -1, -1))
+        probabilities = torch.softmax(logits[..., config.language.closing], -1)
+        right[0] += ((probabilities.argmax(-1) == top) & ends[part].flatten()).sum(1).cpu()
+        certain = probabilities[..., torch.arange(len(top), device=top.device), top.clamp_min(0)] > CERTAIN
+        right[1] += (certain & real[part].flatten()).sum(1).cpu()
+    prefixes, places = int((wanted & closing).sum()), int(wanted.sum())
+    argmax, threshold = (right / torch.tensor([[max(1, prefixes)], [max(1, places)]])).tolist()
+    return [Accuracy(one, other, prefixes, places) for one, other in zip(argmax, threshold, strict=True)]
+
+
+def generalisation(
+    models: Sequence[DyckForCausalLM],
+    training: DyckTraining,
+    *,
+    count: int = 1000,
+    long_count: int = 100,
+    lengths: tuple[int, int] = LONG,
+    seed: int = 1,
+    device: str | torch.device = "cpu",
+) -> tuple[list[Accuracy], list[Accuracy]]:
+    """Return each model's accuracy in distribution and on long prefixes.
+
+    In distribution: fresh sequences of the training law, every prefix of them. Long: prefixes by Definition 1 of every
+    length from the shortest to the longest, whatever the models were trained on.
+
+    Args:
+        models: Models of one configuration.
+        training: What they were trained on.
+        count: Sequences in distribution.
+        long_count: Long sequences.
+        lengths: Brackets in the shortest and the longest long prefix.
+        seed: Of the sequences.
+        device: Where to compute.
+    """
+    config: DyckConfig = models[0].config
+    parameters = {name: value.to(device) for name, value in stack_parameters(models).items()}
+    # Seeds of training sets and of tests are told apart by this offset.
+    own = training.sample(config.language, count, 1_000_003 + seed).to(device)
+    generator = torch.Generator().manual_seed(2_000_003 + seed)
+    long = with_start(config.language.sample_prefixes(long_count, lengths[1], generator)).to(device)
+    return (
+        closing_accuracy(config, parameters, own),
+        closing_accuracy(config, parameters, long, shortest=lengths[0]),
+    )
+
+
+@torch.no_grad()
+def support_accuracy(
+    config: DyckConfig, parameters: Parameters, tokens: Int[Tensor, "count n"], least: float = 1e-6
+) -> float:
+    """Return the share of prefixes, the empty one included, whose next tokens are exactly the possible ones.
+
+    A token counts as given by the model where its probability exceeds ``least``.
+
+    Args:
+        config: Of the one model.
+        parameters: Stacked, one member.
+        tokens: Sequences behind a start token; the prefixes are those of all but the last bracket.
+        least: Probability below which a token is not given.
+    """
+    found = parse(config.language, tokens)
+    law = next_token_distribution(config.language, found.depth, found.top_type)[:, :-1]
+    right = total = 0
+    for row in range(len(tokens)):
+        logits = stacked_logits(config, parameters, tokens[None, row : row + 1, :-1])[0]
+        given = torch.softmax(logits, -1) > least
+        right += int((given == (law[row] > 0)).all(-1).sum())
+        total += len(logits)
+    return right / total

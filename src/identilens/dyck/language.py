@@ -1,0 +1,160 @@
+"""The bounded Dyck language Dyck_{k,D}, and exact samples of it (Wen et al. 2023, section 2)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from identilens.errors import InputError
+
+PADDING, START, END = 0, 1, 2
+SPECIAL = 3
+"""How many tokens stand before the brackets: padding, start, end."""
+
+
+@dataclass(frozen=True)
+class Dyck:
+    """Dyck_{k,D} with its law of prefixes (Wen et al. 2023, Eq. 1, 2 and Definition 1).
+
+    Tokens are 0 for padding, 1 for start, 2 for end, then the k open brackets, then the k closing ones.
+
+    Attributes:
+        types: k, kinds of brackets.
+        max_depth: D, how many brackets may be open at once.
+        open_probability: q, of an open bracket where an open and a closing one are both possible.
+    """
+
+    types: int = 2
+    max_depth: int = 4
+    open_probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.types < 1:
+            raise InputError(f"expected at least one type of brackets, got {self.types}; the paper has 2 and 3")
+        if self.max_depth < 1:
+            raise InputError(
+                f"expected a depth of at least 1, got {self.max_depth}; a language of depth 0 holds only the empty "
+                "word. The paper has 4 and 8"
+            )
+        if not 0.0 < self.open_probability < 1.0:
+            raise InputError(
+                f"expected a probability of open brackets strictly between 0 and 1, got {self.open_probability}; "
+                "the paper's is 0.5"
+            )
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens in all, special ones included."""
+        return SPECIAL + 2 * self.types
+
+    def open(self, kind: int) -> int:
+        """Return the open bracket of a type, types counted from 0."""
+        return SPECIAL + kind
+
+    def close(self, kind: int) -> int:
+        """Return the closing bracket of a type, types counted from 0."""
+        return SPECIAL + self.types + kind
+
+    @property
+    def closing(self) -> slice:
+        """The closing brackets' places in the vocabulary."""
+        return slice(SPECIAL + self.types, self.vocabulary)
+
+    def is_open(self, tokens: Int[Tensor, "*shape"]) -> Tensor:
+        """Return where open brackets stand."""
+        return (tokens >= SPECIAL) & (tokens < SPECIAL + self.types)
+
+    def is_close(self, tokens: Int[Tensor, "*shape"]) -> Tensor:
+        """Return where closing brackets stand."""
+        return (tokens >= SPECIAL + self.types) & (tokens < self.vocabulary)
+
+    def open_chances(self) -> Float[Tensor, " depth"]:
+        """Return the probability that the next bracket is open, at each depth from 0 to D (Eq. 3)."""
+        chances = torch.full((self.max_depth + 1,), self.open_probability, dtype=torch.float64)
+        chances[0], chances[-1] = 1.0, 0.0
+        return chances
+
+    def sample_prefixes(self, count: int, length: int, generator: torch.Generator) -> Int[Tensor, "count length"]:
+        """Return prefixes of one length, each drawn by Definition 1.
+
+        Args:
+            count: How many.
+            length: Brackets in each, without a start token.
+            generator: Source of chance.
+
+        Raises:
+            InputError: For a count or length below 1.
+        """
+        _check_size(count, length)
+        return self._walk(count, self.open_chances().expand(length, -1), generator)
+
+    def sample_complete(self, count: int, length: int, generator: torch.Generator) -> Int[Tensor, "count length"]:
+        """Return balanced words of one length, drawn by Definition 1 given that they end at depth 0.
+
+        Exact, without rejection: with R_m(d) the probability of standing at depth 0 after m more brackets from depth
+        d, the next bracket is open with probability q_d R_{m-1}(d+1) / R_m(d). Nothing else of the law changes.
+
+        Args:
+            count: How many.
+            length: Brackets in each, an even number.
+            generator: Source of chance.
+
+        Raises:
+            InputError: For a count below 1, or a length that no balanced word has.
+        """
+        _check_size(count, length)
+        if length % 2:
+            raise InputError(f"expected an even length, got {length}: every bracket of a balanced word has a partner")
+        chances = self.open_chances()
+        reach = self._reach(length)
+        steps = []
+        for left in range(length, 0, -1):
+            upward = torch.cat([reach[left - 1, 1:], reach.new_zeros(1)])
+            steps.append(torch.where(reach[left] > 0, chances * upward / reach[left].clamp_min(1e-300), 0.0))
+        return self._walk(count, torch.stack(steps), generator)
+
+    def complete_probability(self, length: int) -> float:
+        """Return the probability that a prefix of this length is balanced."""
+        return float(self._reach(length)[length, 0])
+
+    def _reach(self, length: int) -> Float[Tensor, "left depth"]:
+        """Return the probability of depth 0 after so many more brackets, from each depth."""
+        chances = self.open_chances()
+        reach = torch.zeros(length + 1, self.max_depth + 1, dtype=torch.float64)
+        reach[0, 0] = 1.0
+        for left in range(1, length + 1):
+            before = reach[left - 1]
+            reach[left, :-1] += chances[:-1] * before[1:]
+            reach[left, 1:] += (1.0 - chances[1:]) * before[:-1]
+        return reach
+
+    def _walk(self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator) -> Tensor:
+        """Return tokens drawn side by side, given the probability of an open bracket at each step and depth."""
+        length = len(chances)
+        draws = torch.rand(length, count, dtype=torch.float64, generator=generator)
+        kinds = torch.randint(self.types, (length, count), generator=generator)
+        stack = torch.zeros(count, self.max_depth, dtype=torch.long)
+        depth = torch.zeros(count, dtype=torch.long)
+        tokens = torch.empty(length, count, dtype=torch.long)
+        for step in range(length):
+            opens = draws[step] < chances[step][depth]
+            top = stack.gather(1, (depth - 1).clamp_min(0)[:, None])[:, 0]
+            tokens[step] = SPECIAL + torch.where(opens, kinds[step], self.types + top)
+            place = torch.where(opens, depth, depth - 1)[:, None]
+            stack.scatter_(1, place, kinds[step][:, None])
+            depth += torch.where(opens, 1, -1)
+        return tokens.T.contiguous()
+
+
+def with_start(tokens: Int[Tensor, "count length"]) -> Int[Tensor, "count longer"]:
+    """Return the same words behind a start token (Eq. 10)."""
+    return torch.cat([torch.full_like(tokens[:, :1], START), tokens], 1)
+
+
+def _check_size(count: int, length: int) -> None:
+    if count < 1 or length < 1:
+        raise InputError(
+            f"expected at least one word of at least one bracket, got {count} of length {length}; "
+            "raise the count or the length"
+        )

@@ -1,0 +1,126 @@
+"""Attention that looks like a stack and is not used, and the converse (Wen et al. 2023, Proposition 1 and B.1)."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import polars as pl
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from identilens.dyck.modeling import DyckForCausalLM
+from identilens.dyck.parsing import parse
+from identilens.dyck.stack_likeness import stack_likeness
+from identilens.dyck.tokenizer import bracket_tokenizer
+from identilens.models.inputs import Item
+from identilens.models.interface import AttentionCall
+from identilens.models.lens import Lens
+from identilens.results.dyck import HEAD_COLUMNS
+
+Intervention = Literal["removed", "even", "random"]
+INTERVENTIONS: tuple[Intervention, ...] = ("removed", "even", "random")
+
+LOOKS = 0.5
+"""Share of a closing bracket's attention on the last unmatched bracket from which a head looks like a stack."""
+
+UNUSED = 0.01
+"""Fall of accuracy up to which a head's pattern counts as unused."""
+
+
+def dyck_lens(model: DyckForCausalLM, name: str) -> Lens:
+    """Return a lens on a Dyck model that reads bracket strings."""
+    return Lens(model, bracket_tokenizer(model.config.language), name=name)
+
+
+def head_table(
+    models: Sequence[DyckForCausalLM],
+    seeds: Sequence[int],
+    tokens: Int[Tensor, "count n"],
+    *,
+    draws: int = 3,
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Return, for every head of every model, how stack-like it looks and what changing its attention does.
+
+    ``removed``: the head's output is zero. ``even``: every visible key has the same weight. ``random``: rows even on
+    the simplex of visible keys, the mean over several draws. ``looks``: at least half of a closing bracket's attention
+    lies on the last unmatched bracket, on average. ``used``: one of the three costs more than a point of accuracy.
+
+    Args:
+        models: Models of one language.
+        seeds: Of the models.
+        tokens: Sequences behind a start token.
+        draws: Random patterns a head.
+        seed: Of the random patterns.
+    """
+    rows = []
+    for number, model in zip(seeds, models, strict=True):
+        lens = dyck_lens(model, f"seed {number}")
+        rows += _heads_of(lens, number, tokens, draws, seed)
+    schema = {name: kind for name, kind in HEAD_COLUMNS.items() if name != "setting"}
+    return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def _heads_of(lens: Lens, number: int, tokens: Tensor, draws: int, seed: int) -> list[dict[str, Any]]:
+    model: Any = lens.model
+    items = [Item({"input_ids": row}, {"encoder": ("",) * len(row)}) for row in tokens[:, :-1]]
+    sites = lens.sites(items[0])
+    found = parse(model.config.language, tokens)
+    wanted = (found.depth[:, :-1] > 0) & model.config.language.is_close(tokens[:, 1:])
+    weights: dict[int, Tensor] = {}
+
+    def keep(call: AttentionCall) -> Tensor:
+        output, weights[call.index] = call.attend()
+        return output
+
+    def accuracy(handler: Any) -> float:
+        logits = lens.run(items, handler, whole=True).logits[..., model.config.language.closing]
+        return float((logits.argmax(-1) == found.top_type[:, :-1])[wanted].double().mean())
+
+    whole = accuracy(keep)
+    rows = []
+    for index, site in enumerate(sites):
+        for head in range(site.heads):
+            looks = stack_likeness(model.config.language, weights[index][:, head], tokens[:, :-1])
+            fallen = {
+                what: sum(
+                    accuracy(_Changed(index, head, what, seed + draw))
+                    for draw in range(draws if what == "random" else 1)
+                ) / (draws if what == "random" else 1)
+                for what in INTERVENTIONS
+            }  # fmt: skip
+            fall = whole - min(fallen.values())
+            rows.append(
+                {"seed": number, "layer": site.layer, "head": head, "stack_weight": looks.weight}
+                | {"stack_first": looks.first, "even_weight": looks.even, "accuracy": whole}
+                | fallen
+                | {"largest_fall": fall, "looks": looks.weight >= LOOKS, "used": fall > UNUSED}
+            )
+    return rows
+
+
+class _Changed:
+    """Answers attention calls, one head's attention changed."""
+
+    def __init__(self, index: int, head: int, what: Intervention, seed: int) -> None:
+        self.index, self.head, self.what = index, head, what
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        output, weights = call.attend()
+        if call.index != self.index:
+            return output
+        if self.what == "removed":
+            output[:, :, self.head] = 0.0
+            return output
+        own: Float[Tensor, "batch n n"] = weights[:, self.head]
+        visible = torch.ones_like(own, dtype=torch.bool).tril()
+        if self.what == "random":
+            # Exponential variables divided by their sum are even on the simplex.
+            drawn = torch.empty(own.shape).exponential_(generator=self.generator).to(own)
+        else:
+            drawn = torch.ones_like(own)
+        drawn = drawn * visible
+        group = self.head // (call.query.shape[1] // call.value.shape[1])
+        output[:, :, self.head] = (drawn / drawn.sum(-1, keepdim=True)) @ call.value[:, group]
+        return output

@@ -1,0 +1,364 @@
+"""Theorem 3 and Corollary 3: any small transformer hides in a larger random one (Wen et al. 2023, 3.2 and C.5)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from identilens.dyck.subset_sum import closest_subsets
+from identilens.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class PlainLayer:
+    """A layer without biases: g(LN(W_V X σ(C + X^T W_K^T W_Q X)) + X), g linear maps with ReLU between (Eq. 6).
+
+    Attributes:
+        query: W_Q.
+        key: W_K.
+        value: W_V.
+        projection: Weights of g.
+        norm_constant: C_LN of Eq. 7, greater than 0 so that the norm is Lipschitz (Lemma 10).
+    """
+
+    query: Float[Tensor, "d_k d"]
+    key: Float[Tensor, "d_k d"]
+    value: Float[Tensor, "d d"]
+    projection: tuple[Tensor, ...]
+    norm_constant: float
+
+    @property
+    def matrices(self) -> dict[str, Tensor]:
+        """Every weight matrix by name."""
+        named = {"query": self.query, "key": self.key, "value": self.value}
+        return named | {f"projection{place}": weight for place, weight in enumerate(self.projection)}
+
+    def run(self, x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
+        """Return the layer's output; rows are tokens."""
+        n = x.shape[1]
+        logits = (x @ self.query.T) @ (x @ self.key.T).mT
+        hidden = ~torch.ones(n, n, dtype=torch.bool, device=x.device).tril()
+        mixed = torch.softmax(logits.masked_fill(hidden, -torch.inf), -1) @ (x @ self.value.T)
+        centred = mixed - mixed.mean(-1, keepdim=True)
+        y = centred / torch.linalg.vector_norm(centred, dim=-1, keepdim=True).clamp_min(self.norm_constant) + x
+        for place, weight in enumerate(self.projection):
+            y = (torch.relu(y) if place else y) @ weight.T
+        return y
+
+
+def run_layers(layers: Sequence[PlainLayer], x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
+    """Return what layers make of an input, one after another."""
+    for layer in layers:
+        x = layer.run(x)
+    return x
+
+
+def small_target(
+    layers: int = 1, size: int = 4, key_size: int = 4, width: int = 8, *, norm_constant: float = 0.1, seed: int = 0
+) -> list[PlainLayer]:
+    """Return a small random transformer with ‖W‖₂ = 1 for each of its weight matrices: Theorem 3's target.
+
+    Args:
+        layers: L.
+        size: m, of the embeddings.
+        key_size: m_a, of queries and keys.
+        width: w, of the 2-layer g.
+        norm_constant: C_LN.
+        seed: Of the weights.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(rows: int, columns: int) -> Tensor:
+        weight = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
+        return weight / torch.linalg.matrix_norm(weight, 2)
+
+    return [
+        PlainLayer(
+            drawn(key_size, size),
+            drawn(key_size, size),
+            drawn(size, size),
+            (drawn(width, size), drawn(size, width)),
+            norm_constant,
+        )
+        for _ in range(layers)
+    ]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the random transformer that a target is to be found in.
+
+    Attributes:
+        candidates: Random products that each weight of the target may be summed from.
+        size: m of the target.
+        width: w of the target.
+    """
+
+    candidates: int
+    size: int
+    width: int
+
+    @property
+    def spare(self) -> int:
+        """Coordinates to choose from to carry values, and as many to take the attention's output up (Lemma 9)."""
+        return self.candidates * self.size
+
+    @property
+    def embedding(self) -> int:
+        """Large embedding size."""
+        return self.size + 2 * self.spare
+
+    @property
+    def key_size(self) -> int:
+        """Large attention size: a block of twice the candidates for each entry of W_Kᵀ W_Q (Lemma 7)."""
+        return 2 * self.candidates * self.size**2
+
+    @property
+    def projection(self) -> int:
+        """Large width of g: for either sign of each input of g, or of a linear map, twice the candidates (Lemma 6)."""
+        return 4 * self.candidates * max(2 * self.size, self.width)
+
+    @property
+    def parameters(self) -> int:
+        """Weights of one large layer."""
+        attention = 2 * self.key_size * self.embedding + self.embedding**2
+        return attention + 2 * self.embedding * self.projection + 2 * self.projection**2
+
+
+def random_transformer(sizes: Sizes, layers: int, norm_constant: float, seed: int) -> list[PlainLayer]:
+    """Return layers with 4-layer g, every weight drawn evenly from [−1, 1]: Theorem 3's random transformer."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(rows: int, columns: int) -> Tensor:
+        return 2 * torch.rand(rows, columns, dtype=torch.float64, generator=generator) - 1
+
+    d, wide = sizes.embedding, sizes.projection
+    return [
+        PlainLayer(
+            drawn(sizes.key_size, d),
+            drawn(sizes.key_size, d),
+            drawn(d, d),
+            (drawn(wide, d), drawn(wide, wide), drawn(wide, wide), drawn(d, wide)),
+            norm_constant,
+        )
+        for _ in range(layers)
+    ]
+
+
+def prune_to(
+    target: Sequence[PlainLayer], large: Sequence[PlainLayer], sizes: Sizes, *, untouched: int | None = None
+) -> list[PlainLayer]:
+    """Return the random layers with weights set to zero, and to nothing else, so that they compute the target.
+
+    Two neighbouring layers make one of the target; all others the identity. The first of the two keeps no attention;
+    its g carries X on and writes P_⊥ W_V X, divided by the second's value weights, beside it. The second's W_Kᵀ W_Q is
+    summed from random products (Lemma 7); its W_V keeps one large entry a coordinate, in rows and columns that nothing
+    else uses (Lemma 9), so that its norm sees what the target's sees (Lemma 12); its g sums the target's g (Lemma 6).
+
+    Args:
+        target: L small layers whose g has two linear maps.
+        large: At least 2 L random layers.
+        sizes: Of the random layers.
+        untouched: A layer that is to be the identity whatever the target is (Corollary 3).
+
+    Raises:
+        InputError: If there are too few layers.
+    """
+    pairs = _pairs(len(target), len(large), untouched)
+    pruned = [_identity(layer, sizes) for layer in large]
+    for layer, first in zip(target, pairs, strict=True):
+        pruned[first], pruned[first + 1] = _pair(layer, large[first], large[first + 1], sizes)
+    return pruned
+
+
+def is_pruning(pruned: Sequence[PlainLayer], large: Sequence[PlainLayer]) -> bool:
+    """Return whether every weight is the random one or zero (Definition 4)."""
+    return all(
+        bool(((kept == 0) | (kept == drawn.matrices[name])).all())
+        for one, drawn in zip(pruned, large, strict=True)
+        for name, kept in one.matrices.items()
+    )
+
+
+def approximation_error(
+    target: Sequence[PlainLayer],
+    pruned: Sequence[PlainLayer],
+    *,
+    inputs: int = 2000,
+    length: int = 12,
+    seed: int = 0,
+) -> float:
+    """Return the largest ‖·‖₂ of a token's error over random inputs with tokens of length at most 1 (Definition 5, 6).
+
+    Args:
+        target: Small layers.
+        pruned: Large layers; they read and write the target's coordinates first, and must write nothing else.
+        inputs: Random sequences, half of them with tokens of length exactly 1.
+        length: Tokens in each.
+        seed: Of the inputs.
+    """
+    size, wide = target[0].value.shape[0], pruned[0].value.shape[0]
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(inputs, length, size, dtype=torch.float64, generator=generator)
+    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    x[::2] *= torch.rand(len(x[::2]), length, 1, dtype=torch.float64, generator=generator)
+    padded = torch.nn.functional.pad(x, (0, wide - size))
+    lean = [without_dead_units(layer) for layer in pruned]
+    found = torch.cat([run_layers(lean, part) for part in padded.split(200)])
+    wanted = torch.nn.functional.pad(run_layers(target, x), (0, wide - size))
+    return float(torch.linalg.vector_norm(found - wanted, dim=-1).max())
+
+
+def without_dead_units(layer: PlainLayer) -> PlainLayer:
+    """Return the same function without the hidden units and key coordinates that nothing goes into or comes out of."""
+    weights = list(layer.projection)
+    for place in range(len(weights) - 1):
+        alive = weights[place].any(1) & weights[place + 1].any(0)
+        weights[place], weights[place + 1] = weights[place][alive], weights[place + 1][:, alive]
+    alive = layer.query.any(1) & layer.key.any(1)
+    return replace(layer, query=layer.query[alive], key=layer.key[alive], projection=tuple(weights))
+
+
+def _pairs(needed: int, layers: int, untouched: int | None) -> list[int]:
+    """Return the first of each pair of neighbouring layers that makes a layer of the target."""
+    found: list[int] = []
+    place = 0
+    while len(found) < needed and place + 1 < layers:
+        if untouched in (place, place + 1):
+            place += 1
+            continue
+        found.append(place)
+        place += 2
+    if len(found) < needed:
+        raise InputError(f"expected room for {needed} pairs of layers, got {layers} layers; take {4 * needed} of them")
+    return found
+
+
+def _pair(target: PlainLayer, one: PlainLayer, other: PlainLayer, sizes: Sizes) -> tuple[PlainLayer, PlainLayer]:
+    m = sizes.size
+    value, rows, columns = _value_pruning(other.value, sizes)
+    centred = target.value - target.value.mean(0)
+    # What a column carries is divided by its entry of the pruned value matrix, and comes out in that entry's row.
+    carry = torch.zeros(sizes.embedding, m, dtype=torch.float64)
+    carry[:m] = torch.eye(m)
+    carry[columns] = centred / value[rows, columns][:, None]
+    first = replace(_identity(one, sizes), projection=_linear_pruning(one, carry, sizes))
+    query, key = _key_pruning(other, target.key.T @ target.query, sizes)
+    inner, outer = target.projection
+    # The norm's output lies in the rows, X in the first coordinates: g reads their sum.
+    reading = torch.zeros(len(inner), sizes.embedding, dtype=torch.float64)
+    reading[:, :m], reading[:, rows] = inner, inner
+    second = replace(other, query=query, key=key, value=value, projection=_relu_pruning(other, reading, outer, sizes))
+    return first, second
+
+
+def _identity(layer: PlainLayer, sizes: Sizes) -> PlainLayer:
+    """Return a layer pruned to pass the target's coordinates on."""
+    return replace(
+        layer,
+        query=torch.zeros_like(layer.query),
+        key=torch.zeros_like(layer.key),
+        value=torch.zeros_like(layer.value),
+        projection=_linear_pruning(layer, torch.eye(sizes.size, dtype=torch.float64), sizes),
+    )
+
+
+def _value_pruning(value: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
+    """Return W_V with m large entries kept, no two in a row or column, and their rows and columns (Lemma 9).
+
+    The largest entry of the block is taken, its row and column struck out, and so on: what is divided by an entry
+    stays near its size.
+    """
+    m, spare = sizes.size, sizes.spare
+    left = value[m + spare :, m : m + spare].abs().clone()
+    places = []
+    for _ in range(m):
+        row, column = divmod(int(left.argmax()), spare)
+        left[row], left[:, column] = -1.0, -1.0
+        places.append((m + spare + row, m + column))
+    rows, columns = torch.tensor(places).T
+    kept = torch.zeros_like(value)
+    kept[rows, columns] = value[rows, columns]
+    return kept, rows, columns
+
+
+def _key_pruning(layer: PlainLayer, wanted: Float[Tensor, "m m"], sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """Return W_Q and W_K pruned so that W_Kᵀ W_Q comes close to a wanted matrix on the first coordinates (Lemma 7)."""
+    m, block = sizes.size, 2 * sizes.candidates
+    query, key = torch.zeros_like(layer.query), torch.zeros_like(layer.key)
+    for place, (i, j) in enumerate(product(range(m), range(m))):
+        rows = torch.arange(place * block, (place + 1) * block)
+        rows = rows[_chosen((layer.key[rows, i] * layer.query[rows, j])[None], wanted[i, j][None], sizes.candidates)[0]]
+        key[rows, i], query[rows, j] = layer.key[rows, i], layer.query[rows, j]
+    return query, key
+
+
+def _linear_pruning(layer: PlainLayer, wanted: Float[Tensor, "out m"], sizes: Sizes) -> tuple[Tensor, ...]:
+    """Return g pruned to a linear map: as a 2-layer ReLU network, x = relu(x) − relu(−x)."""
+    signs = torch.cat([torch.eye(sizes.size), -torch.eye(sizes.size)]).double()
+    return _relu_pruning(layer, signs, torch.cat([wanted, -wanted], 1), sizes)
+
+
+def _relu_pruning(
+    layer: PlainLayer, inner: Float[Tensor, "hidden d_in"], outer: Float[Tensor, "d_out hidden"], sizes: Sizes
+) -> tuple[Tensor, ...]:
+    """Return the 4-layer g pruned to the 2-layer network outer · relu(inner · x) (Lemma 6)."""
+    one, two, three, four = layer.projection
+    first = _sum_pruning(one, two, inner, sizes.candidates)
+    return (*first, *_sum_pruning(three, four, outer, sizes.candidates, positive=True))
+
+
+def _sum_pruning(
+    first: Float[Tensor, "wide d_in"],
+    second: Float[Tensor, "d_out wide"],
+    wanted: Float[Tensor, "out used"],
+    candidates: int,
+    positive: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return two random matrices pruned so that second · relu(first · x) comes close to wanted · x (Lemma 2).
+
+    Each input has a block of hidden units of its own. Those whose weight is positive serve its positive values, the
+    others its negative ones; each entry of the wanted matrix, for either sign, is a sum of some of their products.
+
+    Args:
+        first: Random weights into the hidden units.
+        second: Random weights out of them.
+        wanted: The linear map; its outputs are the first coordinates.
+        candidates: Hidden units that each sum is chosen from, at most.
+        positive: Inputs are never negative.
+    """
+    outputs = len(wanted)
+    used = wanted.any(0).nonzero()[:, 0].tolist()
+    block = len(first) // len(used)
+    kept_first, kept_second = torch.zeros_like(first), torch.zeros_like(second)
+    for place, source in enumerate(used):
+        units = torch.arange(place * block, (place + 1) * block)
+        for sign in (1.0,) if positive else (1.0, -1.0):
+            serving = units[sign * first[units, source] > 0]
+            kept_first[serving, source] = first[serving, source]
+            products = second[:outputs, serving] * first[serving, source]
+            chosen = _chosen(products, wanted[:, source], candidates)
+            kept_second[:outputs, serving] = torch.where(chosen, second[:outputs, serving], 0.0)
+    return kept_first, kept_second
+
+
+def _chosen(
+    products: Float[Tensor, "case product"], wanted: Float[Tensor, " case"], candidates: int
+) -> Bool[Tensor, "case product"]:
+    """Return which products make each sum.
+
+    Searched are those that reach furthest towards the wanted sum, a few, so that it is within reach, and the first of
+    the others.
+    """
+    count = min(candidates, products.shape[1])
+    far = (products * wanted.sign()[:, None]).argsort(1, descending=True)[:, : min(_FAR, count)]
+    others = torch.ones_like(products).scatter(1, far, 0.0).argsort(dim=1, descending=True, stable=True)
+    searched = torch.cat([far, others[:, : count - far.shape[1]]], 1)
+    found = closest_subsets(products.gather(1, searched), wanted)
+    return torch.zeros_like(products, dtype=torch.bool).scatter_(1, searched, found)
+
+
+_FAR = 3

@@ -1,0 +1,51 @@
+"""How much an attention pattern looks like a stack: the weight on the last unmatched bracket."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from identilens.dyck.language import Dyck
+from identilens.dyck.parsing import parse
+
+
+@dataclass(frozen=True)
+class StackLikeness:
+    """How far a head attends to what a stack holds on top, at closing brackets that leave a bracket open.
+
+    Attributes:
+        weight: Mean weight on the last unmatched open bracket, in [0, 1].
+        first: Share of the places where that bracket has the largest weight.
+        even: The mean weight that even attention would put on it: what chance gives.
+        places: Places looked at.
+    """
+
+    weight: float
+    first: float
+    even: float
+    places: int
+
+
+def stack_likeness(
+    language: Dyck, weights: Float[Tensor, "count n n"], tokens: Int[Tensor, "count n"]
+) -> StackLikeness:
+    """Return how stack-like attention is (the pattern of Ebrahimi et al. 2020 and Yao et al. 2021).
+
+    Looked at are queries at closing brackets behind which the stack is not empty: there the last unmatched bracket is
+    what the next closing bracket depends on, and it is never the query itself.
+
+    Args:
+        language: Dyck_{k,D}.
+        weights: Attention of one head on each sequence.
+        tokens: The sequences.
+    """
+    found = parse(language, tokens)
+    wanted = language.is_close(tokens) & (found.depth > 0)
+    sequence, query = wanted.nonzero(as_tuple=True)
+    rows = weights[sequence, query].double()
+    top = found.top_place[wanted]
+    on_top = rows.gather(1, top[:, None])[:, 0]
+    if not len(rows):
+        return StackLikeness(float("nan"), float("nan"), float("nan"), 0)
+    first = float((rows.argmax(1) == top).double().mean())
+    return StackLikeness(float(on_top.mean()), first, float((1 / (query + 1.0)).mean()), len(rows))

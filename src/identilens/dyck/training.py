@@ -1,0 +1,209 @@
+"""Training many Dyck transformers of one configuration at once, as one batched computation."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import cos, pi
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from identilens.dyck.configuration import DyckConfig
+from identilens.dyck.language import SPECIAL, Dyck
+from identilens.dyck.modeling import DyckForCausalLM
+from identilens.dyck.settings import DyckTraining
+from identilens.dyck.stacked import stack_parameters, stacked_logits, unstack_parameters
+from identilens.errors import InputError, NumericalError
+
+_MEMORY_SHARE = 0.6
+"""Of the free memory that a stack may take."""
+
+Progress = Callable[[int, int, float], None]
+"""Called with (epochs done, epochs in all, mean loss of the members)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Members that were trained together.
+
+    Attributes:
+        models: One a seed.
+        seeds: Of initial weights, order of the batches and inserted pairs.
+        losses: Mean cross-entropy of each epoch and member, contrastive term left out.
+    """
+
+    models: list[DyckForCausalLM]
+    seeds: tuple[int, ...]
+    losses: Float[Tensor, "epoch member"]
+
+
+def new_model(config: DyckConfig, seed: int) -> DyckForCausalLM:
+    """Return a model with the initial weights of a seed; the global source of chance is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return DyckForCausalLM(config)
+
+
+def train_models(
+    config: DyckConfig,
+    seeds: Sequence[int],
+    training: DyckTraining | None = None,
+    *,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+) -> Trained:
+    """Return models trained from several seeds, all in one stack of parameters.
+
+    AdamW without dropout; the learning rate is that of the settings times (1 + cos(π e/E))/2 in epoch e of E. Every
+    member has its own initial weights and its own order of the sequences, so that it ends where it would end if
+    trained alone, to rounding. With λ > 0 the loss of Wen et al. 2023, Eq. 22, is added:
+
+        λ · mean ‖T(p ⊕ s) − T(s)‖²
+
+    over logits T at the counted places of s, p a nest of brackets of random types, its depth drawn anew for each step.
+
+    Args:
+        config: Of every member.
+        seeds: One a member.
+        training: Data, schedule and loss; the paper's when not given.
+        device: Where to train.
+        progress: Called after every epoch.
+
+    Raises:
+        InputError: For no seeds, more of them than memory allows, or settings that do not fit the language.
+        NumericalError: If a loss is NaN or infinite.
+    """
+    training = training or DyckTraining()
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"expected one or more different seeds, got {list(seeds)}")
+    language = config.language
+    data = training.sample(language, training.sequences, training.data_seed).to(device)
+    check_memory(config, len(seeds), training, device)
+    models = [new_model(config, seed) for seed in seeds]
+    fixed = {name for name, value in models[0].named_parameters() if not value.requires_grad}
+    fixed |= {name for name, _ in models[0].named_buffers()}
+    parameters = {name: value.to(device) for name, value in stack_parameters(models).items()}
+    trained = [value.requires_grad_() for name, value in parameters.items() if name not in fixed]
+    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    # Drawn for all members alike, so that their sequences stay equally long and none depends on the others.
+    nests = torch.Generator().manual_seed(training.data_seed)
+    deepest = min(training.contrast_depth or language.max_depth, language.max_depth)
+    losses = []
+    for epoch in range(training.epochs):
+        for group in optimiser.param_groups:
+            group["lr"] = training.learning_rate * (1 + cos(pi * epoch / training.epochs)) / 2
+        order = torch.stack([torch.randperm(len(data), generator=generator) for generator in generators]).to(device)
+        total = torch.zeros(len(seeds), device=device)
+        batches = order.split(training.batch_size, 1)
+        for batch in batches:
+            optimiser.zero_grad()
+            depth = int(torch.randint(1, deepest + 1, (), generator=nests))
+            own, extra = _losses(config, parameters, data[batch], training, depth, generators)
+            (own + extra).sum().backward()
+            optimiser.step()
+            total += own.detach() * batch.shape[1]
+        losses.append(total.cpu() / len(data))
+        if not bool(torch.isfinite(losses[-1]).all()):
+            bad = [seed for seed, loss in zip(seeds, losses[-1].tolist(), strict=True) if not loss < float("inf")]
+            raise NumericalError(f"the loss of seeds {bad} is not finite in epoch {epoch + 1}; lower the learning rate")
+        if progress:
+            progress(epoch + 1, training.epochs, float(losses[-1].mean()))
+    unstack_parameters(parameters, models)
+    return Trained([model.eval() for model in models], tuple(seeds), torch.stack(losses))
+
+
+def counted_places(
+    language: Dyck, tokens: Int[Tensor, "member batch n"], training: DyckTraining
+) -> tuple[Int[Tensor, "member batch row"], Float[Tensor, "member batch row"]]:
+    """Return the places of each sequence that count in the loss, and the weight of each.
+
+    Sequences may have different numbers of them; those with fewer are filled up with places of weight 0. Weights of a
+    member sum to 1.
+    """
+    labels = tokens[..., 1:]
+    counted = language.is_close(labels) if training.loss == "closing" else labels >= SPECIAL
+    rows, real = first_places(counted)
+    return rows, real / real.sum((1, 2), keepdim=True)
+
+
+def first_places(
+    wanted: Bool[Tensor, "*batch n"],
+) -> tuple[Int[Tensor, "*batch row"], Bool[Tensor, "*batch row"]]:
+    """Return the wanted places of each sequence, filled up to the largest number of them, and which are real."""
+    sizes = wanted.sum(-1, keepdim=True)
+    rows = wanted.to(torch.int8).sort(dim=-1, descending=True, stable=True).indices[..., : max(1, int(sizes.max()))]
+    return rows, torch.arange(rows.shape[-1], device=rows.device) < sizes
+
+
+def _losses(
+    config: DyckConfig,
+    parameters: dict[str, Tensor],
+    tokens: Int[Tensor, "member batch n"],
+    training: DyckTraining,
+    depth: int,
+    generators: Sequence[torch.Generator],
+) -> tuple[Float[Tensor, " member"], Float[Tensor, " member"]]:
+    """Return each member's cross-entropy and its weighted contrastive term."""
+    inputs, labels = tokens[..., :-1], tokens[..., 1:]
+    rows, weight = counted_places(config.language, tokens, training)
+    logits = stacked_logits(config, parameters, inputs, rows).unflatten(1, rows.shape[1:])
+    errors = functional.cross_entropy(logits.flatten(0, 2), labels.gather(2, rows).flatten(), reduction="none")
+    own = (errors.view_as(weight) * weight).sum((1, 2))
+    if training.contrast == 0:
+        return own, torch.zeros_like(own)
+    longer = behind_nests(config.language, inputs, depth, generators)
+    moved = stacked_logits(config, parameters, longer, rows + 2 * depth).view_as(logits)
+    gap = (moved - logits).square().mean(-1)
+    # The start token stands before the nest: only places behind it have a counterpart.
+    behind = weight * (rows > 0)
+    return own, training.contrast * (gap * behind).sum((1, 2)) / behind.sum((1, 2)).clamp_min(1e-12)
+
+
+def behind_nests(
+    language: Dyck, inputs: Int[Tensor, "member batch n"], depth: int, generators: Sequence[torch.Generator]
+) -> Int[Tensor, "member batch longer"]:
+    """Return the sequences with a nest of bracket pairs between the start token and the first bracket.
+
+    Args:
+        language: Dyck_{k,D}.
+        inputs: Sequences behind a start token.
+        depth: Pairs in the nest, one within the other.
+        generators: One a member; each draws the types of the brackets for all its sequences.
+    """
+    batch = inputs.shape[1]
+    kinds = torch.stack(
+        [torch.randint(language.types, (batch, depth), generator=generator) for generator in generators]
+    )
+    opens = SPECIAL + kinds.to(inputs.device)
+    nest = torch.cat([opens, (opens + language.types).flip(-1)], -1)
+    return torch.cat([inputs[..., :1], nest, inputs[..., 1:]], -1)
+
+
+def check_memory(config: DyckConfig, members: int, training: DyckTraining, device: str | torch.device) -> None:
+    """Raise InputError where so many members at once would need more memory than there is."""
+    needed = members * member_bytes(config, training)
+    free = _free_bytes(torch.device(device))
+    if needed > _MEMORY_SHARE * free:
+        fit = max(1, int(_MEMORY_SHARE * free / member_bytes(config, training)))
+        raise InputError(
+            f"{members} seeds at once need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; train "
+            f"them in stacks of {fit} (at_once={fit}, --at-once {fit})"
+        )
+
+
+def member_bytes(config: DyckConfig, training: DyckTraining) -> int:
+    """Return about how many bytes one member of a stack needs in training."""
+    places = training.batch_size * training.length * (1 if training.contrast == 0 else 3)
+    widest = max(config.hidden_size, config.intermediate_size)
+    kinds = 2 * config.bracket_types * config.max_depth + 1
+    # Activations kept for the way back: about 16 of the hidden size a layer, and the counts of the first.
+    return 4 * places * (16 * config.num_hidden_layers * widest + 4 * kinds) + 4 * 200 * widest**2
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,102 @@
+"""How far attention patterns of different seeds lie apart (Wen et al. 2023, section 4.1)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError
+
+
+@dataclass(frozen=True)
+class Variation:
+    """Mean squared distance of attention patterns over pairs of seeds.
+
+    Attributes:
+        value: Mean of ‖A₁ − A₂‖²_F over all pairs.
+        error: Its standard error over seeds, by the jackknife (pairs that share a seed are not independent); NaN
+            for two patterns.
+        seeds: Patterns compared.
+        size: Rows and columns compared.
+        with_start: Whether the start token's row and column are among them.
+    """
+
+    value: float
+    error: float
+    seeds: int
+    size: int
+    with_start: bool
+
+
+def attention_variation(patterns: Float[Tensor, "seed n n"], *, with_start: bool = False) -> Variation:
+    """Return the attention variation, the mean of ‖A₁ − A₂‖²_F over pairs of seeds.
+
+    Two conventions change the number by much and are the paper's to choose; it names neither. The patterns here are
+    causal, as the models compute them: entries above the diagonal are zero. The first row and column are those of the
+    start token; they are left out unless asked for, and the remaining rows are not scaled up to sum to one.
+
+    Args:
+        patterns: One causal pattern a seed, on the same prefix, the start token first.
+        with_start: Count the start token too.
+
+    Raises:
+        InputError: For fewer than two patterns.
+    """
+    if len(patterns) < 2:
+        raise InputError(f"expected patterns of at least two seeds, got {len(patterns)}; train more seeds")
+    kept = (patterns if with_start else patterns[:, 1:, 1:]).double().flatten(1)
+    seeds = len(kept)
+    squares = torch.cdist(kept, kept).square()
+    total = float(squares.sum())
+    value = total / (seeds * (seeds - 1))
+    size = patterns.shape[-1] - (0 if with_start else 1)
+    if seeds == 2:
+        return Variation(value, float("nan"), seeds, size, with_start)
+    left_out = (total - 2 * squares.sum(1)) / ((seeds - 1) * (seeds - 2))
+    error = float(((seeds - 1) / seeds * (left_out - left_out.mean()).square().sum()).sqrt())
+    return Variation(value, error, seeds, size, with_start)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Attention variation of random patterns.
+
+    Attributes:
+        name: How rows are drawn.
+        causal: Whether row i has i entries (from 1), or all rows all.
+        value: Expected ‖A₁ − A₂‖²_F of two independent patterns.
+        error: Standard error of a simulation; 0 where the value is exact.
+    """
+
+    name: str
+    causal: bool
+    value: float
+    error: float
+
+
+def random_baselines(size: int, *, draws: int = 4000, seed: int = 0) -> list[Baseline]:
+    """Return the variation of random patterns: rows even on the simplex, and softmax of standard normal logits.
+
+    Rows even on the simplex of m entries (Dirichlet(1)) lie 2 (1 − 1/m)/(m + 1) apart in expectation, exactly.
+
+    Args:
+        size: Rows and columns.
+        draws: Pairs of patterns simulated for the softmax.
+        seed: Of the simulation.
+    """
+    found = []
+    generator = torch.Generator().manual_seed(seed)
+    for causal in (False, True):
+        entries = torch.arange(1, size + 1) if causal else torch.full((size,), size)
+        exact = float((2 * (1 - 1 / entries.double()) / (entries.double() + 1)).sum())
+        found.append(Baseline("even on the simplex", causal, exact, 0.0))
+        logits = torch.randn(2, draws, size, size, generator=generator)
+        if causal:
+            logits = logits.masked_fill(~torch.ones(size, size, dtype=torch.bool).tril(), -torch.inf)
+        one, other = torch.softmax(logits, -1)
+        distances = (one - other).square().sum((1, 2)).double()
+        found.append(
+            Baseline("softmax of normals", causal, float(distances.mean()), float(distances.std() / draws**0.5))
+        )
+    return found

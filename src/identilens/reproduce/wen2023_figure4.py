@@ -1,0 +1,40 @@
+"""Figures 4 to 6 of Wen et al. 2023: attention that looks like a stack and is not used, and the converse."""
+
+from pathlib import Path
+
+import polars as pl
+
+from identilens.dyck.analysis import DyckSetting
+from identilens.reproduce.record import Reproduction, markdown_table
+from identilens.reproduce.wen2023 import Run, deep, gpt, misleading, reproduction, run_settings
+
+SETTINGS = [
+    DyckSetting(
+        f"{layers} layers, {heads} {'head' if heads == 1 else 'heads'}",
+        {**gpt(layers, hidden=48), "num_attention_heads": heads},
+        deep(),
+    )
+    for layers in (2, 3)
+    for heads in (1, 2, 4)
+]
+
+
+def figure4(out: Path, run: Run) -> Reproduction:
+    """Return, for every head of trained models, how stack-like it looks and what changing its attention costs."""
+    found = run_settings(out, SETTINGS, run)
+    examples = found.heads.sort("stack_weight", descending=True).select(
+        "setting", "seed", "layer", "head", "stack_weight", "accuracy", "removed", "even", "random", "used"
+    )
+    correlation: float = found.heads.select(pl.corr("stack_weight", "largest_fall", method="spearman")).item()
+    findings = (
+        f"{misleading(found)}\n\nA head looks like a stack where closing brackets put half of their attention or more "
+        "on the last unmatched bracket; it is used where removing it, making its attention even or drawing it at "
+        "random costs more than a point of accuracy. Rank correlation of looks and cost over all heads: "
+        f"{correlation:.2f}. The ten most stack-like heads:\n\n{markdown_table(examples.head(10))}\n\n"
+        "The paper shows single examples of misleading heads (Fig. 4, 5) and of both kinds in one model (Fig. 6) "
+        "without saying how often they occur."
+    )
+    return reproduction(
+        "wen2023-figure4", "Wen et al. 2023, Figures 4 to 6", found, SETTINGS, run, findings,
+        {"most_stack_like": examples.head(50)},
+    )  # fmt: skip

@@ -1,0 +1,45 @@
+"""Table 1 of Wen et al. 2023: attention variation by types, depth and layers."""
+
+from pathlib import Path
+
+import polars as pl
+
+from identilens.dyck.analysis import DyckSetting
+from identilens.reproduce.record import Reproduction, markdown_table
+from identilens.reproduce.wen2023 import LOST, Run, deep, gpt, reproduction, run_settings
+from identilens.results.dyck import DyckRuns
+
+SETTINGS = [
+    DyckSetting(f"{types} types, depth {depth}, {layers} layers", gpt(layers, types=types, depth=depth), deep())
+    for types in (2, 3)
+    for depth in (4, 8)
+    for layers in (2, 3)
+]
+
+
+def table1(out: Path, run: Run) -> Reproduction:
+    """Return our own attention variation for the cells of Table 1."""
+    found = run_settings(out, SETTINGS, run)
+    table = by_layer(found)
+    findings = (
+        f"{markdown_table(table, 2)}\n\n{LOST} Variation as mean of ‖A₁ − A₂‖² over pairs of seeds, ± standard error "
+        "over seeds, on the prefix with all brackets at all depths, patterns causal, start token left out; the same "
+        "with the start token is in variation.csv. Random rows: causal, even on the simplex."
+    )
+    return reproduction("wen2023-table1", "Wen et al. 2023, Table 1", found, SETTINGS, run, findings, {"table1": table})
+
+
+def by_layer(found: DyckRuns) -> pl.DataFrame:
+    """Return variation with a column for each layer, start token left out."""
+    rows = found.variation.filter(~pl.col("with_start")).with_columns(
+        (pl.lit("layer ") + (pl.col("layer") + 1).cast(pl.String)).alias("place"),
+        pl.concat_str(
+            pl.col("value").round(2).cast(pl.String),
+            # Two seeds have no standard error.
+            pl.when(pl.col("error").is_nan())
+            .then(pl.lit(""))
+            .otherwise(" ± " + pl.col("error").round(2).cast(pl.String)),
+        ).alias("cell"),
+    )
+    index = ["setting", "seeds", "size", "even_on_simplex"]
+    return rows.pivot("place", index=index, values="cell").rename({"even_on_simplex": "random rows"})

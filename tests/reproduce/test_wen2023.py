@@ -1,0 +1,76 @@
+"""Reproductions of Wen et al. 2023: settings, pages, and one of them run small."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from dycks import MEASURING
+from identilens.cli.reproduce_wen import COMMANDS
+from identilens.reproduce import (
+    wen2023,
+    wen2023_figure1,
+    wen2023_figure2,
+    wen2023_figure3,
+    wen2023_figure4,
+    wen2023_figure7,
+    wen2023_table1,
+)
+from identilens.reproduce.record import write_reproduction
+from identilens.reproduce.wen2023 import Run
+
+SETTINGS = {
+    "figure1": wen2023_figure1.SETTINGS,
+    "figure2": wen2023_figure2.SETTINGS,
+    "figure3": wen2023_figure3.settings("complete"),
+    "figure10": wen2023_figure3.settings("prefixes"),
+    "figure4": wen2023_figure4.SETTINGS,
+    "figure7": wen2023_figure7.SETTINGS,
+    "table1": wen2023_table1.SETTINGS,
+}
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Everything of a study but its size."""
+    train = wen2023.train_dyck
+
+    def shrunk(settings, seeds, **options):
+        smaller = [replace(one, training=replace(one.training, tokens=700)) for one in settings]
+        return train(smaller, seeds, **{**options, "measuring": MEASURING})
+
+    monkeypatch.setattr(wen2023, "train_dyck", shrunk)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_settings_are_the_papers(name):
+    assert f"wen2023-{name}" in COMMANDS
+    for setting in SETTINGS[name]:
+        config = setting.make()
+        assert config.hidden_size in (48, 50)
+        assert setting.training.length == 28
+        assert setting.training.tokens == 100_000
+        assert (setting.training.weight_decay == 0) == ("decay" not in setting.name)
+        assert setting.training.data == ("prefixes" if name in ("figure7", "figure10") else "complete")
+
+
+def test_the_cells_of_table_1():
+    found = [
+        (config.bracket_types, config.max_depth, config.num_hidden_layers)
+        for config in (setting.make() for setting in SETTINGS["table1"])
+    ]
+    assert sorted(found) == [(k, D, layers) for k in (2, 3) for D in (4, 8) for layers in (2, 3)]
+
+
+@pytest.mark.parametrize("make", [wen2023_figure3.figure3, wen2023_figure7.figure7], ids=["figure3", "figure7"])
+def test_a_small_run_leaves_its_page(make, small, tmp_path):
+    found = make(tmp_path, Run(2, epochs=1))
+    write_reproduction(found, tmp_path, ("svg",))
+    page = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert "| setting | seeds | argmax |" in page
+    assert "97 %" in page
+    assert "nan" not in page.lower()
+    runs = pl.read_csv(tmp_path / "runs.csv")
+    assert runs["seed"].n_unique() == 2
+    again = make(tmp_path, Run(2, epochs=1, resume=True))
+    assert again.findings == found.findings
