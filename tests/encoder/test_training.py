@@ -40,6 +40,7 @@ def test_it_learns_and_says_so(run):
     assert run.table["validation_accuracy"][run.metrics["best_epoch"] - 1] == best
     assert "test accuracy" in run.summary()
     assert not (run.folder / "checkpoints").exists()
+    assert {path.suffix for path in run.model_path.iterdir()} == {".json", ".safetensors"}
     assert json.loads((run.folder / "metrics.json").read_text())["parameters"] > 0
 
 

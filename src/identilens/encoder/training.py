@@ -181,7 +181,9 @@ def _run(
     table = _epochs(trainer.state.log_history)
     best = table.sort("validation_accuracy", "epoch", descending=[True, False]).row(0, named=True)
     tested = trainer.evaluate(EncodedExamples(parts.test, tokenizer), metric_key_prefix="test")  # type: ignore[arg-type]
-    trainer.save_model(str(folder / "model"))
+    if trainer.is_world_process_zero():
+        model.save_pretrained(folder / "model")
+        tokenizer.save_pretrained(folder / "model")
     return table, {
         "task": task.name,
         **asdict(settings),
