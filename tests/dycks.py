@@ -1,7 +1,7 @@
 """A small study of Dyck transformers that several tests look at."""
 
-from identilens.dyck.analysis import DyckSetting, Measuring
-from identilens.dyck.settings import DyckTraining
+from identilens.dyck.measuring import Measuring
+from identilens.dyck.settings import DyckSetting, DyckTraining
 
 MINIMAL = {"block": "minimal", "first_layer": "one-hot", "num_hidden_layers": 1, "hidden_size": 20}
 QUICK = DyckTraining(length=12, tokens=2400, epochs=3, learning_rate=1e-2)

@@ -29,7 +29,8 @@ ANALYSES = {
     "attention/logit_rank_analysis.py", "mixing/analysis.py",
     "encoder/training.py", "encoder/sweeps.py", "encoder/rank_lengths.py",
     "tokens/analysis.py", "tokens/extraction.py", "tokens/runner.py",
-    "dyck/analysis.py", "dyck/misleading.py", "dyck/construction_analysis.py", "dyck/pruning_analysis.py",
+    "dyck/analysis.py", "dyck/measuring.py", "dyck/misleading.py", "dyck/construction_analysis.py",
+    "dyck/pruning_analysis.py",
     "structure/analysis.py", "structure/closing.py", "structure/lengths.py", "structure/perturbation_study.py",
     "structure/reversal_study.py", "structure/runner.py", "structure/state.py",
 }  # fmt: skip

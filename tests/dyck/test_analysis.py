@@ -7,9 +7,11 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from dycks import MEASURING, MINIMAL, QUICK, SETTINGS
-from identilens.dyck.analysis import DyckSetting, Measuring, analyse_dyck, train_dyck
+from identilens.dyck.analysis import analyse_dyck, train_dyck
 from identilens.dyck.language import Dyck, with_start
+from identilens.dyck.measuring import Measuring
 from identilens.dyck.misleading import head_table
+from identilens.dyck.settings import DyckSetting
 from identilens.dyck.uniform import uniform_transformer
 from identilens.errors import InputError, OutputFolderError
 from identilens.results import DyckRuns

@@ -13,16 +13,8 @@ from identilens.dyck.embeddings import symbols
 from identilens.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.dyck.language import Dyck, with_start
 from identilens.dyck.misleading import dyck_lens
-from identilens.dyck.pruning import (
-    Sizes,
-    approximation_error,
-    is_pruning,
-    prune_to,
-    random_transformer,
-    run_layers,
-    small_target,
-    without_dead_units,
-)
+from identilens.dyck.plain import run_layers, small_target, without_dead_units
+from identilens.dyck.pruning import Sizes, approximation_error, is_pruning, prune_to, random_transformer
 from identilens.dyck.pruning_analysis import Pruning, prune_by_width
 from identilens.dyck.stacked import stack_parameters
 from identilens.dyck.subset_sum import closest_subsets

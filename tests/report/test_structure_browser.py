@@ -1,4 +1,5 @@
 import numpy as np
+import polars as pl
 import pytest
 import torch
 
@@ -117,6 +118,12 @@ def test_r_by_head_and_as_a_mean(page, structure_result):
     page.select_option("#subspace-head", "")
     means = [rows["dim_r"].mean() for _, rows in growth.group_by("texts", maintain_order=True)]
     assert drawn(page, "subspace-growth", "y") == pytest.approx(means)
+    one = (
+        structure_result.visibility_by_position()
+        .group_by("position", maintain_order=True)
+        .agg(pl.col("visibility").mean())
+    )
+    assert drawn(page, "subspace-positions", "y") == pytest.approx(one["visibility"].to_list(), abs=1e-3)
     assert "On average T has rank 8 of 12" in page.inner_text("#subspace-texts")
 
 

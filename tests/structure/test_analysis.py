@@ -86,6 +86,13 @@ def test_r_and_the_texts_inside_it(found):
     assert growth["texts"].to_list() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert growth["dim_r"].to_list() == [8] + [N] * 8
     assert row["texts_to_fill"] == 2
+    visible = found.visibility_by_position().filter(layer=0, head=2)
+    assert visible["position"].to_list() == list(range(N))
+    assert visible["visibility"].sum() == pytest.approx(np.mean(ranks), rel=1e-5)
+    pinv = [one.values.double() @ torch.linalg.pinv(one.values.double()) for one in ones]
+    assert visible["visibility"].to_list() == pytest.approx(
+        torch.stack([matrix.diagonal() for matrix in pinv]).mean(0).tolist(), abs=1e-5
+    )
     texts = found.texts.filter(pl.col("layer") == 0, pl.col("head") == 2)
     assert texts["rank"].to_list() == ranks
     assert texts["outside"].max() < 1e-9

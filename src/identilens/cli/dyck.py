@@ -16,10 +16,11 @@ from identilens.cli.common import (
     quiet_transformers,
     with_note,
 )
-from identilens.dyck.analysis import DyckSetting, Measuring, analyse_dyck, train_dyck
+from identilens.dyck.analysis import analyse_dyck, train_dyck
 from identilens.dyck.construction_analysis import Construction, check_constructions
+from identilens.dyck.measuring import Measuring
 from identilens.dyck.pruning_analysis import Pruning, prune_by_width
-from identilens.dyck.settings import DyckTraining
+from identilens.dyck.settings import DyckSetting, DyckTraining
 from identilens.errors import InputError
 from identilens.results.stored import print_table
 

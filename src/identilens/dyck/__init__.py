@@ -1,7 +1,5 @@
 """Bounded Dyck languages (Wen et al. 2023): models, training, constructions, pruning, what attention shows."""
 
-from identilens.dyck.analysis import DyckSetting as DyckSetting
-from identilens.dyck.analysis import Measuring as Measuring
 from identilens.dyck.analysis import train_dyck as train_dyck
 from identilens.dyck.balance import Balance as Balance
 from identilens.dyck.balance import SecondLayer as SecondLayer
@@ -14,10 +12,12 @@ from identilens.dyck.evaluation import generalisation as generalisation
 from identilens.dyck.evaluation import support_accuracy as support_accuracy
 from identilens.dyck.language import Dyck as Dyck
 from identilens.dyck.language import with_start as with_start
+from identilens.dyck.measuring import Measuring as Measuring
 from identilens.dyck.modeling import DyckForCausalLM as DyckForCausalLM
 from identilens.dyck.modeling import DyckModel as DyckModel
 from identilens.dyck.parsing import next_token_distribution as next_token_distribution
 from identilens.dyck.parsing import parse as parse
+from identilens.dyck.settings import DyckSetting as DyckSetting
 from identilens.dyck.settings import DyckTraining as DyckTraining
 from identilens.dyck.stack_likeness import stack_likeness as stack_likeness
 from identilens.dyck.sufficiency import balanced_scores as balanced_scores

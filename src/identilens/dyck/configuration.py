@@ -101,6 +101,12 @@ class DyckConfig(PreTrainedConfig):
             )
         if self.first_layer != "learned" and self.positions != "none":
             raise InputError("a minimal first layer knows no positions (Assumption 1); choose positions none")
+        if self.first_layer in MINIMAL and embedding_size(self.language, self.first_layer) > self.hidden_size:
+            raise InputError(
+                f"expected a hidden size of at least {embedding_size(self.language, self.first_layer)}, that of the "
+                f"{self.first_layer} embeddings of {self.bracket_types} types and depth {self.max_depth}, got "
+                f"{self.hidden_size}"
+            )
         if len(self.projection_widths or []) != self.num_hidden_layers:
             raise InputError(
                 f"expected hidden widths of the projection function for each of {self.num_hidden_layers} layers, got "

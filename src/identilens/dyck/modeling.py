@@ -12,7 +12,6 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.embeddings import MINIMAL, minimal_embedding, symbol_ids, symbols
 from identilens.dyck.layer import DyckLayer, FixedIdentity
-from identilens.errors import InputError
 
 IGNORED = -100
 
@@ -39,11 +38,6 @@ class DyckEmbeddings(nn.Module):
         if config.first_layer not in MINIMAL:
             return torch.zeros(symbols(config.language), config.hidden_size)
         table = minimal_embedding(config.language, config.first_layer)
-        if table.shape[1] > config.hidden_size:
-            raise InputError(
-                f"expected a hidden size of at least {table.shape[1]}, that of the {config.first_layer} embeddings of "
-                f"{config.bracket_types} types and depth {config.max_depth}, got {config.hidden_size}"
-            )
         return nn.functional.pad(table, (0, config.hidden_size - table.shape[1]))
 
     def forward(

@@ -7,15 +7,8 @@ from typing import Any
 
 import polars as pl
 
-from identilens.dyck.pruning import (
-    PlainLayer,
-    Sizes,
-    approximation_error,
-    is_pruning,
-    prune_to,
-    random_transformer,
-    small_target,
-)
+from identilens.dyck.plain import PlainLayer, small_target
+from identilens.dyck.pruning import Sizes, approximation_error, is_pruning, prune_to, random_transformer
 from identilens.errors import InputError
 from identilens.results.parts import run_parts, whole
 from identilens.results.provenance import provenance

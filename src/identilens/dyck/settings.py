@@ -1,12 +1,13 @@
 """How Dyck transformers are trained: the options, checked before anything runs."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.language import Dyck, with_start
 from identilens.errors import InputError
 
@@ -77,3 +78,22 @@ class DyckTraining:
         if self.data == "complete":
             return with_start(language.sample_complete(count, self.length, generator))
         return with_start(language.sample_prefixes(count, self.length, generator))
+
+
+@dataclass(frozen=True)
+class DyckSetting:
+    """One kind of model, trained in one way.
+
+    Attributes:
+        name: What it is called in tables and figures.
+        config: Options of `DyckConfig`.
+        training: Data, schedule and loss.
+    """
+
+    name: str
+    config: dict[str, Any] = field(default_factory=dict)
+    training: DyckTraining = field(default_factory=DyckTraining)
+
+    def make(self) -> DyckConfig:
+        """Return the configuration."""
+        return DyckConfig(**self.config)

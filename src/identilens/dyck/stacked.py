@@ -109,8 +109,7 @@ def stacked_logits(
     if inputs.bare:
         hidden = _first_layer(config, parameters, inputs, wanted if last == 0 else None)
     else:
-        entering = inputs.gather(inputs.table, None)
-        hidden = _layer(config, parameters, 0, entering, shape, wanted if last == 0 else None)
+        hidden = _layer(config, parameters, 0, inputs, shape, wanted if last == 0 else None)
     for number in range(1, last + 1):
         hidden = _layer(config, parameters, number, hidden, shape, wanted if number == last else None)
     head, norm = parameters["lm_head.weight"], f"dyck.layers.{last}.norm_2"
@@ -140,7 +139,9 @@ def _first_layer(config: DyckConfig, parameters: Parameters, inputs: Inputs, wan
         part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in _projected(config, parameters, 0, inputs.table)
     )
     logits = (queries @ keys.mT * _scaling(config)).transpose(1, 2).flatten(2)
-    counts = functional.one_hot(inputs.index, kinds).to(logits.dtype).cumsum(2).flatten(1, 2)
+    counts = (
+        (inputs.index[..., None] == torch.arange(kinds, device=logits.device)).to(logits.dtype).cumsum(2).flatten(1, 2)
+    )
     counts = counts if wanted is None else wanted.take(counts)
     seen = inputs.gather(logits, wanted).unflatten(-1, (heads, kinds)) + counts.log()[:, :, None]
     # Each head's values are projected as a table too: heads and kinds are one axis to sum over.
@@ -156,43 +157,74 @@ def _first_layer(config: DyckConfig, parameters: Parameters, inputs: Inputs, wan
 
 
 def _layer(
-    config: DyckConfig, parameters: Parameters, number: int, hidden: Tensor, shape: Sequence[int], wanted: Places | None
+    config: DyckConfig,
+    parameters: Parameters,
+    number: int,
+    hidden: Tensor | Inputs,
+    shape: Sequence[int],
+    wanted: Places | None,
 ) -> Tensor:
     """Return the states behind a layer, at all places or the wanted ones."""
     if config.num_attention_heads == 1:
         mixed = _one_head(config, parameters, number, hidden, shape, wanted)
     else:
-        mixed = _many_heads(config, parameters, number, hidden, shape)
+        whole = hidden.gather(hidden.table, None) if isinstance(hidden, Inputs) else hidden
+        mixed = _many_heads(config, parameters, number, whole, shape)
         mixed = mixed if wanted is None else wanted.take(mixed)
-    residual = hidden if wanted is None else wanted.take(hidden)
+    if isinstance(hidden, Inputs):
+        residual = hidden.gather(hidden.table, wanted)
+    else:
+        residual = hidden if wanted is None else wanted.take(hidden)
     return _behind_attention(config, parameters, number, mixed, residual)
 
 
 def _one_head(
-    config: DyckConfig, parameters: Parameters, number: int, hidden: Tensor, shape: Sequence[int], wanted: Places | None
+    config: DyckConfig,
+    parameters: Parameters,
+    number: int,
+    hidden: Tensor | Inputs,
+    shape: Sequence[int],
+    wanted: Places | None,
 ) -> Float[Tensor, "member row d"]:
     """Return a head's projected output: logits x_qᵀ W_Qᵀ W_K x_k, output W_O W_V (Σ a_k x_k).
 
-    The keys' bias adds the same to all logits of a query, and is left out.
+    The keys' bias adds the same to all logits of a query, and is left out. From a table of inputs, queries and values
+    are projected once for each of its vectors.
     """
-    members, (batch, n) = len(hidden), shape
     (query, bias), (key, _), (value, shift) = (_weights(config, parameters, number, part) for part in "qkv")
-    x = _normal(hidden) if _normed(parameters, number) else hidden
-    asking = x if wanted is None else wanted.take(x)
     start = None if bias is None else torch.bmm(bias[:, None], key)[:, 0]
-    asking = _linear(asking, torch.bmm(key.mT, query), start).view(members * batch, -1, x.shape[-1])
-    x = x.view(members * batch, n, -1)
-    logits = torch.bmm(asking, x.mT) * _scaling(config)
-    places = torch.arange(n, device=x.device)
-    own = places[:, None] if wanted is None else wanted.own.reshape(members * batch, -1, 1)
-    weights = torch.softmax(logits.masked_fill(places > own, -torch.inf), -1)
-    mixed = torch.bmm(weights, x).view(members, -1, x.shape[-1])
+    meeting = torch.bmm(key.mT, query)
     projection, added = _output_projection(config, parameters, number)
     if projection is not None:
         value = torch.bmm(projection, value)
         shift = None if shift is None else torch.bmm(projection, shift[..., None])[..., 0]
     total = shift if added is None else added if shift is None else shift + added
-    return _linear(mixed, value, total)
+    source = hidden.table if isinstance(hidden, Inputs) else hidden
+    x = _normal(source) if _normed(parameters, number) else source
+    if isinstance(hidden, Inputs):
+        asking = hidden.gather(_linear(x, meeting, start), wanted)
+        carried = hidden.gather(_linear(x, value, None), None)
+        mixed = _mixed(config, asking, hidden.gather(x, None), carried, shape, wanted)
+        return mixed if total is None else mixed + total[:, None]
+    asking = _linear(x if wanted is None else wanted.take(x), meeting, start)
+    return _linear(_mixed(config, asking, x, x, shape, wanted), value, total)
+
+
+def _mixed(
+    config: DyckConfig,
+    asking: Float[Tensor, "member row d"],
+    keys: Float[Tensor, "member place d"],
+    values: Float[Tensor, "member place d_v"],
+    shape: Sequence[int],
+    wanted: Places | None,
+) -> Float[Tensor, "member row d_v"]:
+    """Return each asking place's causal softmax over the places before it, applied to values."""
+    members, (batch, n) = len(keys), shape
+    logits = torch.bmm(asking.view(members * batch, -1, asking.shape[-1]), keys.view(members * batch, n, -1).mT)
+    places = torch.arange(n, device=keys.device)
+    own = places[:, None] if wanted is None else wanted.own.reshape(members * batch, -1, 1)
+    weights = torch.softmax((logits * _scaling(config)).masked_fill(places > own, -torch.inf), -1)
+    return torch.bmm(weights, values.view(members * batch, n, -1)).view(members, -1, values.shape[-1])
 
 
 def _many_heads(

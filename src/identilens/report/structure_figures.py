@@ -86,8 +86,8 @@ def _maps_sheet(result: Structure, heads: pl.DataFrame, kind: str, name: str) ->
 
 
 def _subspace_sheet(result: Structure) -> Figure:
-    figure = new_sheet(6.6, 2.7)
-    left, right = figure.subplots(1, 2)
+    figure = new_sheet(9.4, 2.7)
+    left, right, last = figure.subplots(1, 3)
     n = int(result.table["length"][0])
     means = result.growth.group_by("texts").agg(pl.col(list(_GROWTH)).mean()).sort("texts")
     for place, (column, label) in enumerate(_GROWTH.items()):
@@ -97,21 +97,26 @@ def _subspace_sheet(result: Structure) -> Figure:
     )
     _plain_ticks(left, means["texts"].to_list())
     left.legend()
+    spectrum = result.spectrum.with_columns(direction=pl.col("index") + 1)
     for place, (column, label) in enumerate({"visibility": "share of texts", "energy": "share of energy"}.items()):
-        spread = result.spectrum.group_by("index").agg(
-            pl.col(column).mean().alias("mean"),
-            pl.col(column).quantile(0.1).alias("low"),
-            pl.col(column).quantile(0.9).alias("high"),
-        ).sort("index")  # fmt: skip
-        index = spread["index"].to_numpy() + 1
-        right.plot(index, spread["mean"].to_numpy(), color=SERIES[place], label=label)
-        right.fill_between(
-            index, spread["low"].to_numpy(), spread["high"].to_numpy(), color=SERIES[place], alpha=0.2, linewidth=0
-        )
+        _band(right, spectrum, "direction", column, label, place)
+    _band(last, result.visibility_by_position(), "position", "visibility", None, 0)
+    last.set(title="Visibility of each position", xlabel="Position", ylabel="Share of a weight there", ylim=(0, 1.03))
     right.axhline(float(result.table["mean_rank"].mean()) / n, color=SERIES[5], linestyle=":", linewidth=1)  # pyright: ignore[reportArgumentType] a float column
     right.set(title="Spectrum (bands: 80 % of heads)", xlabel="Direction", ylabel="Eigenvalue", ylim=(0, 1.03))
     right.legend()
     return figure
+
+
+def _band(axes: Axes, rows: pl.DataFrame, by: str, column: str, label: str | None, place: int) -> None:
+    """Draw the mean over heads, with a band that holds 80 % of them."""
+    value = pl.col(column)
+    spread = rows.group_by(by).agg(
+        value.mean().alias("mean"), value.quantile(0.1).alias("low"), value.quantile(0.9).alias("high")
+    ).sort(by)  # fmt: skip
+    at, low, high = (spread[name].to_numpy() for name in (by, "low", "high"))
+    axes.plot(at, spread["mean"].to_numpy(), color=SERIES[place], label=label)
+    axes.fill_between(at, low, high, color=SERIES[place], alpha=0.2, linewidth=0)
 
 
 def _patterns_sheet(result: Structure) -> Figure:

@@ -55,6 +55,7 @@ def write_structure_report(result: Structure, path: str | Path, *, budget: int =
             "heads": _columns(heads),
             "growth": _columns(result.growth),
             "spectrum": _columns(result.spectrum),
+            "positions": _columns(result.visibility_by_position()),
             "patterns": _columns(result.patterns),
             "texts": _columns(_texts_by_head(result)),
             "pairs": _columns(_pairs_by_head(result)),

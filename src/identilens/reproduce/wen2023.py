@@ -8,9 +8,10 @@ from typing import Any
 import polars as pl
 from matplotlib.figure import Figure
 
-from identilens.dyck.analysis import DyckSetting, Measuring, Watch, train_dyck
+from identilens.dyck.analysis import Watch, train_dyck
 from identilens.dyck.embeddings import Minimal
-from identilens.dyck.settings import Data, DyckTraining
+from identilens.dyck.measuring import Measuring
+from identilens.dyck.settings import Data, DyckSetting, DyckTraining
 from identilens.report.dyck_figures import dyck_sheets
 from identilens.reproduce.record import Reproduction, markdown_table
 from identilens.results.dyck import DyckRuns

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from identilens.dyck.analysis import DyckSetting
+from identilens.dyck.settings import DyckSetting
 from identilens.reproduce.record import Reproduction
 from identilens.reproduce.wen2023 import LOST, Run, deep, gpt, misleading, reproduction, run_settings, variations
 

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import polars as pl
 
-from identilens.dyck.analysis import DyckSetting
-from identilens.dyck.settings import Data
+from identilens.dyck.settings import Data, DyckSetting
 from identilens.reproduce.record import Reproduction, markdown_table
 from identilens.reproduce.wen2023 import CONTRAST, LOST, Run, behind, reproduction, run_settings, shallow
 from identilens.results.dyck import DyckRuns

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 
-from identilens.dyck.analysis import DyckSetting
+from identilens.dyck.settings import DyckSetting
 from identilens.reproduce.record import Reproduction, markdown_table
 from identilens.reproduce.wen2023 import Run, deep, gpt, misleading, reproduction, run_settings
 

@@ -152,6 +152,28 @@ class Structure:
             )
         return self.matrices[key][head]
 
+    def visibility_by_position(self) -> pl.DataFrame:
+        """Return how much of a weight at each position the output can tell: the mean (U Uᵀ)_jj over texts, in [0, 1].
+
+        Columns: kind, layer, head, position, visibility. 0 where T is zero in every text, mean rank over n on average.
+        """
+        frames = []
+        for kind, layer in self.sites:
+            found = self.matrices[f"{kind}.layer{layer}.visibility"].diagonal(dim1=-2, dim2=-1).double().numpy()
+            heads, n = found.shape
+            frames.append(
+                pl.DataFrame(
+                    {
+                        "kind": [kind] * (heads * n),
+                        "layer": [layer] * (heads * n),
+                        "head": [head for head in range(heads) for _ in range(n)],
+                        "position": list(range(n)) * heads,
+                        "visibility": found.ravel(),
+                    }
+                )
+            )
+        return pl.concat(frames)
+
     def correlations(self) -> pl.DataFrame:
         """Return how well each norm follows the change of the final hidden state; see `norm_correlations`."""
         return norm_correlations(self.perturbations)

@@ -11,7 +11,7 @@
       type: "bar", x, y: rows[column], marker: { color: rows.layer.map((layer) => colors.series[layer % 2]) },
       text: x.map((index) => `${rows.kind[index]} layer ${rows.layer[index]}, head ${rows.head[index]}: ${say(index)}`), textposition: "none", hovertemplate: "%{text}<extra></extra>",
     }, ...more.map((name) => ({ type: "scatter", mode: "lines", x, y: rows[name], line: { color: colors.ink, width: 1.5, dash: "dot" }, hoverinfo: "skip" }))], {
-      height: 330, bargap: 0.15, xaxis: Page.axis("Head", { tickvals: starts, ticktext: starts.map((index) => `layer ${rows.layer[index]}`), showgrid: false }),
+      height: 330, bargap: 0.15, xaxis: Page.axis("Heads, by layer", { tickvals: starts, ticktext: starts.map((index) => `${rows.layer[index]}`), tickangle: 0, showgrid: false }),
       yaxis: Page.axis("Share", { tickformat: ".0%", rangemode: "tozero" }),
     });
   }

@@ -1,7 +1,7 @@
 "use strict";
 // Dimension and spectrum of R, for one head or the mean over all; scores of patterns by head.
 (() => {
-  const { heads, growth, spectrum, texts, patterns, length: n } = Page.data;
+  const { heads, growth, spectrum, positions, texts, patterns, length: n } = Page.data;
   const select = document.getElementById("subspace-head");
   const labels = heads.head.map((head, index) => [`${heads.kind[index]}.${heads.layer[index]}.${head}`, `${heads.kind[index]} layer ${heads.layer[index]}, head ${head}`]);
   Page.offer(select, [["", `mean over all ${Page.plural(heads.head.length, "head")}`], ...labels]);
@@ -31,6 +31,9 @@
     const own = Lines.select(spectrum, here(spectrum));
     Lines.draw(document.getElementById("subspace-spectrum"), lines(own, "index", [["visibility", "visible in this share of texts"], ["energy", "share of the values’ energy"]],
       (value) => `direction ${value + 1}`), Page.axis("Direction"), Page.axis("Eigenvalue", { range: [0, 1.03] }), { markers: false });
+    const places = Lines.select(positions, here(positions));
+    Lines.draw(document.getElementById("subspace-positions"), lines(places, "position", [["visibility", "visible"]], (value) => `position ${value}`),
+      Page.axis("Position"), Page.axis("Share", { tickformat: ".0%", range: [0, 1.03] }), { markers: n <= 128, height: 300 });
     const of = Lines.select(texts, here(texts)), percent = (column) => Lines.percent(mean(of[column]));
     document.getElementById("subspace-texts").textContent = `On average T has rank ${Page.number(mean(of.rank))} of ${n}. ${percent("ignored")} of a text's attention (squared) lies in `
       + `directions of R that this text's values send to zero. ${percent("outside")} of its ker(T′)⊥ lies outside R, and ${percent("outside_half")} outside the directions that half of the texts can tell.`;
@@ -52,7 +55,7 @@
       hovertemplate: "%{text}<extra></extra>",
     }], {
       height: 290, margin: { l: 96, r: 16, t: 12, b: 48 },
-      xaxis: Page.axis("Head", { tickvals: starts, ticktext: starts.map((head) => `layer ${rows.layer[head * names.length]}`), showgrid: false }),
+      xaxis: Page.axis("Heads, by layer", { tickvals: starts, ticktext: starts.map((head) => `${rows.layer[head * names.length]}`), tickangle: 0, showgrid: false }),
       yaxis: Page.axis("", { autorange: "reversed", showgrid: false }),
     });
   });
