@@ -16,7 +16,9 @@ class EncodedExamples(Dataset):
     """Examples as token ids, cut to the tokenizer's length; for pairs, each sentence by itself."""
 
     def __init__(self, examples: Examples, tokenizer: PreTrainedTokenizerFast) -> None:
-        sides = list(zip(*examples.texts, strict=True)) if isinstance(examples.texts[0], tuple) else [examples.texts]
+        sides: list[Any] = [examples.texts]
+        if isinstance(examples.texts[0], tuple):
+            sides = list(zip(*examples.texts, strict=True))
         names = ("input_ids", "pair_input_ids")
         encoded = {
             name: tokenizer(list(side), truncation=True).input_ids for name, side in zip(names, sides, strict=False)

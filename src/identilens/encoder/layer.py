@@ -56,7 +56,7 @@ class IdentifiableAttention(nn.Module):
     ) -> tuple[Float[Tensor, "batch n d_model"], Tensor | None]:
         """Return the output of the first ``queries`` positions (all when None) and, on eager attention, the weights."""
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation, eager_attention_forward
+            self.config._attn_implementation or "eager", eager_attention_forward
         )
 
         def split(mapped: Tensor) -> Tensor:

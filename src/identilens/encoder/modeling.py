@@ -26,7 +26,7 @@ class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
     _supports_flash_attn = True
     _supports_flex_attn = True
     _supports_attention_backend = True
-    _no_split_modules = ("IdentifiableEncoderLayer",)
+    _no_split_modules = ["IdentifiableEncoderLayer"]  # noqa: RUF012
     _can_record_outputs = {"hidden_states": IdentifiableEncoderLayer, "attentions": IdentifiableAttention}  # noqa: RUF012
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -112,7 +112,7 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
     def __init__(self, config: IdentifiableEncoderConfig) -> None:
         super().__init__(config)
         self.encoder = IdentifiableEncoderModel(config)
-        self.classifier = nn.Linear(config.hidden_size * (2 if config.sentence_pairs else 1), config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size * (2 if config.sentence_pairs else 1), config.num_labels or 1)
         self.post_init()
 
     @can_return_tuple

@@ -78,7 +78,8 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
     if missing:
         raise InputError(f"{source} has no column {', '.join(missing)}; there are {', '.join(loaded.column_names)}.")
     texts, labels = [], []
-    for number, row in enumerate(loaded):
+    for number in range(len(loaded)):
+        row: dict[str, Any] = loaded[number]
         where = f"{source}, {part} row {number}"
         label = row[task.hub_label]
         if label == -1:
