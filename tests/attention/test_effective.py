@@ -215,6 +215,14 @@ def test_simplex_nullity_when_ones_are_in_the_column_space():
     assert int(report.nullity) == int(report.simplex_nullity) == 15
 
 
+def test_ones_take_away_at_most_one_dimension_where_singular_values_reach_the_tolerance():
+    generator = torch.Generator().manual_seed(0)
+    values, projection = (torch.randn(128, 128, generator=generator, dtype=torch.float64) for _ in range(2))
+    report = numerical_rank(values, projection @ torch.diag(torch.logspace(0, -5, 128, dtype=torch.float64)))
+    assert int(report.nullity) == 25
+    assert int(report.simplex_nullity) == 24
+
+
 def test_rank_does_not_depend_on_units():
     values = torch.randn(20, 5, dtype=torch.float64)
     for scale in (1e-9, 1.0, 1e9):

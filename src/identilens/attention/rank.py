@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.attention.arguments import check_finite, check_projection
-from identilens.linalg import certified_rank, compact_values, relative_tolerance
+from identilens.linalg import certified_rank, compact_values, relative_tolerance, with_ones
 
 _VALUES_AT_ONCE = 2**20
 
@@ -37,8 +37,8 @@ def numerical_rank(
     """Return rank, nullity and simplex nullity of T = values @ output_projection.
 
     The product is never formed: T has the singular values of ``compact_values`` (n x d_v), computed in
-    float64. In the simplex nullity the column of ones is scaled to the size of T, so that the answer
-    does not depend on the units of the values. Cost O(n d_v²) a head.
+    float64. In the simplex nullity the column of ones is scaled to T's singular values, so that the answer does
+    not depend on the units of the values. Cost O(n d_v²) a head.
 
     Args:
         values: V, value bias included; or T itself without a projection.
@@ -63,24 +63,15 @@ def simplex_nullity(
 ) -> Int[Tensor, "*batch"]:
     """Return n - rank([T, 1]), the dimension of LN([T, 1]) (Brunner 3.3): rank(T) or one more is taken away.
 
-    The column of ones is made as long as the root mean square of T's singular values, so that it neither vanishes
-    beside T nor makes T's small singular values look like zero.
-
     Args:
         compact: Of each head, as from `compact_values`.
         rank: rank(T).
         d_model: Columns of T.
     """
-    n, r = compact.shape[-2:]
-    scale = torch.linalg.vector_norm(compact, dim=(-2, -1)) / (n * min(n, r)) ** 0.5
-    scale = torch.where(scale > 0, scale, 1.0)
+    n = compact.shape[-2]
     tolerance = relative_tolerance(n, d_model + 1)
     # A few heads at a time in long texts, so that no second copy of all values is held.
     step = max(1, _VALUES_AT_ONCE // compact.shape[-2:].numel())
     heads = compact.reshape(-1, *compact.shape[-2:]).split(step)
-    ones = scale.reshape(-1, 1, 1).split(step)
-    ranks = [
-        certified_rank(torch.cat([some, one.expand(-1, n, 1)], -1), tolerance)
-        for some, one in zip(heads, ones, strict=True)
-    ]
-    return n - torch.cat(ranks).reshape(scale.shape).clamp(rank, rank + 1)
+    ranks = torch.cat([certified_rank(with_ones(some), tolerance) for some in heads])
+    return n - ranks.reshape(rank.shape).clamp(rank, rank + 1)

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.attention.arguments import check_finite, check_projection, check_width
-from identilens.linalg import Factor, compact_values, factorise, relative_tolerance
+from identilens.linalg import Factor, compact_values, factorise, relative_tolerance, with_ones
 
 ROUNDING = 1e-9
 """An entry below minus this counts as negative; what lies between is rounding in float64."""
@@ -76,13 +75,8 @@ def efficient_attention(
 def simplex_factor(compact: Float[Tensor, "*batch key r"], d_model: int) -> Factor:
     """Return an orthonormal basis of the columns of [T, 1], and their rank, from compact values.
 
-    The column of ones is scaled to the size of T, so that the answer does not depend on the units of the values.
-
     Args:
         compact: F, see `compact_values`.
         d_model: Columns of T.
     """
-    n = compact.shape[-2]
-    scale = torch.linalg.vector_norm(compact, dim=(-2, -1), keepdim=True) / n**0.5
-    ones = torch.where(scale > 0, scale, 1.0).expand(*compact.shape[:-1], 1)
-    return factorise(torch.cat([compact, ones], -1), relative_tolerance(n, d_model + 1))
+    return factorise(with_ones(compact), relative_tolerance(compact.shape[-2], d_model + 1))
