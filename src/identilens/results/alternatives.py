@@ -10,9 +10,8 @@ import polars as pl
 from rich.console import Console
 from torch import Tensor
 
-from identilens.results.files import write_json, write_table
-from identilens.results.matrices import StoredMatrices, of_text, write_matrices
-from identilens.results.stored import finished_record, print_table, target_folder
+from identilens.results.matrices import StoredMatrices, write_all_matrices
+from identilens.results.stored import load_run, print_table, save_run
 
 ALTERNATIVE_COLUMNS: dict[str, Any] = {
     "text": pl.Int64,
@@ -91,12 +90,8 @@ class Alternatives:
         Raises:
             OutputFolderError: If the folder holds another run, or cannot be written.
         """
-        path = target_folder(folder, self.provenance)
-        write_table(path / "table.parquet", self.table)
-        write_table(path / "changes.parquet", self.changes)
-        for text, tokens in self.tokens.items():
-            write_matrices(path, text, of_text(self.matrices, text), tokens)
-        write_json(path / "provenance.json", {**self.provenance, "finished": True})
+        tables = {"table": self.table, "changes": self.changes}
+        save_run(folder, self.provenance, tables, lambda path: write_all_matrices(path, self.matrices, self.tokens))
 
     @classmethod
     def load(cls, folder: str | Path) -> "Alternatives":
@@ -105,10 +100,9 @@ class Alternatives:
         Raises:
             OutputFolderError: If the folder holds no finished run of this kind.
         """
-        path, record = Path(folder), finished_record(folder, "alternatives")
-        store = StoredMatrices(path / "matrices")
-        tables = [pl.read_parquet(path / f"{name}.parquet") for name in ("table", "changes")]
-        return cls(tables[0], tables[1], record, store, store.tokens)
+        tables, record = load_run(folder, "alternatives", ("table", "changes"))
+        store = StoredMatrices(Path(folder) / "matrices")
+        return cls(tables["table"], tables["changes"], record, store, store.tokens)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one self-contained HTML file and return its path."""

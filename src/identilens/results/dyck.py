@@ -9,8 +9,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from identilens.results.files import write_json, write_table
-from identilens.results.stored import finished_record, print_table, target_folder
+from identilens.results.stored import load_run, print_table, save_run
 
 ANALYSIS = "dyck"
 
@@ -163,10 +162,7 @@ class DyckRuns:
         Raises:
             OutputFolderError: If the folder holds another run, or cannot be written.
         """
-        path = target_folder(folder, self.provenance)
-        for name in TABLES:
-            write_table(path / f"{name}.parquet", getattr(self, name))
-        write_json(path / "provenance.json", {**self.provenance, "finished": True})
+        save_run(folder, self.provenance, {name: getattr(self, name) for name in TABLES})
 
     @classmethod
     def load(cls, folder: str | Path) -> "DyckRuns":
@@ -175,8 +171,7 @@ class DyckRuns:
         Raises:
             OutputFolderError: If the folder holds no finished run of this kind.
         """
-        record = finished_record(folder, ANALYSIS)
-        return cls.of({name: pl.read_parquet(Path(folder) / f"{name}.parquet") for name in TABLES}, record)
+        return cls.of(*load_run(folder, ANALYSIS, TABLES))
 
     @classmethod
     def of(cls, tables: Mapping[str, pl.DataFrame], record: dict[str, Any]) -> "DyckRuns":

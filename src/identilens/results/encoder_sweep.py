@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from identilens.results.files import write_json, write_table
-from identilens.results.stored import finished_record, print_table, target_folder
+from identilens.results.stored import load_run, print_table, save_run
 
 ANALYSIS = "encoder sweep"
 
@@ -109,9 +108,7 @@ class EncoderSweep:
         Raises:
             OutputFolderError: If the folder holds another run, or cannot be written.
         """
-        path = target_folder(folder, self.provenance)
-        write_table(path / "table.parquet", self.table)
-        write_json(path / "provenance.json", {**self.provenance, "finished": True})
+        save_run(folder, self.provenance, {"table": self.table})
 
     @classmethod
     def load(cls, folder: str | Path) -> "EncoderSweep":
@@ -120,8 +117,8 @@ class EncoderSweep:
         Raises:
             OutputFolderError: If the folder holds no finished sweep.
         """
-        record = finished_record(folder, ANALYSIS)
-        return cls(pl.read_parquet(Path(folder) / "table.parquet").cast(pl.Schema(RUN_COLUMNS)), record)
+        tables, record = load_run(folder, ANALYSIS)
+        return cls(tables["table"].cast(pl.Schema(RUN_COLUMNS)), record)
 
     def _sentences(self) -> Iterator[str]:
         for (task,), rows in self.cells().group_by("task", maintain_order=True):

@@ -8,8 +8,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from identilens.results.files import write_json, write_table
-from identilens.results.stored import finished_record, print_table, target_folder
+from identilens.results.stored import load_run, print_table, save_run
 
 LOGIT_RANK_COLUMNS: dict[str, Any] = {
     "text": pl.Int64,
@@ -68,9 +67,7 @@ class LogitRanks:
         Raises:
             OutputFolderError: If the folder holds another run, or cannot be written.
         """
-        path = target_folder(folder, self.provenance)
-        write_table(path / "table.parquet", self.table)
-        write_json(path / "provenance.json", {**self.provenance, "finished": True})
+        save_run(folder, self.provenance, {"table": self.table})
 
     @classmethod
     def load(cls, folder: str | Path) -> "LogitRanks":
@@ -79,8 +76,8 @@ class LogitRanks:
         Raises:
             OutputFolderError: If the folder holds no finished run of this kind.
         """
-        record = finished_record(folder, "logit ranks")
-        return cls(pl.read_parquet(Path(folder) / "table.parquet"), record)
+        tables, record = load_run(folder, "logit ranks")
+        return cls(tables["table"], record)
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(self.summary())}</p>{self.table._repr_html_()}"

@@ -21,6 +21,14 @@ def write_matrices(folder: Path, text: int, matrices: Mapping[str, Tensor], toke
     write_tensors(folder / "matrices" / f"text{text}.safetensors", matrices)
 
 
+def write_all_matrices(
+    folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping[int, dict[str, list[str]]]
+) -> None:
+    """Write the matrices of every text with its tokens beside them."""
+    for text, own in tokens.items():
+        write_matrices(folder, text, of_text(matrices, text), own)
+
+
 class StoredMatrices(Mapping[str, Tensor]):
     """Matrices on disk, read one by one when asked for.
 

@@ -10,8 +10,7 @@ from jaxtyping import Float
 from rich.console import Console
 
 from identilens.errors import InputError
-from identilens.results.files import write_json, write_table
-from identilens.results.stored import finished_record, print_table, target_folder
+from identilens.results.stored import load_run, print_table, save_run
 
 KIND = pl.Enum(["encoder", "decoder", "cross"])
 
@@ -165,12 +164,8 @@ class Mixing:
         Raises:
             OutputFolderError: If the folder holds something else, or cannot be written.
         """
-        path = target_folder(folder, self.provenance)
-        write_table(path / "table.parquet", self.table)
-        write_table(path / "tokens.parquet", self.tokens)
-        if self.tags is not None:
-            write_table(path / "tags.parquet", self.tags)
-        write_json(path / "provenance.json", {**self.provenance, "finished": True})
+        tags = {} if self.tags is None else {"tags": self.tags}
+        save_run(folder, self.provenance, {"table": self.table, "tokens": self.tokens, **tags})
 
     @classmethod
     def load(cls, folder: str | Path) -> "Mixing":
@@ -179,11 +174,11 @@ class Mixing:
         Raises:
             OutputFolderError: If the folder holds no finished mixing analysis.
         """
-        path, record = Path(folder), finished_record(folder, "mixing")
-        tags = path / "tags.parquet"
+        tables, record = load_run(folder, "mixing", ("table", "tokens"))
+        tags = Path(folder) / "tags.parquet"
         return cls(
-            pl.read_parquet(path / "table.parquet").cast(pl.Schema(MIXING_COLUMNS)),
-            pl.read_parquet(path / "tokens.parquet").cast(pl.Schema(TOKEN_COLUMNS)),
+            tables["table"].cast(pl.Schema(MIXING_COLUMNS)),
+            tables["tokens"].cast(pl.Schema(TOKEN_COLUMNS)),
             record,
             pl.read_parquet(tags) if tags.is_file() else None,
         )

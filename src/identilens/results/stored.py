@@ -1,5 +1,6 @@
-"""What every result does alike: take a folder to save into, open a finished one, print a table."""
+"""What every result does alike: save its tables into a folder, read them back, print a table."""
 
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,22 +9,45 @@ from rich.console import Console
 from rich.table import Table
 
 from identilens.errors import OutputFolderError
+from identilens.results.files import write_json, write_table
 from identilens.results.run_folder import read_record
 
 
-def target_folder(folder: str | Path, record: dict[str, Any]) -> Path:
-    """Return the folder that a result is to be saved in.
+def save_run(
+    folder: str | Path,
+    record: dict[str, Any],
+    tables: Mapping[str, pl.DataFrame],
+    more: Callable[[Path], None] | None = None,
+) -> None:
+    """Write a result as a folder that `load_run` reads; the provenance comes last, so that half a run is no result.
+
+    Args:
+        folder: New, or of the same run.
+        record: The provenance.
+        tables: By file name.
+        more: Writes what is no table.
 
     Raises:
-        OutputFolderError: If the folder holds another run, or files that are no run.
+        OutputFolderError: If the folder holds another run, or files that are no run, or cannot be written.
     """
-    path = Path(folder)
-    held = read_record(path) if path.is_dir() else None
-    if held is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise OutputFolderError(f"{path} exists and holds no {record['analysis']} result. Choose another folder.")
-    if held is not None and held["fingerprint"] != record["fingerprint"]:
-        raise OutputFolderError(f"{path} holds another run. Choose another folder.")
-    return path
+    path = _target(folder, record)
+    for name, table in tables.items():
+        write_table(path / f"{name}.parquet", table)
+    if more is not None:
+        more(path)
+    write_json(path / "provenance.json", {**record, "finished": True})
+
+
+def load_run(
+    folder: str | Path, analysis: str, names: Iterable[str] = ("table",)
+) -> tuple[dict[str, pl.DataFrame], dict[str, Any]]:
+    """Return the tables, by name, and the provenance of the finished run that a folder holds.
+
+    Raises:
+        OutputFolderError: If the folder holds no such run, or an interrupted one.
+    """
+    record = finished_record(folder, analysis)
+    return {name: pl.read_parquet(Path(folder) / f"{name}.parquet") for name in names}, record
 
 
 def finished_record(folder: str | Path, analysis: str) -> dict[str, Any]:
@@ -48,3 +72,13 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     for row in frame.iter_rows():
         view.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row))
     Console().print(view)
+
+
+def _target(folder: str | Path, record: dict[str, Any]) -> Path:
+    path = Path(folder)
+    held = read_record(path) if path.is_dir() else None
+    if held is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise OutputFolderError(f"{path} exists and holds no {record['analysis']} result. Choose another folder.")
+    if held is not None and held["fingerprint"] != record["fingerprint"]:
+        raise OutputFolderError(f"{path} holds another run. Choose another folder.")
+    return path

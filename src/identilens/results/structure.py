@@ -13,9 +13,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.results.files import write_json, write_table, write_tensors
+from identilens.results.files import write_tensors
 from identilens.results.norm_study import by_perturbation, norm_correlations
-from identilens.results.stored import finished_record, print_table, target_folder
+from identilens.results.stored import load_run, print_table, save_run
 
 ANALYSIS = "structure"
 HEAD: dict[str, Any] = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
@@ -203,11 +203,8 @@ class Structure:
         Raises:
             OutputFolderError: If the folder holds another run, or cannot be written.
         """
-        path = target_folder(folder, self.provenance)
-        for name in TABLES:
-            write_table(path / f"{name}.parquet", getattr(self, name))
-        write_tensors(matrix_file(path), self.matrices)
-        write_json(path / "provenance.json", {**self.provenance, "finished": True})
+        tables = {name: getattr(self, name) for name in TABLES}
+        save_run(folder, self.provenance, tables, lambda path: write_tensors(matrix_file(path), self.matrices))
 
     @classmethod
     def load(cls, folder: str | Path) -> "Structure":
@@ -216,8 +213,7 @@ class Structure:
         Raises:
             OutputFolderError: If the folder holds no finished run of this kind.
         """
-        record = finished_record(folder, ANALYSIS)
-        tables = {name: pl.read_parquet(Path(folder) / f"{name}.parquet") for name in TABLES}
+        tables, record = load_run(folder, ANALYSIS, TABLES)
         return cls(**tables, matrices=StoredTensors(matrix_file(Path(folder))), provenance=record)
 
     def to_html(self, path: str | Path) -> Path:

@@ -9,8 +9,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from identilens.results.files import write_json, write_table
-from identilens.results.stored import finished_record, print_table, target_folder
+from identilens.results.stored import load_run, print_table, save_run
 
 ANALYSIS = "tokens"
 
@@ -133,9 +132,7 @@ class TokenIdentifiability:
         Raises:
             OutputFolderError: If the folder holds another run, or cannot be written.
         """
-        path = target_folder(folder, self.provenance)
-        write_table(path / "table.parquet", self.table)
-        write_json(path / "provenance.json", {**self.provenance, "finished": True})
+        save_run(folder, self.provenance, {"table": self.table})
 
     @classmethod
     def load(cls, folder: str | Path) -> "TokenIdentifiability":
@@ -144,8 +141,8 @@ class TokenIdentifiability:
         Raises:
             OutputFolderError: If the folder holds no finished run of this kind.
         """
-        record = finished_record(folder, ANALYSIS)
-        return cls(pl.read_parquet(Path(folder) / "table.parquet").cast(pl.Schema(RATE_COLUMNS)), record)
+        tables, record = load_run(folder, ANALYSIS)
+        return cls(tables["table"].cast(pl.Schema(RATE_COLUMNS)), record)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one self-contained HTML file and return its path."""
