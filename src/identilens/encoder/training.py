@@ -12,8 +12,6 @@ import torch
 from transformers import (
     EvalPrediction,
     PreTrainedTokenizerFast,
-    PrinterCallback,
-    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -159,6 +157,9 @@ def build_model(
 def _run(
     folder: Path, task: Task, parts: Splits, settings: TrainingSettings, progress: Progress | None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
+    # The Trainer brings a second or more of imports, which only training needs.
+    from transformers import PrinterCallback, Trainer
+
     tokenizer = build_tokenizer(
         _sentences(parts.train.texts), max_words=settings.max_words, max_length=settings.max_length
     )

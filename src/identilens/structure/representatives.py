@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
-from sklearn.cluster import KMeans
-from sklearn.metrics import silhouette_score
 
 from identilens.errors import InputError
 
@@ -42,6 +40,10 @@ def cluster(embeddings: Float[np.ndarray, "text d"], clusters: int, seed: int = 
     Raises:
         InputError: For fewer distinct texts than clusters.
     """
+    # Most uses of the library need no clusters, and these imports take most of a second.
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import silhouette_score
+
     distinct = len(np.unique(embeddings, axis=0))
     if not 1 <= clusters <= distinct:
         raise InputError(
