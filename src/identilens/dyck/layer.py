@@ -2,32 +2,14 @@
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from identilens.attention.eager import eager_attention_forward
 from identilens.dyck.configuration import DyckConfig
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: Float[Tensor, "batch heads n d_k"],
-    key: Float[Tensor, "batch heads n d_k"],
-    value: Float[Tensor, "batch heads n d_v"],
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs: Any,
-) -> tuple[Float[Tensor, "batch n heads d_v"], Float[Tensor, "batch heads n n"]]:
-    """Return attention output and weights, written out."""
-    logits = query @ key.mT * scaling
-    if attention_mask is not None:
-        logits = logits + attention_mask
-    weights = torch.softmax(logits, -1)
-    return (weights @ value).transpose(1, 2), weights
 
 
 class FixedIdentity(nn.Linear):

@@ -2,30 +2,12 @@
 
 from collections.abc import Callable
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from identilens.attention.eager import eager_attention_forward
 from identilens.encoder.configuration import IdentifiableEncoderConfig
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: Float[Tensor, "batch heads n d_k"],
-    key: Float[Tensor, "batch heads m d_k"],
-    value: Float[Tensor, "batch heads m d_v"],
-    attention_mask: Tensor | None,
-    scaling: float,
-    dropout: float = 0.0,
-    **kwargs,
-) -> tuple[Float[Tensor, "batch n heads d_v"], Float[Tensor, "batch heads n m"]]:
-    """Return head outputs and attention weights (Bhardwaj et al. 2021, Eq. 1)."""
-    logits = query @ key.mT * scaling
-    if attention_mask is not None:
-        logits = logits + attention_mask
-    weights = nn.functional.dropout(torch.softmax(logits, -1), dropout, module.training)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 class XavierLinear(nn.Linear):

@@ -1,0 +1,27 @@
+"""Attention written out, for models of our own whose attention goes through transformers' interface."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Float[Tensor, "batch heads n d_k"],
+    key: Float[Tensor, "batch heads m d_k"],
+    value: Float[Tensor, "batch heads m d_v"],
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[Float[Tensor, "batch n heads d_v"], Float[Tensor, "batch heads n m"]]:
+    """Return head outputs and attention weights (Vaswani et al. 2017, Eq. 1)."""
+    logits = query @ key.mT * scaling
+    if attention_mask is not None:
+        logits = logits + attention_mask
+    weights = torch.softmax(logits, -1)
+    if dropout:
+        weights = nn.functional.dropout(weights, dropout, module.training)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
