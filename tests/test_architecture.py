@@ -11,14 +11,15 @@ TOPICS = {"attention", "tokens", "mixing", "encoder", "structure", "dyck"}
 ON_TOP = {"report", "explorer", "cli", "reproduce"}
 ALLOWED = {
     "errors": set(),
+    "compressed": set(),
     "demo": set(),
     "linalg": {"errors"},
     "models": {"errors"},
     "results": {"errors"},
-    **{topic: {"errors", "linalg", "attention"} for topic in TOPICS},
+    **{topic: {"errors", "compressed", "linalg", "attention"} for topic in TOPICS},
     "report": {"errors", "results", "linalg", *TOPICS},
     "explorer": {"errors", "results", "linalg", "models", "report", *TOPICS},
-    "cli": {"errors", "results", "models", "report", "explorer", "reproduce", "demo", *TOPICS},
+    "cli": {"errors", "compressed", "results", "models", "report", "explorer", "reproduce", "demo", *TOPICS},
     "reproduce": {"errors", "results", "models", "report", "cli", *TOPICS},
 }
 # Files that bring models and measures together: texts in, results out.

@@ -1,16 +1,13 @@
 """Reading texts from files and options of the command line."""
 
 import csv
-import gzip
 import json
-import lzma
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from identilens.compressed import READ_ERRORS, kind_of, open_file
 from identilens.errors import InputError
-
-_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 def read_texts(
@@ -36,7 +33,7 @@ def read_texts(
         return _in_twos(texts) if pairs else texts
     if not file.is_file():
         raise InputError(f"no such file: {file}. Check the path given to --file.")
-    kind = file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
+    kind = kind_of(file)
     readers = {
         ".txt": _pairs_of_lines if pairs else _lines,
         ".jsonl": _json_lines,
@@ -52,7 +49,7 @@ def read_texts(
     if pairs and kind != ".txt" and len(columns) != 2:
         raise InputError(f"--pairs needs --column twice, once for each sentence of a pair; got only {columns[0]!r}.")
     try:
-        with _OPENERS.get(file.suffix, open)(file, "rt", encoding=encoding, newline="") as stream:
+        with open_file(file, "rt", encoding=encoding, newline="") as stream:
             found = list(readers[kind](stream, file, columns))
     except UnicodeDecodeError as error:
         raise InputError(
@@ -61,7 +58,7 @@ def read_texts(
         ) from error
     except LookupError as error:
         raise InputError(f"unknown encoding {encoding!r}; try utf-8, utf-16 or latin-1.") from error
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except READ_ERRORS as error:
         raise InputError(f"{file} cannot be read: {error}") from error
     if not found:
         raise InputError(f"{file} holds no texts.")
@@ -70,7 +67,7 @@ def read_texts(
 
 def _undecodable(file: Path, encoding: str) -> str:
     """Return which byte of a file cannot be decoded; the stream itself only knows its place in a buffer."""
-    with _OPENERS.get(file.suffix, open)(file, "rb") as stream:
+    with open_file(file, "rb") as stream:
         content = stream.read()
     try:
         content.decode(encoding)

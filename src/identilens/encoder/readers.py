@@ -1,20 +1,18 @@
 """Reading a task's texts and labels from local files or from the hub."""
 
 import csv
-import gzip
-import lzma
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from identilens.compressed import READ_ERRORS, kind_of, open_file
 from identilens.encoder.tasks import Task
 from identilens.errors import InputError
 
 Part = Literal["train", "validation", "test"]
 Text = str | tuple[str, str]
 
-_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 _FILES = {"train": ("train",), "validation": ("dev", "valid", "validation"), "test": ("test",)}
 
 
@@ -40,13 +38,13 @@ def read_local(task: Task, folder: Path, part: Part) -> Examples:
         InputError: If there is no such file or more than one, or for a row that cannot be used, naming its line.
     """
     file = _find(task, folder, part)
-    kind = file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
+    kind = kind_of(file)
     try:
-        with _OPENERS.get(file.suffix, open)(file, "rt", encoding="utf-8", newline="") as stream:
+        with open_file(file, "rt", encoding="utf-8", newline="") as stream:
             rows = list((_tsv if kind == ".tsv" else _csv)(task, file, stream))
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
-    except (OSError, EOFError, lzma.LZMAError, csv.Error) as error:
+    except (*READ_ERRORS, csv.Error) as error:
         raise InputError(f"{file} cannot be read: {error}.") from error
     if not rows:
         raise InputError(f"{file} holds no rows.")

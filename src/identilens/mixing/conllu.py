@@ -1,11 +1,11 @@
 """Tagged sentences from CoNLL-U files: words placed in the text by character offsets."""
 
-import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from identilens.compressed import open_file
 from identilens.errors import InputError
 
 Span = tuple[int, int, str]
@@ -34,7 +34,7 @@ def read_conllu(path: str | Path, tags: Literal["xpos", "upos"] = "xpos", limit:
     spell it, else the whole takes the tag of its first word. Words that are not written (``8.1``) have no place.
 
     Args:
-        path: The file; behind .xz as well.
+        path: The file; behind .gz or .xz as well.
         tags: ``xpos``, the treebank's own tags (Penn tags for English), or ``upos``, the universal ones.
         limit: Sentences to read; all when not given.
 
@@ -44,12 +44,11 @@ def read_conllu(path: str | Path, tags: Literal["xpos", "upos"] = "xpos", limit:
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also behind .xz).")
+        raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also behind .gz or .xz).")
     if tags not in _COLUMN:
         raise InputError(f"tags must be xpos or upos; got {tags!r}.")
-    opener = lzma.open if path.suffix == ".xz" else open
     found: list[TaggedText] = []
-    with opener(path, "rt", encoding="utf-8") as stream:
+    with open_file(path, encoding="utf-8") as stream:
         for number, lines in _blocks(stream):
             if limit is not None and len(found) == limit:
                 break
