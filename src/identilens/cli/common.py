@@ -44,6 +44,10 @@ KindOption = Annotated[
     Literal["encoder", "decoder", "cross"] | None,
     typer.Option("--kind", help="Kind of attention; needed where a model has several and one is meant."),
 ]
+PairsOption = Annotated[
+    bool, typer.Option("--pairs", help="Sentence pairs: two --column, two --text, or a tab in each line of a .txt.")
+]
+FirstTextsOption = Annotated[int | None, typer.Option("--limit", min=1, help="Take the first so many texts.")]
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
 OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Drop the run that the folder holds.")]
 RemoteCodeOption = Annotated[

@@ -12,10 +12,12 @@ from identilens.cli.common import (
     DtypeOption,
     EncodingOption,
     FileOption,
+    FirstTextsOption,
     MaxLengthOption,
     ModelOption,
     OutOption,
     OverwriteOption,
+    PairsOption,
     RemoteCodeOption,
     ResumeOption,
     TextOption,
@@ -42,15 +44,13 @@ def mixing(
     file: FileOption = None,
     column: ColumnOption = None,
     encoding: EncodingOption = "utf-8",
-    pairs: Annotated[
-        bool, typer.Option("--pairs", help="Sentence pairs: two --column, two --text, or a tab in each line of a .txt.")
-    ] = False,
+    pairs: PairsOption = False,
     conllu: Annotated[Path | None, typer.Option(help="CoNLL-U file: its sentences, with parts of speech.")] = None,
     spacy: Annotated[str | None, typer.Option(help="spaCy pipeline that tags the texts' parts of speech.")] = None,
     tags: Annotated[
         Literal["xpos", "upos"], typer.Option(help="The treebank's or pipeline's own tags, or universal ones.")
     ] = "xpos",
-    limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many texts.")] = None,
+    limit: FirstTextsOption = None,
     probes: Annotated[int | None, typer.Option(help=f"Probes a token for the sketch; {DEFAULT_PROBES}.")] = None,
     exact: Annotated[bool, typer.Option("--exact", help="Exact norms instead of a sketch; several times slower.")] = (
         False

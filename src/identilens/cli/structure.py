@@ -10,6 +10,7 @@ from identilens.cli.common import (
     DtypeOption,
     EncodingOption,
     FileOption,
+    FirstTextsOption,
     ModelOption,
     OutOption,
     OverwriteOption,
@@ -33,7 +34,7 @@ def structure(
     file: FileOption = None,
     column: ColumnOption = None,
     encoding: EncodingOption = "utf-8",
-    limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many texts.")] = None,
+    limit: FirstTextsOption = None,
     cut: Annotated[
         Literal["clip", "window"], typer.Option(help="Keep the start of each text, or all windows of the length.")
     ] = "clip",

@@ -12,10 +12,12 @@ from identilens.cli.common import (
     DtypeOption,
     EncodingOption,
     FileOption,
+    FirstTextsOption,
     MaxLengthOption,
     ModelOption,
     OutOption,
     OverwriteOption,
+    PairsOption,
     RemoteCodeOption,
     ResumeOption,
     TextOption,
@@ -51,10 +53,8 @@ def tokens(
     file: FileOption = None,
     column: ColumnOption = None,
     encoding: EncodingOption = "utf-8",
-    pairs: Annotated[
-        bool, typer.Option("--pairs", help="Sentence pairs: two --column, two --text, or a tab in each line of a .txt.")
-    ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Take the first so many texts.")] = None,
+    pairs: PairsOption = False,
+    limit: FirstTextsOption = None,
     experiment: Annotated[
         Literal["same-layer", "across-layers", "layer-to-layer", "neighbours", "data-share"],
         typer.Option(help="What is recovered from what."),

@@ -7,7 +7,8 @@ import polars as pl
 from identilens.encoder.rank_lengths import rank_by_length
 from identilens.models import Lens
 from identilens.report.encoder_figures import rank_sheet
-from identilens.reproduce.record import Reproduction, markdown_table
+from identilens.reproduce.record import Reproduction
+from identilens.results.stored import markdown_table
 
 LENGTHS = tuple(range(16, 513, 16))
 

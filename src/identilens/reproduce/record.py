@@ -66,17 +66,6 @@ def command_line() -> str:
     return " ".join(["identilens", *sys.argv[1:]])
 
 
-def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
-    """Return a frame as a Markdown table, numbers to the right."""
-
-    def cell(value: Any) -> str:
-        return "" if value is None else f"{value:.{digits}f}" if isinstance(value, float) else str(value)
-
-    rules = ["---:" if kind.is_numeric() else "---" for kind in frame.dtypes]
-    lines = [frame.columns, rules, *([cell(value) for value in row] for row in frame.iter_rows())]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
 def _page(found: Reproduction, kind: str) -> str:
     settings = "\n".join(f"- {name}: {value}" for name, value in found.settings.items())
     seed = "" if found.seed is None else f"\n- seed: {found.seed}"

@@ -3,8 +3,9 @@
 import polars as pl
 
 from identilens.report.reversal_figures import attention_sheet, best_head
-from identilens.reproduce.record import Reproduction, markdown_table
+from identilens.reproduce.record import Reproduction
 from identilens.reproduce.structure2025_reversal import Progress, accuracy_table, recorded, studies
+from identilens.results.stored import markdown_table
 from identilens.structure import antidiagonal_match
 from identilens.structure.reversal_training import ReversalSettings
 

@@ -3,7 +3,7 @@
 import polars as pl
 
 from identilens.report.reversal_figures import best_head, threshold_sheet
-from identilens.reproduce.record import Reproduction, markdown_table
+from identilens.reproduce.record import Reproduction
 from identilens.reproduce.structure2025_reversal import (
     PUBLISHED_THRESHOLD,
     Progress,
@@ -12,6 +12,7 @@ from identilens.reproduce.structure2025_reversal import (
     studies,
 )
 from identilens.results.norm_study import by_perturbation, norm_correlations
+from identilens.results.stored import markdown_table
 from identilens.structure import ReversalStudy
 from identilens.structure.reversal import best_range
 from identilens.structure.reversal_training import ReversalSettings

@@ -13,8 +13,9 @@ from identilens.dyck.embeddings import Minimal
 from identilens.dyck.measuring import Measuring
 from identilens.dyck.settings import Data, DyckSetting, DyckTraining
 from identilens.report.dyck_figures import dyck_sheets
-from identilens.reproduce.record import Reproduction, markdown_table
+from identilens.reproduce.record import Reproduction
 from identilens.results.dyck import DyckRuns
+from identilens.results.stored import markdown_table
 
 CONTRAST = 0.3
 """λ of the contrastive term."""

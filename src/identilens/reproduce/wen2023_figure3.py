@@ -5,9 +5,10 @@ from pathlib import Path
 import polars as pl
 
 from identilens.dyck.settings import Data, DyckSetting
-from identilens.reproduce.record import Reproduction, markdown_table
+from identilens.reproduce.record import Reproduction
 from identilens.reproduce.wen2023 import CONTRAST, LOST, Run, behind, reproduction, run_settings, shallow
 from identilens.results.dyck import DyckRuns
+from identilens.results.stored import markdown_table
 
 DECAYS = (1.0, 0.1, 0.01)
 """Weight decays of Corollary 2's check; 0 is the first setting."""

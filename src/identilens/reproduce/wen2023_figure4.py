@@ -5,8 +5,9 @@ from pathlib import Path
 import polars as pl
 
 from identilens.dyck.settings import DyckSetting
-from identilens.reproduce.record import Reproduction, markdown_table
+from identilens.reproduce.record import Reproduction
 from identilens.reproduce.wen2023 import Run, deep, gpt, misleading, reproduction, run_settings
+from identilens.results.stored import markdown_table
 
 SETTINGS = [
     DyckSetting(

@@ -5,9 +5,10 @@ from pathlib import Path
 import polars as pl
 
 from identilens.dyck.settings import DyckSetting
-from identilens.reproduce.record import Reproduction, markdown_table
+from identilens.reproduce.record import Reproduction
 from identilens.reproduce.wen2023 import LOST, Run, deep, gpt, reproduction, run_settings
 from identilens.results.dyck import DyckRuns
+from identilens.results.stored import markdown_table
 
 SETTINGS = [
     DyckSetting(f"{types} types, depth {depth}, {layers} layers", gpt(layers, types=types, depth=depth), deep())

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from identilens.results.stored import load_run, print_table, save_run
+from identilens.results.stored import load_run, markdown_table, print_table, save_run
 
 ANALYSIS = "encoder sweep"
 
@@ -83,15 +83,7 @@ class EncoderSweep:
     def markdown(self) -> str:
         """Return `table_one` as a Markdown table."""
         frame = self.table_one()
-        sizes = frame.columns[3:]
-        lines = [
-            "| task | version | source | " + " | ".join(f"d_k = {size}" for size in sizes) + " |",
-            "|---|---|---|" + "---:|" * len(sizes),
-        ]
-        for row in frame.iter_rows():
-            cells = ("" if value is None else f"{value:.3f}" for value in row[3:])
-            lines.append("| " + " | ".join([*row[:3], *cells]) + " |")
-        return "\n".join(lines)
+        return markdown_table(frame.rename({size: f"d_k = {size}" for size in frame.columns[3:]}))
 
     def summary(self) -> str:
         """Return the finding in a few sentences."""

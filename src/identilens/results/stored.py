@@ -1,4 +1,4 @@
-"""What every result does alike: save its tables into a folder, read them back, print a table."""
+"""What every result does alike: save its tables into a folder, read them back, show a table."""
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -72,6 +72,17 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     for row in frame.iter_rows():
         view.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row))
     Console().print(view)
+
+
+def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
+    """Return a frame as a Markdown table, numbers to the right."""
+
+    def cell(value: Any) -> str:
+        return "" if value is None else f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+    rules = ["---:" if kind.is_numeric() else "---" for kind in frame.dtypes]
+    lines = [frame.columns, rules, *([cell(value) for value in row] for row in frame.iter_rows())]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _target(folder: str | Path, record: dict[str, Any]) -> Path:
