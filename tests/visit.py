@@ -17,3 +17,9 @@ class Visit:
     def _refuse(self, dialog):
         self.complaints.append(f"dialog {dialog.message}")
         dialog.dismiss()
+
+
+def drawn(page, plot, part="z", trace=0):
+    return page.evaluate(
+        "([plot, part, trace]) => document.getElementById(plot).data[trace][part]", [plot, part, trace]
+    )

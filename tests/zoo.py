@@ -6,6 +6,8 @@ from typing import Any
 import torch
 import transformers as hf
 
+from identilens.dyck.configuration import DyckConfig
+from identilens.dyck.modeling import DyckForCausalLM
 from identilens.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
 
 VOCAB = 96
@@ -107,7 +109,14 @@ _IDENTIFIABLE = {
     "num_attention_heads": 4, "max_position_embeddings": 128,
 }  # fmt: skip
 
+# 47 types make 97 tokens, enough for every id of the others.
+_DYCK = {
+    "bracket_types": 47, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "positions": "linear",
+}  # fmt: skip
+
 BUILDERS: dict[str, Callable[[], Any]] = {
+    "dyck": lambda: DyckForCausalLM(DyckConfig(**_DYCK)),
     "identifiable_con": lambda: IdentifiableEncoderModel(IdentifiableEncoderConfig(**_IDENTIFIABLE, heads="concat")),
     "identifiable_add": lambda: IdentifiableEncoderModel(IdentifiableEncoderConfig(**_IDENTIFIABLE, heads="add")),
     "bert": lambda: hf.BertModel(hf.BertConfig(**_BERT)),

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 
 import polars as pl
@@ -12,7 +11,6 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from command import command
-from identilens.cli.app import main
 from identilens.cli.common import parse_bytes
 from identilens.cli.texts import read_texts
 from identilens.errors import InputError
@@ -30,21 +28,6 @@ TREEBANK = """# text = Snow shut it
 1\tRoads\troad\tNOUN\tNNS\t_\t2\tnsubj\t_\t_
 2\tclosed\tclose\tVERB\tVBD\t_\t0\troot\t_\t_
 """
-
-
-@pytest.fixture
-def here(monkeypatch, capsys):
-    """Runs the program in this process, which is much faster, and returns what it wrote."""
-
-    def start(*arguments, code=0):
-        monkeypatch.setattr(sys, "argv", ["identilens", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        written = capsys.readouterr()
-        assert stopped.value.code == code, written.err
-        return written
-
-    return start
 
 
 @pytest.fixture

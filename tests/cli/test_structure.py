@@ -1,33 +1,16 @@
 """``identilens structure`` and the reproductions of structure2025 as a person runs them."""
 
 import json
-import sys
 
 import polars as pl
 import pytest
 
-from identilens.cli.app import main
 from identilens.results import Structure
 
 SENTENCES = [
     f"The {animal} slept under the {place} until the rain had stopped and the road was dry again."
     for animal in ("fox", "dog", "cat") for place in ("bridge", "table", "old tree")
 ]  # fmt: skip
-
-
-@pytest.fixture
-def here(monkeypatch, capsys):
-    """Runs the program in this process, which is much faster, and returns what it wrote."""
-
-    def start(*arguments, code=0):
-        monkeypatch.setattr(sys, "argv", ["identilens", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        written = capsys.readouterr()
-        assert stopped.value.code == code, written.err
-        return written
-
-    return start
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from identilens.results import Mixing, Structure
 from identilens.results.audit import COLUMNS, TOKEN_TYPE_COLUMNS, Audit
 from mixings import random_mixing
 from structures import structure_of
+from visit import Visit
 
 SCRIPT = "<script>alert(1)</script>"
 _FLAGS = [
@@ -192,3 +193,19 @@ def tagged_mixing() -> Mixing:
 def structure_result() -> Structure:
     """The structure of a tiny encoder's attention, with a hostile model name."""
     return structure_of()
+
+
+@pytest.fixture(scope="module")
+def opened(browser, report):
+    opened = Visit(browser, report)
+    yield opened
+    opened.page.close()
+
+
+@pytest.fixture
+def page(opened, report):
+    """The open page, as the tests before left it; each chooses all that it needs."""
+    yield opened.page
+    assert opened.requests == [report.as_uri()]
+    assert opened.complaints == []
+    assert opened.page.locator("#failure").is_hidden()

@@ -4,7 +4,7 @@ import pytest
 from identilens.mixing import by_relative_position
 from identilens.report import write_mixing_report
 from mixings import random_mixing
-from visit import Visit
+from visit import Visit, drawn
 
 SCRIPT = "<script>alert(1)</script>"
 
@@ -12,28 +12,6 @@ SCRIPT = "<script>alert(1)</script>"
 @pytest.fixture(scope="module")
 def report(mixing_result, tmp_path_factory):
     return write_mixing_report(mixing_result, tmp_path_factory.mktemp("mixing") / "report.html", track="harbour")
-
-
-@pytest.fixture(scope="module")
-def opened(browser, report):
-    opened = Visit(browser, report)
-    yield opened
-    opened.page.close()
-
-
-@pytest.fixture
-def page(opened, report):
-    """The open page, as the tests before left it; each chooses all that it needs."""
-    yield opened.page
-    assert opened.requests == [report.as_uri()]
-    assert opened.complaints == []
-    assert opened.page.locator("#failure").is_hidden()
-
-
-def drawn(page, plot, part="z", trace=0):
-    return page.evaluate(
-        "([plot, part, trace]) => document.getElementById(plot).data[trace][part]", [plot, part, trace]
-    )
 
 
 def test_opens_on_the_tracked_token(page, mixing_result):

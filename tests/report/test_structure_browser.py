@@ -6,7 +6,7 @@ import torch
 from identilens.report import write_structure_report
 from identilens.structure import structure_weights
 from structures import structure_of
-from visit import Visit
+from visit import Visit, drawn
 
 
 @pytest.fixture(scope="module")
@@ -14,33 +14,11 @@ def report(structure_result, tmp_path_factory):
     return write_structure_report(structure_result, tmp_path_factory.mktemp("structure") / "report.html")
 
 
-@pytest.fixture(scope="module")
-def opened(browser, report):
-    opened = Visit(browser, report)
-    yield opened
-    opened.page.close()
-
-
-@pytest.fixture
-def page(opened, report):
-    """The open page, as the tests before left it; each chooses all that it needs."""
-    yield opened.page
-    assert opened.requests == [report.as_uri()]
-    assert opened.complaints == []
-    assert opened.page.locator("#failure").is_hidden()
-
-
 def slide(page, step):
     page.evaluate(
         "step => { const slider = document.getElementById('maps-threshold'); slider.value = step; "
         "slider.dispatchEvent(new Event('input')); }",
         step,
-    )
-
-
-def drawn(page, plot, part="z", trace=0):
-    return page.evaluate(
-        "([plot, part, trace]) => document.getElementById(plot).data[trace][part]", [plot, part, trace]
     )
 
 

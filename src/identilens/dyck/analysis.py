@@ -9,12 +9,13 @@ import torch
 
 from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.measuring import Measuring, measure_models, variation_table
-from identilens.dyck.misleading import dyck_lens
 from identilens.dyck.modeling import DyckForCausalLM
 from identilens.dyck.settings import DyckSetting, DyckTraining
+from identilens.dyck.tokenizer import bracket_tokenizer
 from identilens.dyck.training import Trained, check_memory, train_models
 from identilens.errors import InputError
 from identilens.models.loading import load
+from identilens.models.saving import save_model
 from identilens.results.dyck import ANALYSIS, TABLES, DyckRuns
 from identilens.results.parts import Tables, run_parts, whole
 from identilens.results.provenance import provenance
@@ -154,9 +155,7 @@ def save_models(trained: Trained, folder: Path) -> None:
     """Write each model as a folder of its own, tokenizer included, that `idl.load` reads."""
     for seed, model in zip(trained.seeds, trained.models, strict=True):
         place = folder / f"seed{seed:03d}"
-        lens = dyck_lens(model, place.name)
-        model.save_pretrained(place)
-        lens.tokenizer.save_pretrained(place)
+        save_model(model, bracket_tokenizer(model.config.language), place)
 
 
 def folder_name(setting: str) -> str:

@@ -17,8 +17,10 @@ from identilens.dyck.language import Dyck, with_start
 from identilens.dyck.modeling import DyckForCausalLM, attention_weights
 from identilens.dyck.stacked import stack_parameters
 from identilens.dyck.sufficiency import balanced_scores, sufficient_model
+from identilens.dyck.tokenizer import bracket_tokenizer
 from identilens.dyck.uniform import uniform_second_layer, uniform_transformer
 from identilens.errors import InputError
+from identilens.models.saving import save_model
 from identilens.results.parts import run_parts, whole
 from identilens.results.provenance import provenance
 
@@ -121,7 +123,7 @@ def check_constructions(
             model = uniform_transformer(language)
             layer = uniform_second_layer(language, model)
             if out is not None and part == 0:
-                model.save_pretrained(Path(out) / "model")
+                save_model(model, bracket_tokenizer(language), Path(out) / "model")
         else:
             model, embeddings = off_balance(language, size, spread=chosen.spread, seed=chosen.seed)
             layer = second_layer(embeddings, *attention_weights(model, 0))

@@ -28,6 +28,7 @@ from identilens.encoder.splits import Splits, read_splits
 from identilens.encoder.tasks import Task, task_named
 from identilens.encoder.tokenizer import build_tokenizer
 from identilens.errors import InputError
+from identilens.models.saving import save_model
 from identilens.results.encoder_run import ANALYSIS, EPOCH_COLUMNS, EncoderRun
 from identilens.results.files import write_json
 from identilens.results.parts import whole
@@ -183,8 +184,7 @@ def _run(
     best = table.sort("validation_accuracy", "epoch", descending=[True, False]).row(0, named=True)
     tested = trainer.evaluate(EncodedExamples(parts.test, tokenizer), metric_key_prefix="test")  # type: ignore[arg-type]
     if trainer.is_world_process_zero():
-        model.save_pretrained(folder / "model")
-        tokenizer.save_pretrained(folder / "model")
+        save_model(model, tokenizer, folder / "model")
     return table, {
         "task": task.name,
         **asdict(settings),

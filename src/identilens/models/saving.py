@@ -1,0 +1,18 @@
+"""Models of our own written as folders that `load` reads."""
+
+from pathlib import Path
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write weights, configuration and tokenizer, without transformers' bar for each file."""
+    shown = is_progress_bar_enabled()
+    disable_progress_bar()
+    try:
+        model.save_pretrained(folder)
+    finally:
+        if shown:
+            enable_progress_bar()
+    tokenizer.save_pretrained(folder)
