@@ -29,8 +29,8 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--tokens", type=int, default=28_000)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=56_000)
+    parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     print(machine())
     held = True

@@ -151,9 +151,7 @@ def _first_layer(config: DyckConfig, parameters: Parameters, inputs: Inputs, wan
     elif heads > 1:
         raise RuntimeError("several heads always have an output projection")
     mixed = torch.bmm(torch.softmax(seen, -1).flatten(2), values.flatten(1, 2))
-    mixed = mixed if bias is None else mixed + bias[:, None]
-    residual = None if config.block == "minimal" else inputs.gather(inputs.table, wanted)
-    return _behind_attention(config, parameters, 0, mixed, residual)
+    return _behind_inputs(config, parameters, inputs, mixed, bias, wanted)
 
 
 def _layer(
@@ -165,49 +163,70 @@ def _layer(
     wanted: Places | None,
 ) -> Tensor:
     """Return the states behind a layer, at all places or the wanted ones."""
-    if config.num_attention_heads == 1:
-        mixed = _one_head(config, parameters, number, hidden, shape, wanted)
-    else:
-        whole = hidden.gather(hidden.table, None) if isinstance(hidden, Inputs) else hidden
-        mixed = _many_heads(config, parameters, number, whole, shape)
-        mixed = mixed if wanted is None else wanted.take(mixed)
     if isinstance(hidden, Inputs):
-        residual = hidden.gather(hidden.table, wanted)
+        return _behind_inputs(
+            config, parameters, hidden, *_mixed_inputs(config, parameters, hidden, shape, wanted), wanted
+        )
+    here = hidden if wanted is None else wanted.take(hidden)
+    if config.num_attention_heads == 1:
+        mixed = _one_head(config, parameters, number, hidden, here, shape, wanted)
     else:
-        residual = hidden if wanted is None else wanted.take(hidden)
-    return _behind_attention(config, parameters, number, mixed, residual)
+        mixed = _many_heads(config, parameters, number, hidden, shape)
+        mixed = mixed if wanted is None else wanted.take(mixed)
+    return _behind_attention(config, parameters, number, mixed, here)
+
+
+def _mixed_inputs(
+    config: DyckConfig, parameters: Parameters, inputs: Inputs, shape: Sequence[int], wanted: Places | None
+) -> tuple[Float[Tensor, "member row d"], Float[Tensor, "member d"] | None]:
+    """Return the first layer's projected attention output and what is still to be added to it everywhere.
+
+    Of one head, queries and values are projected once for each vector of the table.
+    """
+    if config.num_attention_heads > 1:
+        mixed = _many_heads(config, parameters, 0, inputs.gather(inputs.table, None), shape)
+        return mixed if wanted is None else wanted.take(mixed), None
+    meeting, start, value, total = _joined(config, parameters, 0)
+    x = _normal(inputs.table) if _normed(parameters, 0) else inputs.table
+    asking = inputs.gather(_linear(x, meeting, start), wanted)
+    carried = inputs.gather(_linear(x, value, None), None)
+    return _mixed(config, asking, inputs.gather(x, None), carried, shape, wanted), total
 
 
 def _one_head(
     config: DyckConfig,
     parameters: Parameters,
     number: int,
-    hidden: Tensor | Inputs,
+    hidden: Float[Tensor, "member place d"],
+    here: Float[Tensor, "member row d"],
     shape: Sequence[int],
     wanted: Places | None,
 ) -> Float[Tensor, "member row d"]:
-    """Return a head's projected output: logits x_qᵀ W_Qᵀ W_K x_k, output W_O W_V (Σ a_k x_k).
+    """Return a head's projected output at the wanted places, whose states are ``here``."""
+    meeting, start, value, total = _joined(config, parameters, number)
+    normed = _normed(parameters, number)
+    x = _normal(hidden) if normed else hidden
+    # Normed again rather than taken from x: the way back then passes one selection, not two.
+    own = x if here is hidden else _normal(here) if normed else here
+    return _linear(_mixed(config, _linear(own, meeting, start), x, x, shape, wanted), value, total)
 
-    The keys' bias adds the same to all logits of a query, and is left out. From a table of inputs, queries and values
-    are projected once for each of its vectors.
+
+def _joined(
+    config: DyckConfig, parameters: Parameters, number: int
+) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+    """Return W_KᵀW_Q with its bias, and W_O W_V with its bias, of the one head of a layer.
+
+    Logits are x_kᵀ W_KᵀW_Q x_q, the output W_O W_V (Σ a_k x_k). The keys' bias adds the same to all logits of a
+    query, and is left out.
     """
     (query, bias), (key, _), (value, shift) = (_weights(config, parameters, number, part) for part in "qkv")
     start = None if bias is None else torch.bmm(bias[:, None], key)[:, 0]
-    meeting = torch.bmm(key.mT, query)
     projection, added = _output_projection(config, parameters, number)
     if projection is not None:
         value = torch.bmm(projection, value)
         shift = None if shift is None else torch.bmm(projection, shift[..., None])[..., 0]
     total = shift if added is None else added if shift is None else shift + added
-    source = hidden.table if isinstance(hidden, Inputs) else hidden
-    x = _normal(source) if _normed(parameters, number) else source
-    if isinstance(hidden, Inputs):
-        asking = hidden.gather(_linear(x, meeting, start), wanted)
-        carried = hidden.gather(_linear(x, value, None), None)
-        mixed = _mixed(config, asking, hidden.gather(x, None), carried, shape, wanted)
-        return mixed if total is None else mixed + total[:, None]
-    asking = _linear(x if wanted is None else wanted.take(x), meeting, start)
-    return _linear(_mixed(config, asking, x, x, shape, wanted), value, total)
+    return torch.bmm(key.mT, query), start, value, total
 
 
 def _mixed(
@@ -220,7 +239,8 @@ def _mixed(
 ) -> Float[Tensor, "member row d_v"]:
     """Return each asking place's causal softmax over the places before it, applied to values."""
     members, (batch, n) = len(keys), shape
-    logits = torch.bmm(asking.view(members * batch, -1, asking.shape[-1]), keys.view(members * batch, n, -1).mT)
+    # Keys first: their gradient, the larger one, then comes out in order and is not copied.
+    logits = torch.bmm(keys.view(members * batch, n, -1), asking.view(members * batch, -1, asking.shape[-1]).mT).mT
     places = torch.arange(n, device=keys.device)
     own = places[:, None] if wanted is None else wanted.own.reshape(members * batch, -1, 1)
     weights = torch.softmax((logits * _scaling(config)).masked_fill(places > own, -torch.inf), -1)
@@ -274,6 +294,25 @@ def _output_projection(config: DyckConfig, parameters: Parameters, number: int) 
     return (
         (parameters[f"{name}.weight"], parameters.get(f"{name}.bias")) if config.has_output_projection else (None, None)
     )
+
+
+def _behind_inputs(
+    config: DyckConfig,
+    parameters: Parameters,
+    inputs: Inputs,
+    mixed: Float[Tensor, "member row d"],
+    bias: Float[Tensor, "member d"] | None,
+    wanted: Places | None,
+) -> Tensor:
+    """Return the first layer's output from its projected attention output and the bias still to be added."""
+    table = inputs.table
+    if bias is not None and config.block == "gpt":
+        # The residual is added as it is: the bias goes into the few vectors of its table, not to every place.
+        table = table + bias[:, None]
+    elif bias is not None:
+        mixed = mixed + bias[:, None]
+    residual = None if config.block == "minimal" else inputs.gather(table, wanted)
+    return _behind_attention(config, parameters, 0, mixed, residual)
 
 
 def _behind_attention(
