@@ -1,6 +1,11 @@
 """``identilens train``, ``sweep`` and the reproductions of Bhardwaj et al. 2021 as a person uses them."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -43,6 +48,35 @@ def test_the_other_commands_take_the_model(trained, tmp_path):
     assert result.returncode == 0, result.stderr
     assert pl.read_parquet(tmp_path / "audit" / "table.parquet")["d_v"].unique().to_list() == [16]
     assert run("selfcheck", "--model", trained / "model").returncode == 0
+
+
+def on_two_processes(*arguments):
+    """The program twice, as torchrun starts it."""
+    start = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    program = shutil.which("identilens", path=Path(sys.executable).parent)
+    words = [*start, "--standalone", program, *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(words, capture_output=True, text=True, timeout=300, check=False, env=environment)
+
+
+def test_two_processes_share_every_batch_and_one_reports(data, tmp_path):
+    start = ("train", "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
+    result = on_two_processes(*start, "--out", tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("test accuracy") == 1
+    # 42 rows in batches of 8: six steps an epoch, however many processes.
+    assert "18/18" in result.stderr
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert (metrics["processes"], metrics["batch_size"]) == (2, 8)
+    assert metrics["test_accuracy"] > 0.9
+    assert idl.load(tmp_path / "run" / "model").model.config.heads == "add"
+
+
+def test_processes_that_cannot_share_a_batch_are_refused(data, tmp_path):
+    start = ("train", "--task", "trec", "--data", data, "--epochs", 1, *SMALL, "--batch-size", 7)
+    result = on_two_processes(*start, "--out", tmp_path / "run")
+    assert "2 processes cannot share batches of 7 evenly" in " ".join(result.stderr.split())
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_finished_run_is_not_run_again(trained, data):

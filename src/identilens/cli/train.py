@@ -1,5 +1,6 @@
 """``identilens train``: an identifiable encoder on one of ten text classification tasks."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -8,7 +9,7 @@ import typer
 from identilens.cli.common import OutOption, OverwriteOption, ResumeOption, console, progress, quiet_transformers
 from identilens.encoder.configuration import Heads
 from identilens.encoder.tasks import TASKS
-from identilens.encoder.training import TrainingSettings
+from identilens.encoder.training import TrainingSettings, is_main_process
 from identilens.encoder.training import train as run_training
 
 _DEFAULTS = TrainingSettings()
@@ -57,12 +58,14 @@ def train(
         feed_forward=feed_forward, dropout=dropout, max_length=max_length, epochs=epochs, batch_size=batch_size,
         learning_rate=learning_rate, precision=precision, limit=limit, seed=seed,
     )  # fmt: skip
-    with progress("steps") as update:
+    reporting = is_main_process()
+    with progress("steps") if reporting else nullcontext() as update:
         found = run_training(
             task, out, data=data, hub=hub, settings=settings, resume=resume, overwrite=overwrite, progress=update
         )
-    found.show()
-    console.print(f"model: {found.model_path}", soft_wrap=True)
+    if reporting:
+        found.show()
+        console.print(f"model: {found.model_path}", soft_wrap=True)
 
 
 def full_name(heads: str) -> Heads:

@@ -54,7 +54,7 @@ class TrainingSettings:
         max_length: Tokens a text is cut to, [CLS] included.
         max_words: Size of the vocabulary at most.
         epochs: Passes over the training part; the best one by validation accuracy is kept.
-        batch_size: Texts in a step.
+        batch_size: Texts in a step, over all processes together.
         learning_rate: Of Adam, constant.
         precision: ``float32``, or autocast to ``bf16`` or ``fp16``.
         limit: Train on a random choice of so many rows (validation rows among them where they are split off).
@@ -116,13 +116,19 @@ def train(
     )
     # Launched on several processes, the first one alone looks after the folder.
     processes = _processes()
+    if chosen.batch_size % processes.num_processes:
+        raise InputError(
+            f"{processes.num_processes} processes cannot share batches of {chosen.batch_size} evenly. Choose a "
+            "multiple of their number."
+        )
     with processes.main_process_first():
         folder = RunFolder(
             Path(out), _record(wanted, parts, chosen),
             resume=resume or not processes.is_main_process, overwrite=overwrite and processes.is_main_process,
         )  # fmt: skip
     if not folder.finished:
-        table, metrics = _run(folder.path, wanted, parts, chosen, progress)
+        shown = progress if processes.is_main_process else None
+        table, metrics = _run(folder.path, wanted, parts, chosen, processes.num_processes, shown)
         if processes.is_main_process:
             folder.write_part(0, {"table": table})
             write_json(folder.path / "metrics.json", metrics)
@@ -130,6 +136,11 @@ def train(
             shutil.rmtree(folder.path / "checkpoints", ignore_errors=True)
     processes.wait_for_everyone()
     return EncoderRun.load(folder.path)
+
+
+def is_main_process() -> bool:
+    """Return whether this is the one process, or the first of several that train together: the one that reports."""
+    return bool(_processes().is_main_process)
 
 
 def build_model(
@@ -156,7 +167,7 @@ def build_model(
 
 
 def _run(
-    folder: Path, task: Task, parts: Splits, settings: TrainingSettings, progress: Progress | None
+    folder: Path, task: Task, parts: Splits, settings: TrainingSettings, processes: int, progress: Progress | None
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     # The Trainer brings a second or more of imports, which only training needs.
     from transformers import PrinterCallback, Trainer
@@ -167,7 +178,7 @@ def _run(
     model = build_model(task, tokenizer, settings)
     trainer = Trainer(
         model=model,
-        args=_arguments(folder / "checkpoints", settings),
+        args=_arguments(folder / "checkpoints", settings, processes),
         data_collator=collate_examples,
         train_dataset=EncodedExamples(parts.train, tokenizer),
         eval_dataset=EncodedExamples(parts.validation, tokenizer),
@@ -198,16 +209,18 @@ def _run(
         "test_rows": len(parts.test),
         "vocabulary": len(tokenizer),
         "parameters": model.num_parameters(),
+        "processes": processes,
         "seconds": seconds,
     }
 
 
-def _arguments(checkpoints: Path, settings: TrainingSettings) -> TrainingArguments:
+def _arguments(checkpoints: Path, settings: TrainingSettings, processes: int) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(checkpoints),
         num_train_epochs=settings.epochs,
-        per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=settings.batch_size,
+        per_device_train_batch_size=settings.batch_size // processes,
+        per_device_eval_batch_size=settings.batch_size // processes,
+        ddp_find_unused_parameters=False,
         learning_rate=settings.learning_rate,
         lr_scheduler_type="constant",
         weight_decay=0.0,
