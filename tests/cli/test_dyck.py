@@ -6,9 +6,11 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+import identilens as idl
 from command import failing, run
 from identilens.cli.app import app
 from identilens.errors import InputError
+from identilens.report import save_figures
 from identilens.results import DyckRuns
 
 QUICK = (
@@ -52,10 +54,15 @@ def test_construct_and_prune(tmp_path):
     invoke("construct", *small, "--out", tmp_path / "built")
     table = pl.read_parquet(tmp_path / "built" / "table.parquet")
     assert table.filter(pl.col("off_balance") == 0)["support"].min() == 1
-    assert (tmp_path / "built" / "model" / "config.json").exists()
+    assert idl.load(tmp_path / "built" / "model").model.config.max_depth == 2
+    report = (tmp_path / "built" / "report.html").read_text()
+    assert "every length to 30 at least 100.0 % of the places have exactly the possible next brackets" in report
     options = ("--size", 2, "--width", 2, "--candidates", "3,8", "--seeds", 1)
     invoke("prune", *options, "--out", tmp_path / "pruned")
     assert pl.read_parquet(tmp_path / "pruned" / "table.parquet")["shared"].all()
+    assert "In 2 of 2 pairs the prunings for two targets agree" in (tmp_path / "pruned" / "report.html").read_text()
+    for name, figure in (("built", "argmax"), ("pruned", "error_by_width")):
+        assert figure in {path.stem for path in save_figures(tmp_path / name, formats=("svg",))}
 
 
 @pytest.mark.parametrize(

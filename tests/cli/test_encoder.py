@@ -12,6 +12,7 @@ import pytest
 
 import identilens as idl
 from command import failing, run
+from identilens.report import save_figures
 from made_tasks import write_trec
 
 SMALL = ("--d-model", 16, "--attention-heads", 2, "--feed-forward", 24, "--batch-size", 8, "--learning-rate", 0.01)
@@ -40,6 +41,8 @@ def test_a_run_leaves_a_model_and_metrics(trained):
     assert len(pl.read_parquet(trained / "table.parquet")) == 3
     assert json.loads((trained / "provenance.json").read_text())["finished"]
     assert idl.load(trained / "model").model.config.heads == "add"
+    assert "trec, add, d_k = 4, d_v = 16: test accuracy" in (trained / "report.html").read_text()
+    assert {path.stem for path in save_figures(trained, formats=("svg",))} == {"accuracy", "loss"}
 
 
 def test_the_other_commands_take_the_model(trained, tmp_path):

@@ -22,6 +22,7 @@ from identilens.dyck.measuring import Measuring
 from identilens.dyck.pruning_analysis import Pruning, prune_by_width
 from identilens.dyck.settings import DyckSetting, DyckTraining
 from identilens.errors import InputError
+from identilens.report import write_report
 from identilens.results.stored import print_table
 
 _TRAINING, _MEASURING, _PRUNING, _CONSTRUCTION = DyckTraining(), Measuring(), Pruning(), Construction()
@@ -155,7 +156,8 @@ def construct(
     with progress("cases") as update:
         table = check_constructions(chosen, out=out, resume=resume, overwrite=overwrite, progress=update)
     print_table("Constructions of Corollary 1 and Theorem 1", table)
-    console.print(f"results: {out}; the model with uniform attention: {out / 'model'}", soft_wrap=True)
+    console.print(f"model with uniform attention: {out / 'model'}", soft_wrap=True)
+    console.print(f"report: {write_report(out)}", soft_wrap=True)
 
 
 @app.command()
@@ -194,7 +196,7 @@ def prune(
         "shared",
     ]
     print_table("Error of pruned random transformers", table.select(shown))
-    console.print(f"results: {out}", soft_wrap=True)
+    console.print(f"report: {write_report(out)}", soft_wrap=True)
 
 
 def parse_range(text: str) -> tuple[int, int]:

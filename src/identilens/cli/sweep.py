@@ -28,6 +28,7 @@ from identilens.encoder.sweeps import sweep as run_sweep
 from identilens.encoder.tasks import TASKS
 from identilens.encoder.training import TrainingSettings
 from identilens.errors import InputError
+from identilens.report import write_report
 
 _DEFAULTS = TrainingSettings()
 
@@ -68,4 +69,4 @@ def sweep(
             keep_models=keep_models, resume=resume, overwrite=overwrite, progress=update,
         )  # fmt: skip
     found.show()
-    console.print(f"results: {out}", soft_wrap=True)
+    console.print(f"report: {write_report(out)}", soft_wrap=True)

@@ -11,6 +11,7 @@ from identilens.encoder.configuration import Heads
 from identilens.encoder.tasks import TASKS
 from identilens.encoder.training import TrainingSettings, is_main_process
 from identilens.encoder.training import train as run_training
+from identilens.report import write_report
 
 _DEFAULTS = TrainingSettings()
 
@@ -66,6 +67,7 @@ def train(
     if reporting:
         found.show()
         console.print(f"model: {found.model_path}", soft_wrap=True)
+        console.print(f"report: {write_report(out)}", soft_wrap=True)
 
 
 def full_name(heads: str) -> Heads:

@@ -12,6 +12,8 @@ from identilens.report.audit_figures import save_audit_figures
 from identilens.report.audit_report import write_audit_report
 from identilens.report.dyck_figures import save_dyck_figures
 from identilens.report.dyck_report import write_dyck_report
+from identilens.report.dyck_tables import construction_view, pruning_view
+from identilens.report.encoder_tables import sweep_view, training_view
 from identilens.report.intervals_figures import save_intervals_figures
 from identilens.report.intervals_report import write_intervals_report
 from identilens.report.joined import joined_parts
@@ -19,6 +21,7 @@ from identilens.report.mixing_figures import save_mixing_figures
 from identilens.report.mixing_report import write_mixing_report
 from identilens.report.structure_figures import save_structure_figures
 from identilens.report.structure_report import write_structure_report
+from identilens.report.table_report import save_table_figures, write_table_report
 from identilens.report.tokens_figures import save_tokens_figures
 from identilens.report.tokens_report import write_tokens_report
 from identilens.results.alternatives import Alternatives
@@ -48,6 +51,10 @@ _VIEWS = {
     "structure": _Views(Structure.load, write_structure_report, save_structure_figures),
     "tokens": _Views(TokenIdentifiability.load, write_tokens_report, save_tokens_figures),
     "dyck": _Views(DyckRuns.load, write_dyck_report, save_dyck_figures),
+    "dyck-construction": _Views(construction_view, write_table_report, save_table_figures),
+    "dyck-pruning": _Views(pruning_view, write_table_report, save_table_figures),
+    "training": _Views(training_view, write_table_report, save_table_figures),
+    "encoder sweep": _Views(sweep_view, write_table_report, save_table_figures),
 }
 
 

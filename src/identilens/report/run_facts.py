@@ -42,10 +42,11 @@ def citation(record: Mapping[str, Any]) -> str:
     model = record.get("model", {})
     digest = model.get("sha256") or model.get("digest")
     weights = f" (weights sha256 {digest[:16]})" if digest else ""
+    count = record.get("texts", {}).get("count")
     number = record.get("libraries", {}).get("identilens", "of unknown version")
     return (
         f"identilens {number}: {record.get('analysis')} of {model.get('name')}{weights} on "
-        f"{record.get('texts', {}).get('count')} texts, run {str(record.get('fingerprint'))[:16]}."
+        f"{count} {'text' if count == 1 else 'texts'}, run {str(record.get('fingerprint'))[:16]}."
     )
 
 
