@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from numpy import ndarray
 
 from identilens.report.labels import file_names
@@ -136,6 +137,10 @@ def violation_sheet(result: DyckRuns) -> Figure:
                 label=drawable(setting),
             )
         axes.set(xscale="log", xlabel="Balance violation", ylabel=label)
+        # Few labels, as numbers: violations span about one decade, where powers of ten would overlap.
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter(NullFormatter())
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, **_LEGEND)
     return figure

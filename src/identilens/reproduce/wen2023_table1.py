@@ -1,5 +1,6 @@
 """Table 1 of Wen et al. 2023: attention variation by types, depth and layers."""
 
+from math import isnan
 from pathlib import Path
 
 import polars as pl
@@ -32,15 +33,13 @@ def table1(out: Path, run: Run) -> Reproduction:
 
 def by_layer(found: DyckRuns) -> pl.DataFrame:
     """Return variation with a column for each layer, start token left out."""
-    rows = found.variation.filter(~pl.col("with_start")).with_columns(
-        (pl.lit("layer ") + (pl.col("layer") + 1).cast(pl.String)).alias("place"),
-        pl.concat_str(
-            pl.col("value").round(2).cast(pl.String),
-            # Two seeds have no standard error.
-            pl.when(pl.col("error").is_nan())
-            .then(pl.lit(""))
-            .otherwise(" ± " + pl.col("error").round(2).cast(pl.String)),
-        ).alias("cell"),
-    )
+    rows = found.variation.filter(~pl.col("with_start"))
+    # Two seeds have no standard error.
+    cells = [
+        f"{value:.3f}" + ("" if isnan(error) else f" ± {error:.3f}")
+        for value, error in rows.select("value", "error").iter_rows()
+    ]
+    places = [f"layer {layer + 1}" for layer in rows["layer"]]
+    rows = rows.with_columns(pl.Series("cell", cells, pl.String), pl.Series("place", places, pl.String))
     index = ["setting", "seeds", "size", "even_on_simplex"]
     return rows.pivot("place", index=index, values="cell").rename({"even_on_simplex": "random rows"})
