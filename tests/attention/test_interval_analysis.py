@@ -9,6 +9,7 @@ import identilens as idl
 import zoo
 from identilens.attention import iterate_alternatives
 from identilens.errors import InputError
+from identilens.models.head_call import read_head
 from identilens.results.intervals import TABLES
 
 TEXT = (
@@ -135,3 +136,22 @@ def test_logit_ranks_say_what_they_cannot_do(bundled):
         idl.logit_ranks(bundled, "A short one.")
     with pytest.raises(InputError, match="the model has no bidirectional attention"):
         idl.logit_ranks(idl.Lens(zoo.build("gpt2")), {"input_ids": torch.arange(5, 30)[None]})
+
+
+def test_logit_ranks_of_attention_that_underflows(bundled):
+    text = TEXT + " " + TEXT
+    query = bundled.model.encoder.layer[0].attention.self.query.weight
+    kept = query.detach().clone()
+    try:
+        with torch.no_grad():
+            query.mul_(40)
+        head = read_head(bundled, bundled.read([text])[0], 0, 3)
+        assert (head.weights == 0).any()
+        assert (head.recomputed > 0).all()
+        assert head.logit_error < 1e-3
+        table = idl.logit_ranks(bundled, [text], layers=0, heads=3, count=5).table
+    finally:
+        with torch.no_grad():
+            query.copy_(kept)
+    assert (table["original_rank"] <= 32).all()
+    assert (table["highest_rank"] <= table["n_key"] - 1).all()

@@ -8,7 +8,7 @@ import polars as pl
 import torch
 
 from identilens.attention.alternatives import chosen_heads, numbers
-from identilens.attention.head_alternatives import HeadProblem
+from identilens.attention.head_alternatives import LOGIT_ERROR, HeadProblem
 from identilens.attention.logits import logit_rank_study
 from identilens.errors import InputError
 from identilens.models.head_call import read_head
@@ -97,8 +97,12 @@ def _row(lens: Lens, items: list[Item], text: int, site: Site, head: int, count:
     problem = HeadProblem.of(seen, torch.Generator().manual_seed(seed))
     if problem.visible is not None:
         raise InputError(f"layer {site.layer} hides keys from some queries (a window), so that its logit rank is open.")
+    weights = problem.weights
+    if weights.min() <= 0 and seen.logit_error <= LOGIT_ERROR:
+        # Sharp attention: weights too small for the model's precision still have logits that are known.
+        weights = seen.recomputed
     study = logit_rank_study(
-        problem.weights, problem.values, problem.d_k,
+        weights, problem.values, problem.d_k,
         count=count, tolerance=problem.tolerance, generator=problem.generator,
     )  # fmt: skip
     ranks = study.ranks.double()

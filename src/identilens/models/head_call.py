@@ -46,14 +46,19 @@ class HeadCall:
         return self.site.output_projection[self.head]
 
     @property
-    def logit_error(self) -> float:
-        """Largest difference between A and softmax(s Q Kᵀ + bias): large for soft-capped logits and sinks."""
+    def recomputed(self) -> Float[Tensor, "query key"]:
+        """softmax(s Q Kᵀ + bias) in float64, where weights stay positive that the model's precision rounds to zero."""
         logits = self.scaling * self.queries.double() @ self.keys.double().mT
         if self.bias is not None:
             logits = logits + self.bias.double()
         if self.visible is not None:
             logits = logits.masked_fill(~self.visible, -torch.inf)
-        return float((torch.softmax(logits, -1) - self.weights.double()).abs().max())
+        return torch.softmax(logits, -1)
+
+    @property
+    def logit_error(self) -> float:
+        """Largest difference between A and softmax(s Q Kᵀ + bias): large for soft-capped logits and sinks."""
+        return float((self.recomputed - self.weights.double()).abs().max())
 
 
 def read_head(lens: Lens, item: Item, layer: int, head: int, kind: Kind | None = None) -> HeadCall:
