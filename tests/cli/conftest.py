@@ -20,3 +20,9 @@ def here(monkeypatch, capsys):
         return written
 
     return start
+
+
+@pytest.fixture
+def failing_here(here):
+    """Runs the program in this process and returns the message it fails with."""
+    return lambda *arguments: " ".join(here(*arguments, code=2).err.split())

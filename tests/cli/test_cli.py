@@ -94,9 +94,10 @@ def test_refused_family(tmp_path):
         ("texts.txt.xz", b"not compressed", [], "cannot be read"),
     ],
 )
-def test_unusable_files(tmp_path, bundled_path, name, content, options, expected):
+def test_unusable_files(tmp_path, bundled_path, failing_here, name, content, options, expected):
     (tmp_path / name).write_bytes(content)
-    message = failing("audit", "--model", bundled_path, "--file", tmp_path / name, *options, "--out", tmp_path / "out")
+    given = ("--file", tmp_path / name, *options)
+    message = failing_here("audit", "--model", bundled_path, *given, "--out", tmp_path / "out")
     assert expected in message
     assert not (tmp_path / "out").exists()
 
@@ -113,8 +114,8 @@ def test_unusable_files(tmp_path, bundled_path, name, content, options, expected
         (["--text", TEXT, "--stream", "sometimes"], "sometimes"),
     ],
 )
-def test_unusable_options(tmp_path, bundled_path, arguments, expected):
-    message = failing("audit", "--model", bundled_path, *arguments, "--out", tmp_path / "out")
+def test_unusable_options(tmp_path, bundled_path, failing_here, arguments, expected):
+    message = failing_here("audit", "--model", bundled_path, *arguments, "--out", tmp_path / "out")
     assert expected in message.replace("│ ", "")
     assert not (tmp_path / "out").exists()
 

@@ -88,13 +88,15 @@ def test_a_finished_run_is_not_run_again(trained, data):
     assert run(*again, "--out", trained, "--resume").returncode == 0
 
 
-def test_bad_input(data, tmp_path):
+def test_bad_input(data, tmp_path, failing_here):
     out = ("--out", tmp_path / "out")
-    assert "no task 'mnist'; choose from imdb" in failing("train", "--task", "mnist", "--data", data, *out)
-    assert "d_k must be at least 1" in failing("train", "--task", "trec", "--data", data, "--d-k", 0, *out)
-    assert "needs one train file of sst" in failing("train", "--task", "sst", "--data", data, *out)
-    assert "--heads takes con, add" in failing("sweep", "--tasks", "trec", "--data", data, "--heads", "both", *out)
-    assert "--d-k takes numbers and ranges" in failing("sweep", "--tasks", "trec", "--data", data, "--d-k", "x", *out)
+    assert "no task 'mnist'; choose from imdb" in failing_here("train", "--task", "mnist", "--data", data, *out)
+    assert "d_k must be at least 1" in failing_here("train", "--task", "trec", "--data", data, "--d-k", 0, *out)
+    assert "needs one train file of sst" in failing_here("train", "--task", "sst", "--data", data, *out)
+    assert "--heads takes con, add" in failing_here("sweep", "--tasks", "trec", "--data", data, "--heads", "both", *out)
+    assert "--d-k takes numbers and ranges" in failing_here(
+        "sweep", "--tasks", "trec", "--data", data, "--d-k", "x", *out
+    )
     assert not (tmp_path / "out").exists()
 
 

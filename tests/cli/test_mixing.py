@@ -30,12 +30,6 @@ TREEBANK = """# text = Snow shut it
 """
 
 
-@pytest.fixture
-def failing_here(here):
-    """Runs the program in this process and returns the message it fails with."""
-    return lambda *arguments: " ".join(here(*arguments, code=2).err.split())
-
-
 def test_pairs_are_measured_and_a_token_is_tracked(bundled_path, tmp_path, here):
     pairs = tmp_path / "pairs.txt"
     pairs.write_text(f"{FIRST}\t{SECOND}\n\nOne.\tTwo.\nleft\tout\n", encoding="utf-8")

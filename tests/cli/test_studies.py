@@ -51,19 +51,19 @@ def test_studies_join_the_audits_report(bundled_path, audited):
     assert table["hidden_change"].max() < 1e-4
 
 
-def test_bad_input(bundled_path, audited, tmp_path):
+def test_bad_input(bundled_path, tmp_path, failing_here):
     model = ["--model", bundled_path]
-    assert "layer 0 has heads 0 to 11; got 12" in failing(
+    assert "layer 0 has heads 0 to 11; got 12" in failing_here(
         "alternatives", *model, "--text", TEXT, "--layer", 0, "--head", 12, "--out", tmp_path / "new"
     )
     assert not (tmp_path / "new").exists()
-    assert "no token or position 'zebra'" in failing(
+    assert "no token or position 'zebra'" in failing_here(
         "intervals", *model, "--text", TEXT, "--query", "zebra", "--out", tmp_path / "new"
     )
-    assert "give either --text" in failing("intervals", *model, "--out", tmp_path / "new")
+    assert "give either --text" in failing_here("intervals", *model, "--out", tmp_path / "new")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("dear")
-    assert "holds no run of identilens" in failing(
+    assert "holds no run of identilens" in failing_here(
         "intervals", *model, "--text", TEXT, "--layer", 0, "--head", 0, "--out", tmp_path / "full"
     )
     assert (tmp_path / "full" / "thesis.tex").read_text() == "dear"

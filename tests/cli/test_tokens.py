@@ -121,13 +121,14 @@ def test_a_killed_run_is_resumed(bundled_path, file, tmp_path):
         (["--pairs"], "--pairs expects two sentences with a tab between"),
     ],
 )
-def test_unusable_options(arguments, expected, bundled_path, file, tmp_path):
-    message = failing("tokens", "--model", bundled_path, "--file", file, *arguments, "--out", tmp_path / "out")
+def test_unusable_options(arguments, expected, bundled_path, file, tmp_path, failing_here):
+    message = failing_here("tokens", "--model", bundled_path, "--file", file, *arguments, "--out", tmp_path / "out")
     assert expected in message.replace("│ ", "")
     assert not (tmp_path / "out").exists()
 
 
-def test_an_empty_corpus(bundled_path, tmp_path):
+def test_an_empty_corpus(bundled_path, tmp_path, failing_here):
     (tmp_path / "none.txt").write_text("\n\n")
-    message = failing("tokens", "--model", bundled_path, "--file", tmp_path / "none.txt", "--out", tmp_path / "out")
+    given = ("--model", bundled_path, "--file", tmp_path / "none.txt")
+    message = failing_here("tokens", *given, "--out", tmp_path / "out")
     assert "holds no texts" in message

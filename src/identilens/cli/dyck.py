@@ -85,7 +85,7 @@ def train(
         length=length, data=data, tokens=tokens, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate,
         weight_decay=weight_decay, loss=loss, contrast=contrast,
     )  # fmt: skip
-    setting = DyckSetting(_name(types, depth, layers, first_layer, positions, contrast), config, training)
+    setting = DyckSetting(_name(types, depth, layers, heads, first_layer, positions, contrast), config, training)
     with progress("seeds") as update:
         advance, watch = with_note(update)
         result = train_dyck(
@@ -211,10 +211,11 @@ def parse_range(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _name(types: int, depth: int, layers: int, first_layer: str, positions: str, contrast: float) -> str:
+def _name(types: int, depth: int, layers: int, heads: int, first_layer: str, positions: str, contrast: float) -> str:
     """Return what the one setting of a run is called."""
     behind = "" if first_layer == "learned" else f" behind {first_layer}"
     parts = [f"{types} types, depth {depth}, {layers} {'layer' if layers == 1 else 'layers'}{behind}"]
+    parts += [f"{heads} heads"] if heads > 1 else []
     parts += ["linear positions"] if positions == "linear" else []
     parts += [f"λ = {contrast:g}"] if contrast else []
     return ", ".join(parts)
