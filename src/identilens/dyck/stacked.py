@@ -106,10 +106,9 @@ def stacked_logits(
     inputs = _inputs(config, parameters, tokens)
     shape, last = tokens.shape[1:], config.num_hidden_layers - 1
     wanted = None if rows is None else _places(rows, tokens.shape[2])
-    if inputs.bare:
-        hidden = _first_layer(config, parameters, inputs, wanted if last == 0 else None)
-    else:
-        hidden = _layer(config, parameters, 0, inputs, shape, wanted if last == 0 else None)
+    first = wanted if last == 0 else None
+    mix = _counted if inputs.bare else _looked_up
+    hidden = _behind_inputs(config, parameters, inputs, *mix(config, parameters, inputs, shape, first), first)
     for number in range(1, last + 1):
         hidden = _layer(config, parameters, number, hidden, shape, wanted if number == last else None)
     head, norm = parameters["lm_head.weight"], f"dyck.layers.{last}.norm_2"
@@ -131,8 +130,10 @@ def _inputs(config: DyckConfig, parameters: Parameters, tokens: Tensor) -> Input
     return Inputs((table[:, :, None] + moved).flatten(1, 2), tokens * n + places, False)
 
 
-def _first_layer(config: DyckConfig, parameters: Parameters, inputs: Inputs, wanted: Places | None) -> Tensor:
-    """Return the states behind the first layer where keys of a kind are all alike, from how many of each there are."""
+def _counted(
+    config: DyckConfig, parameters: Parameters, inputs: Inputs, shape: Sequence[int], wanted: Places | None
+) -> tuple[Float[Tensor, "member row d"], Float[Tensor, "member d"] | None]:
+    """Return what `_looked_up` does where keys of a kind are all alike, from how many of each there are."""
     heads, kinds = config.num_attention_heads, inputs.table.shape[1]
     # [member, kind, heads x size] -> [member, head, kind, size]
     queries, keys, values = (
@@ -150,23 +151,18 @@ def _first_layer(config: DyckConfig, parameters: Parameters, inputs: Inputs, wan
         values = values @ projection.mT.unflatten(1, (heads, -1))
     elif heads > 1:
         raise RuntimeError("several heads always have an output projection")
-    mixed = torch.bmm(torch.softmax(seen, -1).flatten(2), values.flatten(1, 2))
-    return _behind_inputs(config, parameters, inputs, mixed, bias, wanted)
+    return torch.bmm(torch.softmax(seen, -1).flatten(2), values.flatten(1, 2)), bias
 
 
 def _layer(
     config: DyckConfig,
     parameters: Parameters,
     number: int,
-    hidden: Tensor | Inputs,
+    hidden: Tensor,
     shape: Sequence[int],
     wanted: Places | None,
 ) -> Tensor:
-    """Return the states behind a layer, at all places or the wanted ones."""
-    if isinstance(hidden, Inputs):
-        return _behind_inputs(
-            config, parameters, hidden, *_mixed_inputs(config, parameters, hidden, shape, wanted), wanted
-        )
+    """Return the states behind a later layer, at all places or the wanted ones."""
     here = hidden if wanted is None else wanted.take(hidden)
     if config.num_attention_heads == 1:
         mixed = _one_head(config, parameters, number, hidden, here, shape, wanted)
@@ -176,7 +172,7 @@ def _layer(
     return _behind_attention(config, parameters, number, mixed, here)
 
 
-def _mixed_inputs(
+def _looked_up(
     config: DyckConfig, parameters: Parameters, inputs: Inputs, shape: Sequence[int], wanted: Places | None
 ) -> tuple[Float[Tensor, "member row d"], Float[Tensor, "member d"] | None]:
     """Return the first layer's projected attention output and what is still to be added to it everywhere.
