@@ -14,6 +14,12 @@ class Visit:
         self.page.goto(path.as_uri())
         self.page.wait_for_function("document.querySelectorAll('.main-svg').length > 0")
 
+    def width_on_a_phone(self, width=400):
+        """Make the window as small as a phone's and return how wide the page is then."""
+        self.page.set_viewport_size({"width": width, "height": 800})
+        self.page.wait_for_timeout(400)
+        return self.page.evaluate("document.documentElement.scrollWidth")
+
     def _refuse(self, dialog):
         self.complaints.append(f"dialog {dialog.message}")
         dialog.dismiss()

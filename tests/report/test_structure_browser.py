@@ -118,9 +118,7 @@ def test_patterns_and_stability_are_drawn(page, structure_result):
 @pytest.mark.parametrize("options", [{}, {"color_scheme": "dark"}, {"has_touch": True, "is_mobile": True}])
 def test_a_phone_shows_the_page_without_scrolling_sideways(browser, report, options):
     opened = Visit(browser, report, **options)
-    opened.page.set_viewport_size({"width": 400, "height": 800})
-    opened.page.wait_for_timeout(400)
-    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 400
+    assert opened.width_on_a_phone() <= 400
     assert opened.complaints == []
     opened.page.close()
 
