@@ -11,6 +11,7 @@ from identilens.report.dyck_figures import pattern
 from identilens.report.heatmaps import encoded
 from identilens.report.page import Page, Section, write_page
 from identilens.results.dyck import DyckRuns
+from identilens.results.stored import percent
 
 _CHARACTERS = 12_000_000
 """Most characters that the attention patterns of a report may take; seeds beyond that are left out, and said to be."""
@@ -89,8 +90,8 @@ def _numbers(result: DyckRuns) -> list[tuple[str, str]]:
     means = result.means()
     table = result.table
     return [
-        (_percent(means["argmax"].min()), "of the closing brackets right in distribution, least mean of a setting"),
-        (_percent(means["long_argmax"].max()), "right on long prefixes, best mean of a setting"),
+        (percent(means["argmax"].min()), "of the closing brackets right in distribution, least mean of a setting"),
+        (percent(means["long_argmax"].max()), "right on long prefixes, best mean of a setting"),
         (f"{len(table)}", "models trained"),
         (f"{len(result.heads.filter(pl.col('looks') & ~pl.col('used')))} of {len(result.heads)}",
          "heads look like a stack and are not used"),
@@ -103,7 +104,7 @@ def _accuracy(result: DyckRuns) -> dict[str, Any]:
         cells = [row["setting"], str(row["seeds"])]
         for name in ("argmax", "threshold", "long_argmax", "long_threshold"):
             error = row[f"{name}_error"]
-            cells.append(_percent(row[name]) + ("" if error is None else f" ± {100 * error:.2f}"))
+            cells.append(percent(row[name]) + ("" if error is None else f" ± {100 * error:.2f}"))
         rows.append([*cells, "" if row["loss"] is None else f"{row['loss']:.4f}"])
     lengths = result.provenance["settings"].get("lengths") or []
     return {
@@ -174,7 +175,3 @@ def _record(record: Mapping[str, Any]) -> dict[str, Any]:
 
 def _short(value: Any) -> Any:
     return (None if np.isnan(value) else float(f"{value:.5g}")) if isinstance(value, float) else value
-
-
-def _percent(share: Any) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from identilens.report.table_report import Chart, TableView
-from identilens.results.stored import load_run
+from identilens.results.stored import load_run, percent
 
 _NAMES = {"uniform": "uniform attention (Corollary 1)", "balanced": "balanced attention (Theorem 1)"}
 
@@ -24,14 +24,14 @@ def construction_view(folder: Path) -> TableView:
         if off == 0:
             finding.append(
                 f"{_sentence(_NAMES[str(name)])}: at every length to {longest:,} at least "
-                f"{_percent(rows['support'].min())} of the places have exactly the possible next brackets, and "
-                f"{_percent(rows['argmax'].min())} of the closing brackets are right; balance violation "
+                f"{percent(rows['support'].min())} of the places have exactly the possible next brackets, and "
+                f"{percent(rows['argmax'].min())} of the closing brackets are right; balance violation "
                 f"{rows['violation'].max():.2g}."
             )
         else:
             last = rows.filter(pl.col("length") == longest).row(0, named=True)
             finding.append(
-                f"Moved {off:g} logits off balance (violation {last['violation']:.2g}): {_percent(last['argmax'])} of "
+                f"Moved {off:g} logits off balance (violation {last['violation']:.2g}): {percent(last['argmax'])} of "
                 f"the closing brackets right at length {longest:,}."
             )
     charts = [
@@ -66,10 +66,12 @@ def pruning_view(folder: Path) -> TableView:
     """
     tables, record = load_run(folder, "dyck-pruning")
     table = tables["table"]
-    means = table.group_by("width", "candidates", maintain_order=True).agg(
-        pl.col("error").mean(), pl.col("error").max().alias("most"), pl.len().alias("count")
+    means = (
+        table.group_by("width", "candidates")
+        .agg(pl.col("error").mean(), pl.col("error").max().alias("most"), pl.len().alias("count"))
+        .sort("width")
     )
-    first, last = means.sort("width").row(0, named=True), means.sort("width").row(-1, named=True)
+    first, last = means.row(0, named=True), means.row(-1, named=True)
     shared = table.filter(pl.col("shared") & pl.col("pruning"))
     settings = record["settings"]
     finding = [
@@ -81,8 +83,8 @@ def pruning_view(folder: Path) -> TableView:
         "one layer alone do not tell what a transformer computes.",
     ]
     lines = {
-        "mean over random transformers": means.sort("width").select("width", "error").rows(),
-        "largest": means.sort("width").select("width", "most").rows(),
+        "mean over random transformers": means.select("width", "error").rows(),
+        "largest": means.select("width", "most").rows(),
     }
     chart = Chart("error_by_width", "Largest error of a token by width", "width of the random feed-forward block",
                   "error", lines, log_y=True)  # fmt: skip
@@ -99,7 +101,3 @@ def _line(name: str, off: float) -> str:
 
 def _sentence(words: str) -> str:
     return words[0].upper() + words[1:]
-
-
-def _percent(share: object) -> str:
-    return f"{100 * float(str(share)):.1f} %"

@@ -122,7 +122,8 @@ def chart_sheet(chart: Chart) -> Figure:
     """Return a chart on paper."""
     figure = new_sheet(4.4, 3.0)
     panel = figure.subplots()
-    for number, (name, points) in enumerate(chart.drawn().items()):
+    drawn = chart.drawn()
+    for number, (name, points) in enumerate(drawn.items()):
         panel.plot(
             [x for x, _ in points], [y for _, y in points], label=drawable(name), color=SERIES[number % len(SERIES)],
             marker=MARKERS[number % len(MARKERS)], markersize=3.5,
@@ -130,7 +131,7 @@ def chart_sheet(chart: Chart) -> Figure:
     panel.set_xscale("log" if chart.log_x else "linear")
     if chart.log_x:
         # Such axes hold a few sizes, which are more useful to read than powers of ten.
-        places = sorted({x for points in chart.drawn().values() for x, _ in points})
+        places = sorted({x for points in drawn.values() for x, _ in points})
         panel.set_xticks(places, [f"{x:g}" for x in places])
         panel.minorticks_off()
     panel.set_yscale("log" if chart.log_y else "linear")

@@ -9,6 +9,7 @@ import polars as pl
 
 from identilens.report.page import Page, Section, write_page
 from identilens.report.tokens_series import Chart, charts, probe_name
+from identilens.results.stored import percent
 from identilens.results.tokens import TokenIdentifiability
 
 _TITLES = {
@@ -71,8 +72,8 @@ def _numbers(result: TokenIdentifiability) -> list[tuple[str, str]]:
     best = means.filter(pl.col("layer_tested") == pl.col("layer_tested").max()).sort("rate")[-1].row(0, named=True)
     where = f"at layer {best['layer_tested']}" + (f", offset {best['offset']:+d}," if best["offset"] else "")
     return [
-        (_percent(best["rate"]), f"recovered {where} by the best probe ({probe_name(best)})"),
-        (_percent(table["chance"].mean()), "by guessing a position of the sentence (chance)"),
+        (percent(best["rate"]), f"recovered {where} by the best probe ({probe_name(best)})"),
+        (percent(table["chance"].mean()), "by guessing a position of the sentence (chance)"),
         (f"{len(folds)}", "folds of 70 / 15 / 15 % of the sentences"),
         (f"{table['tokens'].max():,}", f"test tokens a fold, in {table['sentences'].max():,} sentences"),
     ]
@@ -107,9 +108,9 @@ def _table(result: TokenIdentifiability) -> dict[str, Any]:
     for row in means.iter_rows(named=True):
         error = "" if row["rate_error"] is None else f"{100 * row['rate_error']:.1f}"
         cells = [probe_name(row), *(_plain(row[name]) for name in shown)]
-        cells += [_percent(row["rate"]), error, _percent(row["token_rate"]), _percent(row["train_rate"])]
-        cells += [_percent(row["chance"]), _loss(row["validation_loss"]), _rates(row), _plain(row["epochs"])]
-        rows.append([*cells, "" if row["converged"] is None else _percent(row["converged"]), str(row["folds"])])
+        cells += [percent(row["rate"]), error, percent(row["token_rate"]), percent(row["train_rate"])]
+        cells += [percent(row["chance"]), _loss(row["validation_loss"]), _rates(row), _plain(row["epochs"])]
+        rows.append([*cells, "" if row["converged"] is None else percent(row["converged"]), str(row["folds"])])
     labels = ["Recovered", "±", "Any position", "On training", "Chance", "Validation loss", "Learning rate"]
     columns = ["Probe", *shown.values(), *labels, "Epochs", "Stopped early", "Folds"]
     # What no row has (a learning rate without trained probes) takes no room.
@@ -132,10 +133,6 @@ def _rounded(chart: Chart) -> dict[str, Any]:
         return {key: short(one) for key, one in value.items()} if isinstance(value, dict) else value
 
     return short(asdict(chart))
-
-
-def _percent(share: Any) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
 
 
 def _loss(loss: float | None) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from identilens.results.stored import load_run, print_table, save_run
+from identilens.results.stored import load_run, percent, print_table, save_run
 
 HEAD = {"text": pl.Int64, "layer": pl.Int64, "head": pl.Int64, "kind": pl.String}
 
@@ -141,7 +141,7 @@ class Intervals:
         weights, rows = self.table, self.rows
         pinned = int(weights["pinned"].sum())
         yield (
-            f"{pinned} of {len(weights)} weights ({_percent(pinned / len(weights))}) are pinned: the head's output "
+            f"{pinned} of {len(weights)} weights ({percent(pinned / len(weights))}) are pinned: the head's output "
             "allows no other value."
         )
         if pinned < len(weights):
@@ -157,10 +157,6 @@ class Intervals:
         tops = rows["certified_top"].is_not_null().sum()
         share = float(rows["certified_pairs"].sum()) / max(1, float(rows["pairs"].sum()))
         yield (
-            f"{tops} of {len(rows)} queries have a key that is first in every alternative; {_percent(share)} of all "
+            f"{tops} of {len(rows)} queries have a key that is first in every alternative; {percent(share)} of all "
             "pairs of keys keep their order in every alternative."
         )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

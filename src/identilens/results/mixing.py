@@ -10,7 +10,7 @@ from jaxtyping import Float
 from rich.console import Console
 
 from identilens.errors import InputError
-from identilens.results.stored import load_run, print_table, save_run
+from identilens.results.stored import load_run, percent, print_table, save_run
 
 KIND = pl.Enum(["encoder", "decoder", "cross"])
 
@@ -129,9 +129,9 @@ class Mixing:
         for (kind,), rows in self.by_layer().group_by("kind", maintain_order=True):
             first, last = rows.row(0, named=True), rows.row(-1, named=True)
             sentences.append(
-                f"Of each {kind} hidden state, the token at its own position makes up {_percent(first['median_own'])} "
-                f"at layer {first['layer']} and {_percent(last['median_own'])} at layer {last['layer']} (medians over "
-                f"{first['tokens']} tokens); there, {_percent(last['not_largest'])} of the tokens are not the largest "
+                f"Of each {kind} hidden state, the token at its own position makes up {percent(first['median_own'])} "
+                f"at layer {first['layer']} and {percent(last['median_own'])} at layer {last['layer']} (medians over "
+                f"{first['tokens']} tokens); there, {percent(last['not_largest'])} of the tokens are not the largest "
                 "contributor to their own hidden state."
             )
         errors = self.table.filter(pl.col("contribution") > 0).select(
@@ -141,7 +141,7 @@ class Mixing:
         sentences.append(
             "All norms are exact."
             if not typical
-            else f"Norms are estimates; a contribution's typical standard error is {_percent(typical)} of it."
+            else f"Norms are estimates; a contribution's typical standard error is {percent(typical)} of it."
         )
         return "\n".join(sentences)
 
@@ -208,7 +208,3 @@ class Mixing:
         if kind not in kinds:
             raise InputError(f"expected one of the kinds {', '.join(kinds)}; got {kind!r}. Pass kind=...")
         return kind
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

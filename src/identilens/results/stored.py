@@ -85,6 +85,11 @@ def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def percent(share: Any) -> str:
+    """Return a share in words, with one decimal; nothing for None."""
+    return "" if share is None else f"{100 * share:.1f} %"
+
+
 def _target(folder: str | Path, record: dict[str, Any]) -> Path:
     path = Path(folder)
     held = read_record(path) if path.is_dir() else None

@@ -15,7 +15,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.results.files import write_tensors
 from identilens.results.norm_study import by_perturbation, norm_correlations
-from identilens.results.stored import load_run, print_table, save_run
+from identilens.results.stored import load_run, percent, print_table, save_run
 
 ANALYSIS = "structure"
 HEAD: dict[str, Any] = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
@@ -248,22 +248,22 @@ class Structure:
         if len(steady):
             yield (
                 f"With {steady['clusters'][0]} clusters, W differs from the W of all texts by "
-                f"{_percent(steady['to_all'].mean())} (Frobenius, mean over heads)."
+                f"{percent(steady['to_all'].mean())} (Frobenius, mean over heads)."
             )
         signs = self.texts.drop_nulls("negative")
         if len(signs):
             share = (signs["least"] < -1e-9).mean()
             yield (
-                f"Naim & Asher's projection has negative entries on {_percent(share)} of the heads and texts "
-                f"({_percent(signs['negative'].mean())} of all entries, the least {signs['least'].min():.3f}); row "
+                f"Naim & Asher's projection has negative entries on {percent(share)} of the heads and texts "
+                f"({percent(signs['negative'].mean())} of all entries, the least {signs['least'].min():.3f}); row "
                 f"sums are kept to {signs['row_sum_error'].max():.1e}."
             )
         able = self.pairs.drop_nulls("disagree")
         if len(able):
             yield (
                 f"Weights that are equivalent under one text are not so under another in "
-                f"{_percent(able['disagree'].mean())} of {len(able):,} cases; the other text's "
-                f"output moves by {_percent(able['change_second'].mean())}."
+                f"{percent(able['disagree'].mean())} of {len(able):,} cases; the other text's "
+                f"output moves by {percent(able['change_second'].mean())}."
             )
         correlations = dict(self.correlations().select("norm", "within_spearman").iter_rows())
         if correlations:
@@ -283,10 +283,6 @@ _NORM_NAMES = {
 def matrix_file(folder: Path) -> Path:
     """Return where a result folder keeps its matrices."""
     return folder / "matrices" / "structure.safetensors"
-
-
-def _percent(share: Any) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _number(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 
-from identilens.results.stored import load_run, print_table, save_run
+from identilens.results.stored import load_run, percent, print_table, save_run
 
 ANALYSIS = "tokens"
 
@@ -170,7 +170,7 @@ class TokenIdentifiability:
         chance = means["chance"].mean()
         tested = self.table.group_by("fold").agg(pl.col("tokens").max(), pl.col("sentences").max())
         yield (
-            f"Chance: {_percent(chance)}. {folds} {'fold' if folds == 1 else 'folds'}, about "
+            f"Chance: {percent(chance)}. {folds} {'fold' if folds == 1 else 'folds'}, about "
             f"{tested['tokens'].mean():,.0f} test tokens in {tested['sentences'].mean():,.0f} sentences each."
         )
 
@@ -180,7 +180,7 @@ class TokenIdentifiability:
 
         def rate(**where: Any) -> str:
             found = rows.filter(*(pl.col(name) == value for name, value in where.items()))
-            return _percent(found["rate"].mean())
+            return percent(found["rate"].mean())
 
         if self.experiment == "neighbours":
             sides = [f"{rate(offset=offset)} at {offset:+d}" for offset in sorted(rows["offset"].unique())]
@@ -190,7 +190,7 @@ class TokenIdentifiability:
             return f"recovered at layer {last}: {', '.join(shares)} of the training sentences"
         if self.experiment == "layer-to-layer":
             rates = rows["rate"].to_list()
-            return f"from each layer to the one below, {_percent(min(rates))} to {_percent(max(rates))} are recovered"
+            return f"from each layer to the one below, {percent(min(rates))} to {percent(max(rates))} are recovered"
         own = f"{rate(layer_trained=first, layer_tested=first)} of the tokens recovered at layer {first}"
         if last != first:
             own += f", {rate(layer_trained=last, layer_tested=last)} at layer {last}"
@@ -199,7 +199,3 @@ class TokenIdentifiability:
             own += f"; trained on {first}, tested on {high}: {rate(layer_trained=first, layer_tested=high)}"
             own += f"; trained on {last}, tested on {low}: {rate(layer_trained=last, layer_tested=low)}"
         return own
-
-
-def _percent(share: Any) -> str:
-    return f"{100 * share:.1f} %"
