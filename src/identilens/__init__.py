@@ -1,10 +1,5 @@
 """identilens: how much of attention and hidden states is determined by what a transformer computes."""
 
-from identilens.attention.alternatives import alternatives as alternatives
-from identilens.attention.audit import audit as audit
-from identilens.attention.interval_analysis import intervals as intervals
-from identilens.attention.logit_rank_analysis import logit_ranks as logit_ranks
-from identilens.dyck.analysis import train_dyck as train_dyck
 from identilens.dyck.language import Dyck as Dyck
 from identilens.dyck.modeling import DyckForCausalLM as DyckForCausalLM
 from identilens.encoder import IdentifiableEncoderConfig as IdentifiableEncoderConfig
@@ -12,7 +7,6 @@ from identilens.encoder import (
     IdentifiableEncoderForSequenceClassification as IdentifiableEncoderForSequenceClassification,
 )
 from identilens.encoder import IdentifiableEncoderModel as IdentifiableEncoderModel
-from identilens.mixing.analysis import mixing as mixing
 from identilens.models import Lens as Lens
 from identilens.models import bundled_model as bundled_model
 from identilens.models import load as load
@@ -24,5 +18,11 @@ from identilens.results import LogitRanks as LogitRanks
 from identilens.results import Mixing as Mixing
 from identilens.results import Structure as Structure
 from identilens.results import TokenIdentifiability as TokenIdentifiability
-from identilens.structure.analysis import structure as structure
-from identilens.tokens.analysis import token_identifiability as token_identifiability
+from identilens.studies.alternatives.study import alternatives as alternatives
+from identilens.studies.audit.study import audit as audit
+from identilens.studies.dyck_train.study import train_dyck as train_dyck
+from identilens.studies.intervals.study import intervals as intervals
+from identilens.studies.logit_ranks.study import logit_ranks as logit_ranks
+from identilens.studies.mixing.study import mixing as mixing
+from identilens.studies.structure.study import structure as structure
+from identilens.studies.tokens.study import token_identifiability as token_identifiability

@@ -6,12 +6,12 @@ import torch
 import identilens as idl
 from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.language import Dyck, with_start
-from identilens.dyck.misleading import dyck_lens
 from identilens.dyck.modeling import DyckForCausalLM, DyckModel
 from identilens.dyck.stacked import stack_parameters, stacked_logits, unstack_parameters
 from identilens.dyck.tokenizer import bracket_tokenizer
 from identilens.dyck.training import new_model
 from identilens.errors import InputError
+from identilens.studies.dyck_train.misleading import dyck_lens
 
 CONFIGS = {
     "gpt": {},

@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from identilens.attention.alternatives import alternatives as run_alternatives
 from identilens.cli.common import (
     ColumnOption,
     DeviceOption,
@@ -26,6 +25,7 @@ from identilens.cli.common import (
 )
 from identilens.cli.joining import report_study, study_folder
 from identilens.cli.texts import read_texts
+from identilens.studies.alternatives.study import alternatives as run_alternatives
 
 
 def alternatives(

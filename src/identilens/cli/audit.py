@@ -5,8 +5,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from identilens.attention.audit import AuditSettings
-from identilens.attention.audit import audit as run_audit
 from identilens.cli.common import (
     ColumnOption,
     DeviceOption,
@@ -26,6 +24,8 @@ from identilens.cli.common import (
     progress,
 )
 from identilens.cli.texts import read_texts
+from identilens.studies.audit.study import AuditSettings
+from identilens.studies.audit.study import audit as run_audit
 
 
 def audit(

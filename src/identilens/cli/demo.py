@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from identilens.attention.audit import audit
 from identilens.cli.common import OutOption, console, load_lens, progress
 from identilens.models import bundled_model
+from identilens.studies.audit.study import audit
 
 
 def demo(

@@ -16,14 +16,14 @@ from identilens.cli.common import (
     quiet_transformers,
     with_note,
 )
-from identilens.dyck.analysis import analyse_dyck, train_dyck
-from identilens.dyck.construction_analysis import Construction, check_constructions
-from identilens.dyck.measuring import Measuring
-from identilens.dyck.pruning_analysis import Pruning, prune_by_width
 from identilens.dyck.settings import DyckSetting, DyckTraining
 from identilens.errors import InputError
 from identilens.report import write_report
 from identilens.results.stored import print_table
+from identilens.studies.dyck_construct.study import Construction, check_constructions
+from identilens.studies.dyck_prune.study import Pruning, prune_by_width
+from identilens.studies.dyck_train.measuring import Measuring
+from identilens.studies.dyck_train.study import analyse_dyck, train_dyck
 
 _TRAINING, _MEASURING, _PRUNING, _CONSTRUCTION = DyckTraining(), Measuring(), Pruning(), Construction()
 

@@ -11,7 +11,7 @@ from identilens.cli.reproduce import ReproductionOut, finish
 from identilens.reproduce.record import Reproduction
 from identilens.reproduce.structure2025_figure1 import structure2025_figure1
 from identilens.reproduce.structure2025_figure2 import structure2025_figure2
-from identilens.structure.reversal_training import ReversalSettings
+from identilens.studies.reversal.training import ReversalSettings
 
 _DEFAULT = ReversalSettings()
 

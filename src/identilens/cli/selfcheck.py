@@ -3,7 +3,6 @@
 import typer
 from rich.table import Table
 
-from identilens.attention.selfcheck import selfcheck as run_selfcheck
 from identilens.cli.common import (
     DeviceOption,
     DtypeOption,
@@ -14,6 +13,7 @@ from identilens.cli.common import (
     console,
     load_lens,
 )
+from identilens.studies.audit.selfcheck import selfcheck as run_selfcheck
 
 _TEXTS = (
     "The keeper of the lighthouse wrote down every ship, although none had stopped there for years.",

@@ -22,8 +22,8 @@ from identilens.cli.common import (
     progress,
 )
 from identilens.cli.texts import read_texts
-from identilens.structure.analysis import POOL
-from identilens.structure.analysis import structure as run_structure
+from identilens.studies.structure.study import POOL
+from identilens.studies.structure.study import structure as run_structure
 
 
 def structure(

@@ -24,11 +24,11 @@ from identilens.cli.train import (
     full_name,
 )
 from identilens.encoder.published import D_K
-from identilens.encoder.sweeps import sweep as run_sweep
 from identilens.encoder.tasks import TASKS
 from identilens.encoder.training import TrainingSettings
 from identilens.errors import InputError
 from identilens.report import write_report
+from identilens.studies.sweep.study import sweep as run_sweep
 
 _DEFAULTS = TrainingSettings()
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from identilens.compressed import READ_ERRORS, kind_of, open_file
 from identilens.errors import InputError
+from identilens.runs.compressed import READ_ERRORS, kind_of, open_file
 
 
 def read_texts(

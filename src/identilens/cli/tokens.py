@@ -28,7 +28,8 @@ from identilens.cli.common import (
     with_note,
 )
 from identilens.cli.texts import read_texts
-from identilens.tokens import TokenSettings, token_identifiability
+from identilens.studies.tokens.settings import TokenSettings
+from identilens.studies.tokens.study import token_identifiability
 
 _DEFAULTS = TokenSettings()
 
