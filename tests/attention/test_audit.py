@@ -298,5 +298,5 @@ def test_show_prints_the_finding(bundled, capsys):
     result = idl.audit(bundled, TEXTS)
     result.show()
     printed = " ".join(capsys.readouterr().out.split())
-    assert "72 of 216 attention maps (33 %) over 3 texts are not determined" in printed
+    assert "72 of 216 attention maps (33 %) over 3 texts have a null space" in printed
     assert "72 of 216" in result._repr_html_()

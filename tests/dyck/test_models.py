@@ -86,7 +86,7 @@ def test_a_saved_model_is_loaded_and_opened(name, tmp_path):
     audit = idl.audit(lens, ["([])[[]]", "(())"])
     assert audit.table["kind"].unique().to_list() == ["decoder"]
     assert audit.table["reconstruction_error"].max() < 1e-5
-    # Keys of a kind have one value: on eight brackets the weights are not determined.
+    # Keys of a kind have one value: on eight brackets the weights have a null space.
     assert audit.table["nullity"].max() > 0
 
 

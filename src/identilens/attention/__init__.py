@@ -1,4 +1,4 @@
-"""How much of attention is determined: measures on tensors, and the audit that applies them to texts."""
+"""Effective attention, intervals and alternatives: measures on tensors, and analyses that apply them to texts."""
 
 from identilens.attention.centre import Centre as Centre
 from identilens.attention.centre import analytic_centre as analytic_centre

@@ -1,4 +1,4 @@
-"""Texts in, results out: how much of a model's attention is determined by what its heads compute."""
+"""Texts in, results out: how much of a model's attention has no effect on its heads' outputs."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +30,7 @@ def audit(
     settings: AuditSettings | None = None,
     **options: Any,
 ) -> Audit:
-    """Return how much of every attention map is determined by what its head computes.
+    """Return how much of every attention map has no effect on its head's output.
 
     For each text, layer and head: rank and nullity of T (Brunner et al. 2020, Eq. 6), the share of squared
     weight in its null space (Eq. 8, 9), the correlation of raw and effective attention (Fig. 1a), and what

@@ -14,7 +14,7 @@ class CausalRows:
 
     Three kinds of rows, told apart by certificates that hold for all rows on one side of a boundary:
 
-    - The first ones, while those rows of T are linearly independent: every weight is determined.
+    - The first ones, while those rows of T are linearly independent: weights are their own effective part.
     - The last ones, once the Gram matrix of the rows before them has full rank. With G the Gram matrix
       of the keys before a block, G_i = G + Σ v_k v_kᵀ over the block's own keys up to i. Woodbury's
       identity needs the inverse of I + K_i, K_i the leading part of one matrix K for the whole block:
@@ -36,7 +36,7 @@ class CausalRows:
         self.rank: Int[Tensor, " head"] = factor.rank
         self._white, self._whitener = factor.basis, factor.coordinates
         self._running = 0, compact.new_zeros(len(compact), self.width, self.width)
-        self._determined = [self._last_determined(head) for head in compact]
+        self._independent = [self._last_independent(head) for head in compact]
         self._spanned = [
             self._first_spanned(head, tolerance) if int(rank) == self.width else self.keys
             for head, rank in zip(compact, factor.rank, strict=True)
@@ -49,8 +49,8 @@ class CausalRows:
     def row_ranks(self) -> Int[Tensor, "head query"]:
         """Return the rank of T restricted to each query's visible keys."""
         ranks = self.row_sizes().clamp(max=self.width).repeat(len(self.compact), 1)
-        for head, (determined, spanned) in enumerate(zip(self._determined, self._spanned, strict=True)):
-            for row in range(determined, spanned):
+        for head, (independent, spanned) in enumerate(zip(self._independent, self._spanned, strict=True)):
+            for row in range(independent, spanned):
                 part = self.compact[head, : row + 1]
                 ranks[head, row] = certified_rank(part, relative_tolerance(row + 1, self.d_model))
         return ranks
@@ -67,10 +67,10 @@ class CausalRows:
         first, stop, _ = rows.indices(self.keys)
         result = self.compact.new_zeros(len(self.compact), stop - first, self.keys)
         split = min(max(*self._spanned, first), stop)
-        for head, determined in enumerate(self._determined):
+        for head, independent in enumerate(self._independent):
             for row in range(first, split):
                 here = (head, row - first)
-                if weights is not None and row < determined:
+                if weights is not None and row < independent:
                     result[here] = weights[here]
                     continue
                 factor = self._row_factor(head, row)
@@ -115,7 +115,7 @@ class CausalRows:
         self._running = begin, gram + new.mT @ new
         return self._running[1]
 
-    def _last_determined(self, head: Float[Tensor, "key r"]) -> int:
+    def _last_independent(self, head: Float[Tensor, "key r"]) -> int:
         """Return how many leading rows of T are certified to be linearly independent."""
         low, high = 0, min(self.keys, self.width)
         while low < high:

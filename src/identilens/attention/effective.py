@@ -19,7 +19,7 @@ Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
 
 @dataclass(frozen=True)
 class EffectiveAttention:
-    """Weights split into what the head output determines and what it does not.
+    """Weights split into the part that the head output depends on and the part without effect on it.
 
     Attributes:
         effective: A^⊥, the minimum-norm weights with the same head output; rows need not sum to 1.

@@ -18,7 +18,7 @@ class FullRows:
     Attributes:
         rank: Of T, one a head.
         basis: U, orthonormal columns spanning col(T).
-        determined: Whether T has independent rows in every head, so that weights are their own effective part.
+        independent: Whether T has independent rows in every head, so that weights are their own effective part.
     """
 
     def __init__(self, compact: Float[Tensor, "head key r"], d_model: int, queries: int) -> None:
@@ -27,7 +27,7 @@ class FullRows:
         self.factor = factorise(compact, relative_tolerance(self.keys, d_model))
         self.basis = self.factor.basis
         self.rank: Int[Tensor, " head"] = self.factor.rank
-        self.determined = bool((self.rank == self.keys).all())
+        self.independent = bool((self.rank == self.keys).all())
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
         """Return the rank of T restricted to each query's visible keys."""
@@ -39,7 +39,7 @@ class FullRows:
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows: weights U Uᵀ, in the precision of the weights."""
-        if self.determined:
+        if self.independent:
             return weights
         basis = self.basis.to(weights.dtype)
         return weights @ basis @ basis.mT

@@ -82,7 +82,7 @@ class SummaryBuilder:
         queries = self.query_types[rows]
         # Within a row in the weights' own precision, between rows in float64.
         raw_square = torch.linalg.vector_norm(weights, dim=-1).double().square().sum(-1)
-        if isinstance(self.projector, FullRows) and self.projector.determined:
+        if isinstance(self.projector, FullRows) and self.projector.independent:
             raw_by_type = by_type = (weights @ self.key_types.to(weights.dtype)).double()
             square, rebuilt = raw_square, weights.double() @ self.compact
         elif isinstance(self.projector, FullRows):

@@ -1,4 +1,4 @@
-"""``identilens audit``: how much of each attention map is determined."""
+"""``identilens audit``: how much of each attention map has no effect on the output."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -50,7 +50,7 @@ def audit(
     overwrite: OverwriteOption = False,
     trust_remote_code: RemoteCodeOption = False,
 ) -> None:
-    """Say for every layer and head how much of the attention map is determined by what the head computes."""
+    """Say for every layer and head how much of the attention map has no effect on the head's output."""
     texts = read_texts(text or [], file, column or [], encoding)
     settings = AuditSettings(
         layers=parse_layers(layers),
