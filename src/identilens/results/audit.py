@@ -174,7 +174,8 @@ class Audit:
         worst = table.group_by("kind", "layer").agg(pl.col("null_share").mean()).sort("null_share")[-1]
         yield (
             f"On average {100 * share:.1f} % of the squared attention weight lies in the null space and has no effect "
-            f"on the output; most in {worst['kind'][0]} layer {worst['layer'][0]} ({100 * worst['null_share'][0]:.1f} %)."
+            f"on the output; most in {worst['kind'][0]} layer {worst['layer'][0]} "
+            f"({100 * worst['null_share'][0]:.1f} %)."
         )
         types = self.received().group_by("key_type").agg(pl.col("raw", "effective").mean())
         lost = types.with_columns(lost=pl.col("raw") - pl.col("effective")).sort("lost")[-1]
