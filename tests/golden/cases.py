@@ -76,9 +76,10 @@ def audit(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
 
 def audit_bundled() -> Tables:
     found = idl.audit(real(), TEXTS, matrices=True)
+    types = found.token_types.filter(pl.col("head") % 4 == 0)
     means = {"by_layer": found.by_layer(), "by_length": found.by_length(), "received": found.received()}
     return {
-        "table": found.table, "token_types": found.token_types, **means,
+        "table": found.table, "token_types": types, **means,
         **maps(found.matrices, "text1.layer3.head10.encoder", "text2.layer0.head2.encoder"),
     }  # fmt: skip
 
@@ -86,22 +87,26 @@ def audit_bundled() -> Tables:
 def audit_long_causal() -> Tables:
     """Texts long enough for several blocks of rows."""
     torch.manual_seed(0)
-    config = hf.GPT2Config(vocab_size=96, n_embd=32, n_layer=1, n_head=4, n_positions=320, bos_token_id=1, eos_token_id=1)
+    config = hf.GPT2Config(
+        vocab_size=96, n_embd=32, n_layer=1, n_head=4, n_positions=320, bos_token_id=1, eos_token_id=1
+    )
     lens = idl.Lens(hf.GPT2LMHeadModel(config).eval().double())
     return audit(lens, [ids(300, 5), ids(280, 6)], stream="always")
 
 
 AUDITS = {
     "audit_bundled": single(audit_bundled),  # 2 s
-    "audit_bundled_streamed": single(lambda: audit(real(), [" ".join([LONG] * 3)], stream="always")),  # 1 s
-    "audit_bundled_pairs": single(lambda: audit(real(), [PAIR], layers=(0, 5))),  # 1 s
+    "audit_bundled_streamed": single(
+        lambda: audit(real(), [" ".join([LONG] * 3)], stream="always", layers=(1, 4))
+    ),  # 1 s
+    "audit_bundled_pairs": single(lambda: audit(real(), [PAIR], layers=(5,))),  # 1 s
     "audit_encoder": Case(lambda: audit(tiny("bert"), TOKENS, "text3.layer1.head2.encoder")),  # 1 s
     "audit_value_bias": Case(lambda: audit(tiny("bert"), TOKENS, value_bias="out")),  # 1 s
-    "audit_causal": Case(lambda: audit(tiny("gpt2"), TOKENS, "text3.layer1.head2.decoder")),  # 1 s
+    "audit_causal": Case(lambda: audit(tiny("gpt2"), TOKENS, "text1.layer1.head2.decoder")),  # 1 s
     "audit_long_causal": Case(audit_long_causal),  # 1 s
     "audit_grouped": Case(lambda: audit(tiny("llama"), TOKENS)),  # 1 s
     "audit_window": Case(lambda: audit(tiny("mistral"), TOKENS)),  # 1 s
-    "audit_cross": Case(lambda: audit(tiny("t5"), TOKENS, "text3.layer0.head1.cross")),  # 1 s
+    "audit_cross": Case(lambda: audit(tiny("t5"), TOKENS, "text1.layer0.head1.cross")),  # 1 s
     "audit_streamed": Case(lambda: audit(tiny("t5"), TOKENS, stream="always")),  # 1 s
 }
 
@@ -120,7 +125,9 @@ def alternatives(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tabl
 
 ALTERNATIVES = {
     "intervals_bundled": single(lambda: intervals(real(), LONG, layers=3, heads=7, queries=["reef", 0])),  # 3 s
-    "intervals_encoder": Case(lambda: intervals(tiny("bert"), [ids(14), [7] * 11], layers=1, heads=(0, 3))),  # 3 s
+    "intervals_encoder": Case(
+        lambda: intervals(tiny("bert"), [ids(14), [7] * 11], layers=1, heads=3, queries=(0, 4, 10))
+    ),  # 3 s
     "intervals_causal": Case(
         lambda: intervals(tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19))
     ),  # 1 s
@@ -132,9 +139,7 @@ ALTERNATIVES = {
         lambda: alternatives(tiny("bert"), [ids(12)], "text0.layer0.head1.encoder", layers=0, heads=1, realisable=True)
     ),  # 3 s
     "alternatives_heads": Case(lambda: alternatives(tiny("bert"), [ids(6), ids(20, 1)], heads=(0, 2), starts=2)),  # 2 s
-    "alternatives_causal": Case(
-        lambda: alternatives(tiny("gpt2"), [ids(18)], "text0.layer1.head0.decoder", layers=1, heads=0)
-    ),  # 1 s
+    "alternatives_causal": Case(lambda: alternatives(tiny("gpt2"), [ids(18)], layers=1, heads=0)),  # 1 s
     "alternatives_cross": Case(lambda: alternatives(tiny("t5"), [ids(14)], layers=1, heads=3, kind="cross")),  # 1 s
     "logit_ranks_bundled": single(
         lambda: {"table": idl.logit_ranks(real(), [LONG], layers=(0, 3), heads=(1, 7), count=10).table}
@@ -149,7 +154,7 @@ ALTERNATIVES = {
 
 def mixing(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
     found = idl.mixing(lens, texts, **options)
-    return {"table": found.table, "tokens": found.tokens, "own": found.own(), "by_layer": found.by_layer()}
+    return {"table": found.table, "tokens": found.tokens, "by_layer": found.by_layer()}
 
 
 def mixing_aggregates() -> Tables:
@@ -157,6 +162,7 @@ def mixing_aggregates() -> Tables:
     found, texts = idl.mixing(real(), [PAIR, PAIR[::-1]], probes=8), [PAIR, PAIR[::-1]]
     own = found.own()
     return {
+        "own": own,
         "boxes": box_statistics(own),
         "neighbours": neighbour_groups(found.table),
         "positions": by_relative_position(found.table),
@@ -193,7 +199,8 @@ QUICK: dict[str, Any] = {"folds": 2, "learning_rates": (0.01, 0.003), "max_epoch
 
 def tokens(experiment: str, lens: idl.Lens, texts: Any, **options: Any) -> Tables:
     found = idl.token_identifiability(lens, texts, experiment=experiment, **{**QUICK, **options})
-    return {"table": found.table, "means": found.means()}
+    kept = {"means": found.means()} if experiment in ("same-layer", "neighbours") else {}
+    return {"table": found.table, **kept}
 
 
 def checkpoints() -> Tables:
@@ -263,7 +270,8 @@ def reversal() -> Tables:
     lstm, transformer = (reversal_study(model, REVERSAL) for model in ("lstm", "transformer"))
     return {
         "lstm_course": lstm.course, "lstm_weights": pl.DataFrame({"weight": lstm.weights.flatten().numpy()}),
-        "transformer_course": transformer.course, "perturbations": transformer.perturbations,
+        "transformer_course": transformer.course,
+        "perturbations": transformer.perturbations.filter(pl.col("text") == 0),
         "accuracy": pl.DataFrame({name: [getattr(one, name) for one in (lstm, transformer)]
                                   for name in ("accuracy", "whole", "written")}),
         "nullity": pl.DataFrame({"nullity": torch.cat([lstm.nullity, transformer.nullity]).numpy()}),

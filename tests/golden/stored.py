@@ -50,15 +50,27 @@ def single(run: Callable[[], Tables], bundled: bool = True, loose: Mapping[str, 
 def write(name: str, tables: Tables) -> None:
     """Replace the stored tables of a case."""
     FOLDER.mkdir(exist_ok=True)
-    for old in FOLDER.glob(f"{name}.*.parquet"):
+    for old in FOLDER.glob(f"{name}.*.*"):
         old.unlink()
     for table, frame in tables.items():
-        frame.write_parquet(FOLDER / f"{name}.{table}.parquet", compression="zstd", compression_level=19)
+        file = FOLDER / f"{name}.{table}.parquet"
+        frame.write_parquet(file, compression="zstd", compression_level=19, statistics=False)
+        nested = any(dtype.is_nested() for dtype in frame.dtypes)
+        if not nested and len(text := frame.write_csv()) < file.stat().st_size:
+            # Small tables are smaller as text, and can be read.
+            file.unlink()
+            file.with_suffix(".csv").write_text(text, encoding="utf-8")
 
 
 def read(name: str) -> dict[str, pl.DataFrame]:
     """Return the stored tables of a case."""
-    return {path.name.split(".")[1]: pl.read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))}
+    return {path.name.split(".")[1]: _read(path) for path in sorted(FOLDER.glob(f"{name}.*.*"))}
+
+
+def _read(path: Path) -> pl.DataFrame:
+    if path.suffix == ".parquet":
+        return pl.read_parquet(path)
+    return pl.read_csv(path, infer_schema_length=None, missing_utf8_is_empty_string=False)
 
 
 def differences(case: Case, table: str, stored: pl.DataFrame, new: pl.DataFrame) -> list[str]:
@@ -82,6 +94,8 @@ def _flat(column: pl.Series) -> pl.Series:
 def _column(case: Case, stored: pl.Series, new: pl.Series) -> str:
     if len(stored) != len(new) or (stored.is_null() != new.is_null()).any():
         return "other places are empty"
+    if stored.is_null().all():
+        return ""
     if not stored.dtype.is_float():
         kind = pl.Int64 if stored.dtype.is_integer() else pl.String
         apart = stored.cast(kind).ne_missing(new.cast(kind))
