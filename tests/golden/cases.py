@@ -77,7 +77,11 @@ def audit(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
 def audit_bundled() -> Tables:
     found = idl.audit(real(), TEXTS, matrices=True)
     types = found.token_types.filter(pl.col("head") % 4 == 0)
-    means = {"by_layer": found.by_layer(), "by_length": found.by_length(), "received": found.received()}
+    means = {
+        "by_layer": found.by_layer(),
+        "by_length": found.by_length(),
+        "received": found.received().filter(pl.col("layer") == 2),
+    }
     return {
         "table": found.table, "token_types": types, **means,
         **maps(found.matrices, "text1.layer3.head10.encoder", "text2.layer0.head2.encoder"),
@@ -181,7 +185,7 @@ def word_tags(text: str) -> list[tuple[int, int, str]]:
 
 
 MIXING = {
-    "mixing_exact": Case(lambda: mixing(tiny("bert"), [ids(3), ids(8, 1), [7] * 6], method="exact")),  # 1 s
+    "mixing_exact": Case(lambda: mixing(tiny("bert"), [ids(3), ids(7, 1), [7] * 4], method="exact")),  # 1 s
     "mixing_sketch": Case(lambda: mixing(tiny("bert"), [ids(3), ids(8, 1)], probes=8, seed=3)),  # 1 s
     "mixing_sum": Case(lambda: mixing(tiny("bert"), [ids(5)], method="exact", wrt="embedding_sum")),  # 1 s
     "mixing_causal": Case(lambda: mixing(tiny("gpt2"), [ids(3), ids(8, 1)], method="exact")),  # 1 s

@@ -70,7 +70,7 @@ def read(name: str) -> dict[str, pl.DataFrame]:
 def _read(path: Path) -> pl.DataFrame:
     if path.suffix == ".parquet":
         return pl.read_parquet(path)
-    return pl.read_csv(path, infer_schema_length=None, missing_utf8_is_empty_string=False)
+    return pl.read_csv(path, infer_schema_length=None)
 
 
 def differences(case: Case, table: str, stored: pl.DataFrame, new: pl.DataFrame) -> list[str]:
