@@ -9,15 +9,15 @@ import torch
 
 from identilens.errors import InputError
 from identilens.measures.attention.logits import logit_rank_study
-from identilens.models.head_call import read_head
 from identilens.models.inputs import Item
-from identilens.models.layout import Site
+from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
+from identilens.models.reading import read_head
 from identilens.results.logit_ranks import LOGIT_RANK_COLUMNS, LogitRanks
 from identilens.results.parts import run_parts, whole
 from identilens.results.provenance import provenance
-from identilens.studies.alternatives.search import LOGIT_ERROR, HeadProblem
-from identilens.studies.alternatives.study import chosen_heads, numbers
+from identilens.studies.alternatives.search import LOGIT_ERROR
+from identilens.studies.alternatives.study import numbers
 
 
 def logit_ranks(
@@ -94,20 +94,17 @@ def logit_ranks(
 
 def _row(lens: Lens, items: list[Item], text: int, site: Site, head: int, count: int, seed: int) -> pl.DataFrame:
     seen = read_head(lens, items[text], site.layer, head, site.kind)
-    problem = HeadProblem.of(seen, torch.Generator().manual_seed(seed))
-    if problem.visible is not None:
+    if seen.visible is not None:
         raise InputError(f"layer {site.layer} hides keys from some queries (a window), so that its logit rank is open.")
-    weights = problem.weights
+    weights = seen.attention
     if weights.min() <= 0 and seen.logit_error <= LOGIT_ERROR:
         # Sharp attention: weights too small for the model's precision still have logits that are known.
         weights = seen.recomputed
-    study = logit_rank_study(
-        weights, problem.values, problem.d_k,
-        count=count, tolerance=problem.tolerance, generator=problem.generator,
-    )  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    study = logit_rank_study(weights, seen.projected, seen.d_k, count=count, generator=generator)
     ranks = study.ranks.double()
     row = (
-        text, site.layer, head, site.kind, study.seq_len, problem.d_k, seen.values.shape[1], study.simplex_nullity,
+        text, site.layer, head, site.kind, study.seq_len, seen.d_k, seen.values.shape[1], study.simplex_nullity,
         study.original_rank, int(ranks.min()), float(ranks.mean()), int(ranks.max()), study.realisable_share, count,
         study.mean_total_variation, study.output_error,
     )  # fmt: skip
