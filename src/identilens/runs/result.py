@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
-import altair as alt
 import polars as pl
 from rich.console import Console
 from torch import Tensor
 
+from identilens.charts.kit import AnyChart
 from identilens.charts.page import Page, Section, write_page
 from identilens.charts.save import save_charts
 from identilens.errors import OutputFolderError
@@ -19,6 +19,9 @@ from identilens.runs.files import write_json, write_table
 from identilens.runs.folder import finished_record, read_record
 from identilens.runs.matrices import StoredMatrices, Tokens, add_matrices
 from identilens.runs.tables import Columns, print_table
+
+
+R = TypeVar("R", bound="Result")
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Result(ABC):
         """Return the finding."""
 
     @abstractmethod
-    def charts(self) -> dict[str, alt.TopLevelMixin]:
+    def charts(self) -> dict[str, AnyChart]:
         """Return the charts by name, for notebooks, reports and print."""
 
     def overview(self) -> dict[str, pl.DataFrame]:
@@ -90,12 +93,12 @@ class Result(ABC):
 
     @classmethod
     def of(
-        cls,
+        cls: type[R],
         tables: Mapping[str, pl.DataFrame],
         record: dict[str, Any],
         matrices: Mapping[str, Tensor] | None = None,
         tokens: Mapping[int, Tokens] | None = None,
-    ) -> Self:
+    ) -> R:
         """Return the result that has these tables; one that is missing is empty."""
         held = {
             name: (tables[name] if name in tables else pl.DataFrame(schema=pl.Schema(columns))).cast(pl.Schema(columns))
@@ -121,7 +124,7 @@ class Result(ABC):
         write_json(path / "provenance.json", {**self.provenance, "finished": True})
 
     @classmethod
-    def load(cls, folder: str | Path) -> Self:
+    def load(cls: type[R], folder: str | Path) -> R:
         """Return the result that a folder holds; matrices are read when they are looked at.
 
         Raises:
