@@ -1,39 +1,58 @@
-"""Reading texts from files and options of the command line."""
+"""Texts from files: a line, an object or a row each."""
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from identilens.errors import InputError
 from identilens.runs.compressed import READ_ERRORS, kind_of, open_file
+from identilens.runs.conllu import read_conllu
 
 
 def read_texts(
-    texts: list[str], file: Path | None, columns: list[str], encoding: str = "utf-8", *, pairs: bool = False
-) -> list[str] | list[tuple[str, str]]:
-    """Return the texts given directly or found in a file; pairs when two columns are named, or asked for.
+    source: str | Path | Sequence[str],
+    *,
+    columns: Sequence[str] = (),
+    encoding: str = "utf-8",
+    pairs: bool = False,
+    limit: int | None = None,
+) -> list[Any]:
+    """Return the texts of a file, or those of a list; pairs when two columns are named, or asked for.
 
     Args:
-        texts: Texts given with --text.
-        file: .txt (one text a line, blank lines skipped), .jsonl, .csv or .tsv; also behind .gz or .xz.
-        columns: One column, or two for pairs; not for .txt.
+        source: A .txt (one text a line, blank lines skipped), .jsonl, .csv, .tsv or .conllu file, also behind .gz or
+            .xz; or a list of texts.
+        columns: One column, or two for pairs; not for .txt and .conllu.
         encoding: Of the file.
-        pairs: Whether sentence pairs are meant: every two of ``texts``, lines with a tab in a .txt file, or two
-            columns.
+        pairs: Whether sentence pairs are meant: every two of a list, lines with a tab in a .txt file, or two columns.
+        limit: Take the first so many.
 
     Raises:
         InputError: For a missing or unreadable file, a wrong encoding, a missing column, an empty text, or what is
             no pair where pairs are meant, naming the line.
     """
-    if bool(texts) == (file is not None):
-        raise InputError("give either --text (once for each text) or --file, not both and not neither.")
-    if file is None:
-        return _in_twos(texts) if pairs else texts
+    if not isinstance(source, str | Path):
+        return (_in_twos(list(source)) if pairs else list(source))[:limit]
+    file = Path(source)
     if not file.is_file():
         raise InputError(f"no such file: {file}. Check the path given to --file.")
     kind = kind_of(file)
+    if kind == ".conllu":
+        return list(read_conllu(file, limit=limit))
+    read = _reader(file, kind, columns, pairs)
+    with _translated_read_errors(file, encoding), open_file(file, "rt", encoding=encoding, newline="") as stream:
+        found = list(islice(read(stream, file, list(columns)), limit))
+    if not found:
+        raise InputError(f"{file} holds no texts.")
+    return found
+
+
+def _reader(file: Path, kind: str, columns: Sequence[str], pairs: bool) -> Callable[..., Iterator[Any]]:
+    """Return what reads a kind of file, after checking that the columns fit it."""
     readers = {
         ".txt": _pairs_of_lines if pairs else _lines,
         ".jsonl": _json_lines,
@@ -41,16 +60,22 @@ def read_texts(
         ".tsv": _separated("\t"),
     }
     if kind not in readers:
-        raise InputError(f"{file} ends in {kind or 'nothing'}; expected {', '.join(readers)} (or with .gz, .xz).")
+        raise InputError(
+            f"{file} ends in {kind or 'nothing'}; expected {', '.join(readers)}, .conllu (or with .gz, .xz)."
+        )
     if kind == ".txt" and columns:
         raise InputError(f"--column is for .jsonl, .csv and .tsv files; {file} has one text a line.")
     if kind != ".txt" and not 1 <= len(columns) <= 2:
         raise InputError(f"{file} needs --column NAME for its texts, or two of them for pairs; got {len(columns)}.")
     if pairs and kind != ".txt" and len(columns) != 2:
         raise InputError(f"--pairs needs --column twice, once for each sentence of a pair; got only {columns[0]!r}.")
+    return readers[kind]
+
+
+@contextmanager
+def _translated_read_errors(file: Path, encoding: str) -> Iterator[None]:
     try:
-        with open_file(file, "rt", encoding=encoding, newline="") as stream:
-            found = list(readers[kind](stream, file, columns))
+        yield
     except UnicodeDecodeError as error:
         raise InputError(
             f"{file} is not {encoding}: {_undecodable(file, encoding)}. "
@@ -60,9 +85,6 @@ def read_texts(
         raise InputError(f"unknown encoding {encoding!r}; try utf-8, utf-16 or latin-1.") from error
     except READ_ERRORS as error:
         raise InputError(f"{file} cannot be read: {error}") from error
-    if not found:
-        raise InputError(f"{file} holds no texts.")
-    return found
 
 
 def _undecodable(file: Path, encoding: str) -> str:

@@ -1,0 +1,126 @@
+"""Charts of cells: a table of numbers as colours, and attention maps for print."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Unpack
+
+import altair as alt
+import polars as pl
+from torch import Tensor
+
+from identilens.charts.encoding import Look, base_chart, field, inline, layered
+from identilens.charts.labels import shortened, visible_text
+
+_MOST_NUMBERS = 24
+_LABEL = 14
+_TICK = 9
+"""Pixels that the label of a token needs along its axis."""
+
+
+def heat(
+    frame: pl.DataFrame, x: str, y: str, value: str, *, diverging: bool = False,
+    domain: tuple[float, float] | None = None, stretch: bool = False, numbers: str | None = ".2f", **look: Unpack[Look],
+) -> alt.LayerChart:  # fmt: skip
+    """Return a cell for every row, coloured by its value, such as one for each layer and head.
+
+    Args:
+        frame: The data, a row a cell.
+        x: Column across.
+        y: Column down, smallest on top.
+        value: Column of the colours.
+        diverging: Colours that part at zero.
+        domain: Values of the ends of the colours; those of the frame where not given.
+        stretch: Whether a drop-down offers to stretch the colours from the domain to the frame's values.
+        numbers: How the numbers in the cells are written (d3-format); None leaves them out.
+        **look: See `Look`; ``color_title`` is the legend's.
+    """
+    rows, columns = frame[y].n_unique(), frame[x].n_unique()
+    look = Look(**{"height": max(90, 22 * rows), **look})
+    title = look.pop("color_title", value)
+    base = base_chart(frame, x, y, grouped="xy", **Look(**{**look, "also": (value, *look.get("also", ()))}))
+    scale, params = _colors(frame, value, diverging, domain, stretch)
+    cells = base.mark_rect().encode(color=alt.Color(field(value), type="quantitative", title=title, scale=scale))
+    layers = [cells]
+    if numbers and columns <= _MOST_NUMBERS:
+        # Dark or light ink by how light the cell is drawn, hidden where the cell has no room for it.
+        light = f"luminance(scale('color', datum['{field(value)}'])) > 0.35"
+        ink = alt.condition(light, alt.value("#14181c"), alt.value("#ffffff"))
+        text = base.mark_text(fontSize=9, opacity=alt.expr(f"width < {20 * columns} ? 0 : 1"))
+        layers.append(text.encode(text=alt.Text(field(value), type="quantitative", format=numbers), color=ink))
+    return layered(layers).add_params(*params)
+
+
+def token_map(
+    layers: Mapping[str, Tensor] | Tensor, queries: Sequence[str], keys: Sequence[str], title: str, *,
+    columns: int = 3, side: int = 200, domain: tuple[float, float] | None = None,
+) -> alt.ConcatChart:  # fmt: skip
+    """Return maps by query and key token for print, side by side on one scale of colours.
+
+    Args:
+        layers: The maps by title, or one without.
+        queries: Tokens of the rows.
+        keys: Tokens of the columns.
+        title: Of all.
+        columns: Maps in a row.
+        side: Pixels of the longer side of a map.
+        domain: Values of the ends of the colours; those of the maps where not given.
+    """
+    maps = layers if isinstance(layers, Mapping) else {"": layers}
+    most = max(len(queries), len(keys))
+    width, height = (max(40, round(side * len(names) / most)) for names in (keys, queries))
+    low = min(float(one.min()) for one in maps.values())
+    high = max(float(one.max()) for one in maps.values())
+    reach = max(abs(low), abs(high)) or 1.0
+    ends = domain or ((-reach, reach) if low < 0 else (0.0, reach))
+    scale = alt.Scale(domain=list(ends), **({"domainMid": 0} if ends[0] < 0 else {}))
+    color = alt.Color("value", type="quantitative", title="Attention", scale=scale)
+    axes = {
+        "x": alt.X("key", type="ordinal", title="Key token", axis=_token_axis(keys, width, angle=-90)),
+        "y": alt.Y("query", type="ordinal", title="Query token", axis=_token_axis(queries, height)),
+    }
+    drawn = [
+        alt.Chart(inline(_cells(one)), title=name, width=width, height=height).mark_rect().encode(color=color, **axes)
+        for name, one in maps.items()
+    ]
+    return alt.concat(*drawn, columns=columns).properties(title=title)
+
+
+def _colors(
+    frame: pl.DataFrame, value: str, diverging: bool, domain: tuple[float, float] | None, stretch: bool
+) -> tuple[alt.Scale, list[alt.Parameter]]:
+    held = frame[value].filter(frame[value].is_finite())
+    own = [held.min(), held.max()]
+    middle = {"domainMid": 0} if diverging else {}
+    if diverging and not domain and held.len():
+        reach = held.abs().max()
+        own = [-reach, reach]  # pyright: ignore[reportOptionalOperand] a number where there are values
+    if not stretch or not domain or not held.len():
+        return alt.Scale(domain=list(domain) if domain else own if held.len() else alt.Undefined, **middle), []
+    names = [f"{domain[0]:g} to {domain[1]:g}", "stretched to the values"]
+    param = alt.param(
+        name="stretch", value=False, bind=alt.binding_select(options=[False, True], labels=names, name="Colours ")
+    )
+    ends = [alt.expr(f"stretch ? {mine} : {given}") for mine, given in zip(own, domain, strict=True)]
+    return alt.Scale(domainMin=ends[0], domainMax=ends[1], zero=False, nice=False, **middle), [param]
+
+
+def _cells(matrix: Tensor) -> list[dict[str, float]]:
+    return [
+        {"query": query, "key": key, "value": float(f"{value:.4g}")}
+        for query, row in enumerate(matrix.tolist())
+        for key, value in enumerate(row)
+    ]
+
+
+def _token_axis(names: Sequence[str], pixels: int, angle: int = 0) -> alt.Axis:
+    step = -(-len(names) * _TICK // pixels)
+    shown = [shortened(visible_text(name), _LABEL) for name in names]
+    return alt.Axis(
+        values=list(range(0, len(names), step)),
+        labelExpr=f"{json.dumps(shown)}[datum.value]",
+        labelAngle=angle,
+        labelFontSize=8,
+        labelOverlap=False,
+        ticks=False,
+        domain=False,
+    )
