@@ -76,7 +76,7 @@ class Result(ABC):
 
     def sections(self) -> list[Section]:
         """Return what the report shows under the finding: every chart, then the overview."""
-        charts = Section("charts", "Charts", charts=self.charts())
+        charts = Section("charts", "Charts", charts=list(self.charts()))
         frames = [Section(f"table-{at}", title, frame=one) for at, (title, one) in enumerate(self.overview().items())]
         return [charts, *frames]
 
@@ -150,7 +150,7 @@ class Result(ABC):
         finding = self.summary()
         sections = [*self.sections(), *more]
         lines = finding.text.splitlines()
-        page = Page(self.title, self.subject(), lines, finding.headline, self.provenance, sections)
+        page = Page(self.title, self.subject(), lines, finding.headline, self.provenance, sections, self.charts())
         return write_page(page, path)
 
     def save_figures(self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
