@@ -6,8 +6,9 @@ then take half the time or less (`benchmarks/dyck.py` measures it). It leaves ou
 
 - Norms' gains are folded into the weights behind them, and biases are added within the products.
 - One head's queries meet its keys through W_Kᵀ W_Q, and W_O W_V follows the mixing: keys and values are not projected.
-- Without positions, one of a handful of vectors (a token, or a type and depth) enters at each place. With c_u visible
-  keys of kind u and their logits l_u, the softmax is softmax_u(l_u + log c_u): no n x n map is needed.
+- One of a handful of vectors (a token, or a type and depth) enters at each place: the first layer projects these alone.
+  Without positions, with c_u visible keys of kind u and their logits l_u, its softmax is softmax_u(l_u + log c_u): no
+  n x n map is needed.
 - The last layer works at the wanted places alone.
 """
 
@@ -62,9 +63,8 @@ def stacked_logits(
     """
     if config.num_attention_heads > 1 or config.block == "paper":
         return mapped_logits(config, parameters, tokens, rows)
-    if rows is None:
-        rows = torch.arange(tokens.shape[2], device=tokens.device).expand_as(tokens)
-    return _Pass(config, parameters, tokens, rows).logits().unflatten(1, rows.shape[1:])
+    wanted = torch.arange(tokens.shape[2], device=tokens.device).expand_as(tokens) if rows is None else rows
+    return _Pass(config, parameters, tokens, wanted).logits().unflatten(1, wanted.shape[1:])
 
 
 def mapped_logits(
@@ -94,53 +94,66 @@ class _Pass:
     def logits(self) -> Float[Tensor, "member rows token"]:
         """Return logits at the wanted places, sequence after sequence."""
         last = self.config.num_hidden_layers - 1
-        bare = self.config.positions == "none"
-        hidden = self.counted_layer(last == 0) if bare else self.layer(0, self.positioned(), last == 0)
+        hidden = self.first_layer(last == 0)
         for number in range(1, last + 1):
             hidden = self.layer(number, hidden, number == last)
         norm = "dyck.norm" if self.config.block == "gpt" else f"dyck.layers.{last}.norm_2"
         return _linear(self.normal(norm, hidden), self.folded(norm, "lm_head"))
 
-    def positioned(self) -> Float[Tensor, "member place d"]:
-        """Return embeddings with positions."""
-        table, direction = (self.parameters[f"dyck.embeddings.{name}"] for name in ("tokens.weight", "direction"))
-        places = torch.arange(self.tokens.shape[2], device=table.device) / self.config.position_scale
-        moved = places.to(table)[:, None] * direction[:, None, None]
-        return (_look_up(table, self.tokens).unflatten(1, self.tokens.shape[1:]) + moved).flatten(1, 2)
-
-    def counted_layer(self, narrow: bool) -> Float[Tensor, "member row d"]:
-        """Return the first layer's output where keys of a kind are all alike, from how many of each there are."""
-        if self.config.first_layer == "learned":
-            table, kinds = self.parameters["dyck.embeddings.tokens.weight"], self.tokens
-        else:
+    def inputs(self) -> tuple[Float[Tensor, "member kind d_in"], Int[Tensor, "member batch n"]]:
+        """Return the different vectors that enter the first layer, and which of them stands where."""
+        if self.config.first_layer != "learned":
             table = self.parameters["dyck.embeddings.symbol_table"][..., : self.config.d_in]
-            kinds = symbol_ids(self.config.language, self.tokens)
+            return table, symbol_ids(self.config.language, self.tokens)
+        table = self.parameters["dyck.embeddings.tokens.weight"]
+        if self.config.positions == "none":
+            return table, self.tokens
+        places = torch.arange(self.tokens.shape[2], device=table.device)
+        direction = self.parameters["dyck.embeddings.direction"][:, None, None]
+        moved = (places / self.config.position_scale).to(table)[:, None] * direction
+        return (table[:, :, None] + moved).flatten(1, 2), self.tokens * len(places) + places
+
+    def first_layer(self, narrow: bool) -> Float[Tensor, "member row d"]:
+        """Return the first layer's output: every product is one with the few vectors that enter it."""
+        table, kinds = self.inputs()
+        here = kinds.gather(2, self.rows) if narrow else kinds
         x = self.normal("dyck.layers.0.norm_1", table)
-        asking, value = self.joined(0)
-        counts = (kinds[..., None] == torch.arange(table.shape[1], device=x.device)).to(x.dtype).cumsum(2).flatten(1, 2)
-        if narrow:
-            counts, kinds = self.narrowed(counts), kinds.gather(2, self.rows)
-        logits = _look_up(torch.bmm(_linear(x, asking), x.mT), kinds) + counts.log()
-        weight, bias = value
-        mixed = _linear(torch.softmax(logits, -1), (torch.bmm(weight, x.mT), bias))
-        return mixed if self.config.block == "minimal" else self.expanded(0, mixed + _look_up(table, kinds))
+        asking, values = (_linear(x, part) for part in self.joined(0))
+        if self.config.positions == "none":
+            counts = (kinds[..., None] == torch.arange(table.shape[1], device=x.device)).to(x.dtype).cumsum(2)
+            counts = self.narrowed(counts.flatten(1, 2)) if narrow else counts.flatten(1, 2)
+            logits = _look_up(torch.bmm(asking, x.mT), here) + counts.log()
+            mixed = torch.bmm(torch.softmax(logits, -1), values)
+        else:
+            mixed = self.mixed(_look_up(asking, here), _look_up(x, kinds), _look_up(values, kinds), narrow)
+        return mixed if self.config.block == "minimal" else self.expanded(0, mixed + _look_up(table, here))
 
     def layer(self, number: int, hidden: Tensor, narrow: bool) -> Float[Tensor, "member row d"]:
-        """Return a layer's output, at the wanted places where it is to be narrow."""
-        norm, (members, batch, n) = f"dyck.layers.{number}.norm_1", self.tokens.shape
+        """Return a later layer's output, at the wanted places where it is to be narrow."""
+        norm = f"dyck.layers.{number}.norm_1"
         x = own = self.normal(norm, hidden)
-        places = torch.arange(n, device=x.device)
-        here, own_places = hidden, places[:, None]
         if narrow:
             # Normed again rather than taken from x: the way back then passes one selection, not two.
-            here, own_places = self.narrowed(hidden), self.rows.reshape(members * batch, -1, 1)
-            own = self.normal(norm, here)
+            hidden = self.narrowed(hidden)
+            own = self.normal(norm, hidden)
         asking, value = self.joined(number)
-        keys = x.view(members * batch, n, -1)
+        return self.expanded(number, hidden + _linear(self.mixed(_linear(own, asking), x, x, narrow), value))
+
+    def mixed(
+        self,
+        asking: Float[Tensor, "member row d"],
+        keys: Float[Tensor, "member place d"],
+        values: Float[Tensor, "member place d_v"],
+        narrow: bool,
+    ) -> Float[Tensor, "member row d_v"]:
+        """Return each asking place's causal softmax over the places before it, applied to values."""
+        sequences, n = self.tokens.shape[0] * self.tokens.shape[1], self.tokens.shape[2]
         # Keys first: their gradient, the larger one, then comes out in order and is not copied.
-        logits = torch.bmm(keys, _linear(own, asking).view(members * batch, -1, x.shape[-1]).mT).mT
-        weights = torch.softmax(logits.masked_fill(places > own_places, -torch.inf), -1)
-        return self.expanded(number, here + _linear(torch.bmm(weights, keys).view_as(own), value))
+        logits = torch.bmm(keys.view(sequences, n, -1), asking.view(sequences, -1, keys.shape[-1]).mT).mT
+        places = torch.arange(n, device=keys.device)
+        own = self.rows.reshape(sequences, -1, 1) if narrow else places[:, None]
+        weights = torch.softmax(logits.masked_fill(places > own, -torch.inf), -1)
+        return torch.bmm(weights, values.view(sequences, n, -1)).view(len(keys), -1, values.shape[-1])
 
     def joined(self, number: int) -> tuple[_Linear, _Linear]:
         """Return W_KᵀW_Q and W_O W_V of a layer's one head, each with its bias.
