@@ -2,7 +2,7 @@
 
 `torch.func` maps the models' own forward pass over their stacked parameters (`mapped_logits`), whatever the model. Of
 models with one head and the usual norms, `stacked_logits` gives the same in a pass of its own, because whole trainings
-then take half the time or less (`benchmarks/dyck.py` measures it). It leaves out what the mapped pass repeats:
+then take at most two thirds of the time (`benchmarks/dyck.py` measures it). It leaves out what the mapped pass repeats:
 
 - Norms' gains are folded into the weights behind them, and biases are added within the products.
 - One head's queries meet its keys through W_Kᵀ W_Q, and W_O W_V follows the mixing: keys and values are not projected.
