@@ -11,7 +11,7 @@ from identilens.results.tokens import RATE_COLUMNS
 from identilens.tokens.extraction import HiddenStates
 from identilens.tokens.fitting import fit_probes
 from identilens.tokens.lookup import LookUp, look_up
-from identilens.tokens.probes import LinearProbe, MlpProbe, Probe, RidgeProbe
+from identilens.tokens.probes import Probe, RidgeProbe, TrainedProbe
 from identilens.tokens.settings import Cell, ProbeKind, TokenSettings, cells
 from identilens.tokens.splits import Split, keep_training_share, token_rows
 from identilens.tokens.training import Progress
@@ -145,7 +145,7 @@ class Runner:
         return self.rates.get((part.checkpoint, part.kind.probe, part.kind.distance, cell))
 
     def _keep_rate(self, part: Part, cell: Cell, probe: Probe) -> None:
-        if isinstance(probe, LinearProbe | MlpProbe) and probe.outcome_ is not None:
+        if isinstance(probe, TrainedProbe) and probe.outcome_ is not None:
             key = (part.checkpoint, part.kind.probe, part.kind.distance, cell)
             self.rates.setdefault(key, probe.outcome_.learning_rate)
 
@@ -166,7 +166,7 @@ def _course(probe: Probe, train_tokens: int, test: LookUp) -> tuple[object, ...]
     counts = (test.tokens, test.sentences, train_tokens)
     if isinstance(probe, RidgeProbe) and probe.solution_ is not None:
         return (probe.solution_.validation_loss, *counts, None, probe.solution_.penalty, None, None, None)
-    if isinstance(probe, LinearProbe | MlpProbe) and probe.outcome_ is not None:
+    if isinstance(probe, TrainedProbe) and probe.outcome_ is not None:
         outcome = probe.outcome_
         best = outcome.losses.index(outcome.validation_loss)
         course = (outcome.epochs[best], outcome.best_epochs[best], outcome.converged[best])
