@@ -76,6 +76,13 @@ def check_jobs(
                 )
 
 
+def batches(rows: Sequence[Tensor], size: int) -> Iterator[tuple[list[int], list[Tensor]]]:
+    """Yield, batch by batch, which members have rows left, and those rows."""
+    for parts in zip_longest(*(each.split(size) for each in rows)):
+        left = [(place, part) for place, part in enumerate(parts) if part is not None]
+        yield [place for place, _ in left], [part for _, part in left]
+
+
 @dataclass(eq=False)
 class Member:
     """One rate of a job in training.
@@ -165,10 +172,3 @@ class Task:
         # Row 0 of the padding has no neighbour to its left.
         chosen = vectors.flatten(0, 1).index_select(0, places.flatten().clamp(min=0))
         return chosen.view(*places.shape, -1).to(self.dtype)
-
-
-def batches(rows: Sequence[Tensor], size: int) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield, batch by batch, which members have rows left, and those rows."""
-    for parts in zip_longest(*(each.split(size) for each in rows)):
-        left = [(place, part) for place, part in enumerate(parts) if part is not None]
-        yield [place for place, _ in left], [part for _, part in left]
