@@ -10,7 +10,6 @@ from identilens.dyck.language import END, PADDING, SPECIAL, START, Dyck
 from identilens.errors import InputError
 
 
-
 @no_type_check  # by jaxtyping, which knows only the fields below; the base class takes many more keywords
 @strict
 class DyckConfig(PreTrainedConfig):
