@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from common import best_time, best_times, machine, report
 
-from identilens.attention import effective_attention
 from identilens.linalg import FLOAT32_EPS
+from identilens.measures.attention import effective_attention
 
 HEADS, D_MODEL, D_V = 12, 768, 64
 SAMPLED_ROWS = 24

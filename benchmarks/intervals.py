@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from scipy.optimize import linprog
 
-from identilens.attention.intervals import attention_intervals, head_intervals
+from identilens.measures.attention.intervals import attention_intervals, head_intervals
 
 
 def random_head(n: int, d_v: int, d_k: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

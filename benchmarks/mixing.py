@@ -21,7 +21,8 @@ import torch
 from common import DATA, best_time, machine, report
 
 import identilens as idl
-from identilens.mixing import contributions, jacobian_norms
+from identilens.measures.mixing import contributions
+from identilens.mixing.jacobian import jacobian_norms
 from identilens.mixing.memory import LiveBytes
 from identilens.models import bundled_model
 from identilens.models.linearise import HiddenMap

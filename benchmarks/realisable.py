@@ -9,9 +9,9 @@ import time
 
 import torch
 
-from identilens.attention.entropy import maximum_entropy_alternative
-from identilens.attention.realisable import realisable_dimension
-from identilens.attention.realise import realisable_alternative
+from identilens.measures.attention.entropy import maximum_entropy_alternative
+from identilens.measures.attention.realisable import realisable_dimension
+from identilens.measures.attention.realise import realisable_alternative
 
 
 def dense_rank(queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> int:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from identilens.tokens import (
+from identilens.measures.tokens import (
     PAPER_RATES,
     Job,
     LinearProbe,
@@ -33,7 +33,7 @@ from identilens.tokens import (
     token_rows,
     train_probes,
 )
-from identilens.tokens.networks import LinearNetwork, MlpNetwork, Network
+from identilens.measures.tokens.networks import LinearNetwork, MlpNetwork, Network
 
 MRPC = Path(__file__).parents[2] / "shared" / "data" / "mrpc" / "dev.tsv.xz"
 RATE = 1e-4

@@ -12,6 +12,20 @@ class InputError(IdentilensError, ValueError):
     """A text, tensor, file or option that cannot be used as given."""
 
 
+class SettingError(InputError):
+    """An option with a value that it does not take.
+
+    Args:
+        setting: Name of the option, as an argument in Python.
+        expected: What it takes, in words that follow its name.
+        got: What was given.
+    """
+
+    def __init__(self, setting: str, expected: str, got: object) -> None:
+        super().__init__(f"expected {setting} {expected}; got {got!r}.")
+        self.setting, self.expected, self.got = setting, expected, got
+
+
 class ModelNotFoundError(IdentilensError):
     """No model is found under the given id or path."""
 
@@ -26,3 +40,7 @@ class OutputFolderError(IdentilensError):
 
 class NumericalError(IdentilensError, ArithmeticError):
     """A computation met NaN or infinity, or a solver did not reach its tolerance."""
+
+
+class CheckFailedError(IdentilensError):
+    """A check that was asked for has failed; the command line exits with code 1."""

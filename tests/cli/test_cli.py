@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from command import failing, run
+from helpers.command import failing, run
 
 TEXT = "The ferry left the harbour before dawn, and nobody could say who had paid."
 

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 import identilens as idl
-from command import failing, run
+from helpers.command import failing, run
 from identilens.cli.app import app
 from identilens.errors import InputError
 from identilens.report import save_figures

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 import identilens as idl
-from command import failing, run
+from helpers.command import failing, run
+from helpers.made_tasks import write_trec
 from identilens.report import save_figures
-from made_tasks import write_trec
 
 SMALL = ("--d-model", 16, "--attention-heads", 2, "--feed-forward", 24, "--batch-size", 8, "--learning-rate", 0.01)
 

@@ -10,11 +10,11 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from command import command
+from helpers.command import command
 from identilens.cli.common import parse_bytes
 from identilens.cli.texts import read_texts
 from identilens.errors import InputError
-from identilens.mixing import find_token
+from identilens.measures.mixing import find_token
 from identilens.results import Mixing
 
 FIRST, SECOND = "A storm closed the pass.", "Snow shut it."

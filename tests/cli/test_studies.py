@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from command import failing, run
+from helpers.command import failing, run
 
 TEXT = (
     "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
@@ -70,7 +70,7 @@ def test_bad_input(bundled_path, tmp_path, failing_here):
 
 
 def test_an_audit_of_another_model_is_left_alone(audited, tmp_path):
-    import zoo
+    from helpers import zoo
 
     zoo.build("bert").save_pretrained(tmp_path / "tiny")
     message = failing("intervals", "--model", tmp_path / "tiny", "--text", TEXT, "--out", audited)

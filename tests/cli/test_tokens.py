@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from command import command, failing, run
+from helpers.command import command, failing, run
 from identilens.results import TokenIdentifiability
 
 WORDS = ["storm", "ferry", "harbour", "pass", "snow", "keeper", "lamp", "night", "road", "bridge", "winter", "letter"]

@@ -8,19 +8,19 @@ import torch
 
 import identilens as idl
 from identilens.dyck.balance import measure_balance
-from identilens.dyck.construction_analysis import Construction, check_constructions, off_balance, score_construction
 from identilens.dyck.embeddings import symbols
 from identilens.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.dyck.language import Dyck, with_start
-from identilens.dyck.misleading import dyck_lens
 from identilens.dyck.plain import run_layers, small_target, without_dead_units
 from identilens.dyck.pruning import Sizes, approximation_error, is_pruning, prune_to, random_transformer
-from identilens.dyck.pruning_analysis import Pruning, prune_by_width
 from identilens.dyck.stacked import stack_parameters
 from identilens.dyck.subset_sum import closest_subsets
 from identilens.dyck.sufficiency import balanced_scores, sufficient_model
 from identilens.dyck.uniform import uniform_second_layer, uniform_transformer
 from identilens.errors import InputError
+from identilens.studies.dyck_construct.study import Construction, check_constructions, off_balance, score_construction
+from identilens.studies.dyck_prune.study import Pruning, prune_by_width
+from identilens.studies.dyck_train.misleading import dyck_lens
 
 
 def prefixes(language, length, count=3, seed=0):

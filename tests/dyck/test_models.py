@@ -6,12 +6,12 @@ import torch
 import identilens as idl
 from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.language import Dyck, with_start
-from identilens.dyck.misleading import dyck_lens
 from identilens.dyck.modeling import DyckForCausalLM, DyckModel
 from identilens.dyck.stacked import stack_parameters, stacked_logits, unstack_parameters
 from identilens.dyck.tokenizer import bracket_tokenizer
 from identilens.dyck.training import new_model
 from identilens.errors import InputError
+from identilens.studies.dyck_train.misleading import dyck_lens
 
 CONFIGS = {
     "gpt": {},
@@ -86,7 +86,7 @@ def test_a_saved_model_is_loaded_and_opened(name, tmp_path):
     audit = idl.audit(lens, ["([])[[]]", "(())"])
     assert audit.table["kind"].unique().to_list() == ["decoder"]
     assert audit.table["reconstruction_error"].max() < 1e-5
-    # Keys of a kind have one value: on eight brackets the weights are not determined.
+    # Keys of a kind have one value: on eight brackets the weights have a null space.
     assert audit.table["nullity"].max() > 0
 
 

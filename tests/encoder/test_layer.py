@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from identilens.attention import numerical_rank
 from identilens.encoder import IdentifiableEncoderConfig, IdentifiableEncoderLayer, IdentifiableTransformerLayer
 from identilens.errors import InputError
+from identilens.measures.attention import numerical_rank
 
 
 def copy_torch(layer, reference):

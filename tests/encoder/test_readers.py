@@ -4,11 +4,11 @@ import lzma
 
 import pytest
 
+from helpers.made_tasks import write_trec
 from identilens.encoder.readers import Examples, read_hub, read_local
 from identilens.encoder.splits import read_splits
 from identilens.encoder.tasks import TASKS, task_named
 from identilens.errors import InputError
-from made_tasks import write_trec
 
 TSV = {
     "imdb": ("id\tlabel\trating\ttext", "0\t1\t9\tA keeper's film.", "A keeper's film.", 1),

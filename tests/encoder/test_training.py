@@ -7,11 +7,11 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import identilens as idl
-from identilens.encoder.sweeps import sweep
+from helpers.made_tasks import write_trec
 from identilens.encoder.training import TrainingSettings, train
 from identilens.errors import InputError, OutputFolderError
 from identilens.results import EncoderRun, EncoderSweep
-from made_tasks import write_trec
+from identilens.studies.sweep.study import sweep
 
 SMALL = TrainingSettings(
     d_k=4, d_model=16, attention_heads=2, feed_forward=24, epochs=3, batch_size=8, learning_rate=0.01, max_length=16

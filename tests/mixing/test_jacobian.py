@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from helpers.zoo import build, example, ids
 from identilens.errors import InputError, NumericalError
-from identilens.mixing import jacobian_norms
+from identilens.mixing.jacobian import jacobian_norms
 from identilens.mixing.memory import LiveBytes, chunk_size
 from identilens.models import Lens
 from identilens.models.linearise import HiddenMap, sources
-from zoo import build, example, ids
 
 # Families that stay in double precision throughout; the others compute norms or softmax in single.
 DOUBLE = ["albert", "bart", "bert", "distilbert", "electra", "gpt2", "marian", "roberta", "whisper"]

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import nn
 
+from helpers.zoo import BUILDERS, build, example, ids
 from identilens.errors import InputError
-from identilens.mixing import jacobian_norms
 from identilens.mixing.batched import Rowwise, Sum
+from identilens.mixing.jacobian import jacobian_norms
 from identilens.mixing.linear_map import linear_map
 from identilens.mixing.memory import LiveBytes, OverBudgetError
 from identilens.models import Lens
 from identilens.models.linearise import HiddenMap, sources
-from zoo import BUILDERS, build, example, ids
 
 ROOM = 2**28
 # It writes parts of its keys into slices of one tensor, which a recording does not follow.

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from helpers.zoo import BUILDERS, build, example, ids
 from identilens.models import Lens
 from identilens.models.capture import Collector
-from zoo import BUILDERS, build, example, ids
 
 FAMILIES = sorted(BUILDERS)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.zoo import build, ids
 from identilens.errors import InputError, ModelNotFoundError
 from identilens.models import Lens, bundled_model, load
-from zoo import build, ids
 
 
 def test_string_list_ids_and_batch_give_the_same(bundled):

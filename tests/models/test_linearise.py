@@ -3,10 +3,10 @@
 import pytest
 import torch
 
+from helpers.zoo import BUILDERS, build, example, ids
 from identilens.errors import InputError
 from identilens.models import Lens
 from identilens.models.linearise import HiddenMap, sources
-from zoo import BUILDERS, build, example, ids
 
 FAMILIES = sorted(BUILDERS)
 WITH_NORM = {"albert", "bart", "bert", "bert_decoder", "distilbert", "electra", "modernbert", "roberta"}

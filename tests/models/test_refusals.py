@@ -5,10 +5,10 @@ import torch
 import transformers as hf
 from torch import nn
 
+from helpers.zoo import build, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.layout import discover
-from zoo import build, ids
 
 OWN_ATTENTION = {
     "deberta-v2": lambda: hf.DebertaV2Model(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import zoo
+from helpers import zoo
 from identilens.errors import InputError, NumericalError, UnsupportedModelError
 from identilens.models import Lens, Rows
 from identilens.models.head_call import read_head

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.mixings import random_mixing
+from helpers.structures import structure_of
+from helpers.visit import Visit
 from identilens.results import Mixing, Structure
 from identilens.results.audit import COLUMNS, TOKEN_TYPE_COLUMNS, Audit
-from mixings import random_mixing
-from structures import structure_of
-from visit import Visit
 
 SCRIPT = "<script>alert(1)</script>"
 _FLAGS = [

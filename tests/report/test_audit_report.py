@@ -249,7 +249,7 @@ def test_file_names_differ_even_without_case():
 
 
 def test_a_real_audit_makes_a_report(bundled, tmp_path):
-    from identilens.attention.audit import audit
+    from identilens.studies.audit.study import audit
 
     text = f"The old bridge was closed in winter, and nobody crossed the river {SCRIPT} until spring."
     result = audit(bundled, [text], examples=1, layers=(1,))

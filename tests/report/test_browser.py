@@ -4,8 +4,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from helpers.visit import Visit
 from identilens.report import write_audit_report
-from visit import Visit
 
 SCRIPT = "<script>alert(1)</script>"
 PARTS = ("raw", "effective", "null")

@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from dycks import MEASURING, SETTINGS
-from identilens.dyck.analysis import train_dyck
+from helpers.dycks import MEASURING, SETTINGS
 from identilens.report import save_dyck_figures, save_figures, write_report
+from identilens.studies.dyck_train.study import train_dyck
 
 
 @pytest.fixture(scope="module")

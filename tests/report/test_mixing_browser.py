@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from identilens.mixing import by_relative_position
+from helpers.mixings import random_mixing
+from helpers.visit import Visit, drawn
+from identilens.measures.mixing import by_relative_position
 from identilens.report import write_mixing_report
-from mixings import random_mixing
-from visit import Visit, drawn
 
 SCRIPT = "<script>alert(1)</script>"
 

@@ -3,11 +3,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from helpers.mixings import random_mixing
 from identilens.errors import InputError
 from identilens.report import save_mixing_figures
 from identilens.report.mixing_figures import _figures
 from identilens.report.paper import paper_style
-from mixings import random_mixing
 
 
 def drawn(result, track=None):

@@ -6,13 +6,13 @@ import numpy as np
 import polars as pl
 import pytest
 
+from helpers.mixings import mixing_of, random_mixing
 from identilens.errors import InputError, OutputFolderError
-from identilens.mixing import boxes_by_tag
+from identilens.measures.mixing import boxes_by_tag
 from identilens.report import save_figures, write_mixing_report, write_report
 from identilens.report.mixing_series import finding, locate, mixing_series, telling_tokens
 from identilens.report.mixing_texts import shown_texts
 from identilens.results import Mixing
-from mixings import mixing_of, random_mixing
 
 SCRIPT = "<script>alert(1)</script>"
 

@@ -3,10 +3,10 @@ import polars as pl
 import pytest
 import torch
 
+from helpers.structures import structure_of
+from helpers.visit import Visit, drawn
+from identilens.measures.structure import structure_weights
 from identilens.report import write_structure_report
-from identilens.structure import structure_weights
-from structures import structure_of
-from visit import Visit, drawn
 
 
 @pytest.fixture(scope="module")

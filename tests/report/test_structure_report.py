@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 import torch
 
+from helpers.structures import SCRIPT, structure_of
 from identilens.errors import InputError, OutputFolderError
 from identilens.report import save_figures, save_structure_figures, write_report, write_structure_report
-from structures import SCRIPT, structure_of
 
 
 def data_of(path):

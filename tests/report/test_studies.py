@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import identilens as idl
-import zoo
+from helpers import zoo
+from helpers.visit import Visit
 from identilens.report import save_alternatives_figures, save_intervals_figures, write_report
-from visit import Visit
 
 SCRIPT = "<script>alert(1)</script>"
 IDS = {"input_ids": torch.arange(5, 29)[None]}

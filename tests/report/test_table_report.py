@@ -1,8 +1,8 @@
 import polars as pl
 import pytest
 
+from helpers.visit import Visit, drawn
 from identilens.report.table_report import Chart, TableView, save_table_figures, write_table_report
-from visit import Visit, drawn
 
 SCRIPT = "<script>alert(1)</script>"
 RECORD = {"analysis": "dyck-pruning", "fingerprint": "0" * 64, "model": {"name": SCRIPT}, "texts": {"count": 1}}

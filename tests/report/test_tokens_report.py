@@ -5,12 +5,12 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-import ratetables
+from helpers import ratetables
+from helpers.ratetables import SCRIPT
+from helpers.visit import Visit
 from identilens.errors import InputError, OutputFolderError
 from identilens.report import save_figures, save_tokens_figures, write_report, write_tokens_report
 from identilens.report.tokens_series import charts
-from ratetables import SCRIPT
-from visit import Visit
 
 
 def test_rates_by_layer():

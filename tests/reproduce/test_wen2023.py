@@ -5,7 +5,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from dycks import MEASURING
+from helpers.dycks import MEASURING
 from identilens.cli.reproduce_wen import COMMANDS
 from identilens.reproduce import (
     wen2023,

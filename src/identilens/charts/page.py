@@ -19,7 +19,7 @@ from identilens.charts.labels import visible_text
 from identilens.charts.palette import DARK, LIGHT, theme
 from identilens.charts.save import VEGA_LITE
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
-from identilens.results.files import write_atomically
+from identilens.runs.files import write_atomically
 
 MOST_ROWS = 500
 """Rows of a table that a page shows."""

@@ -13,7 +13,7 @@ from identilens.charts.kit import CHOICE
 from identilens.charts.labels import file_names
 from identilens.charts.palette import theme
 from identilens.errors import InputError
-from identilens.results.files import write_atomically
+from identilens.runs.files import write_atomically
 
 FORMATS = ("png", "svg", "pdf")
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])

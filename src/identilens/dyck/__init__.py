@@ -1,6 +1,5 @@
 """Bounded Dyck languages (Wen et al. 2023): models, training, constructions, pruning, what attention shows."""
 
-from identilens.dyck.analysis import train_dyck as train_dyck
 from identilens.dyck.balance import Balance as Balance
 from identilens.dyck.balance import SecondLayer as SecondLayer
 from identilens.dyck.balance import measure_balance as measure_balance
@@ -12,7 +11,6 @@ from identilens.dyck.evaluation import generalisation as generalisation
 from identilens.dyck.evaluation import support_accuracy as support_accuracy
 from identilens.dyck.language import Dyck as Dyck
 from identilens.dyck.language import with_start as with_start
-from identilens.dyck.measuring import Measuring as Measuring
 from identilens.dyck.modeling import DyckForCausalLM as DyckForCausalLM
 from identilens.dyck.modeling import DyckModel as DyckModel
 from identilens.dyck.parsing import next_token_distribution as next_token_distribution

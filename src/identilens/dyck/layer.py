@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from identilens.attention.eager import eager_attention_forward
 from identilens.dyck.configuration import DyckConfig
+from identilens.models.eager import eager_attention_forward
 
 
 class FixedIdentity(nn.Linear):

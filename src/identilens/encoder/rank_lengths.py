@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import polars as pl
 import torch
 
-from identilens.attention.rank import numerical_rank
 from identilens.errors import InputError
+from identilens.measures.attention.rank import numerical_rank
 from identilens.models.capture import CapturedHead
 from identilens.models.lens import Lens
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from identilens.compressed import READ_ERRORS, kind_of, open_file
 from identilens.encoder.tasks import Task
 from identilens.errors import InputError
+from identilens.runs.compressed import READ_ERRORS, kind_of, open_file
 
 Part = Literal["train", "validation", "test"]
 Text = str | tuple[str, str]

@@ -51,8 +51,14 @@ def write_audit_report(
         finding=finding.text.splitlines(),
         numbers=(
             (f"{finding.maps:,}", "attention maps audited (one for each text, layer and head)"),
-            (f"{100 * finding.undetermined:.0f} %", "of them not determined by what their head computes"),
-            (f"{100 * finding.null_share:.1f} %", "of squared attention weight without any effect (mean null share)"),
+            (
+                f"{100 * finding.with_null_space:.0f} %",
+                "of them with a null space: directions of the weights that have no effect",
+            ),
+            (
+                f"{100 * finding.null_share:.1f} %",
+                "of squared attention weight without effect on the output (mean null share)",
+            ),
             (pearson, "mean correlation of raw and effective attention"),
         ),
         record=audit.provenance,

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from identilens.mixing import track_token
+from identilens.measures.mixing import track_token
 from identilens.report.labels import file_names, shortened, visible_text
 from identilens.report.mixing_series import MixingSeries, locate, mixing_series, telling_tokens
 from identilens.report.paper import MARKERS, SERIES, drawable, new_sheet, save_sheets

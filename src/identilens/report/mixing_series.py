@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from identilens.errors import InputError
-from identilens.mixing import (
+from identilens.measures.mixing import (
     box_statistics,
     boxes_by_tag,
     by_relative_position,

@@ -8,8 +8,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from identilens.measures.structure import structure_weights
 from identilens.report.paper import SERIES, new_sheet
-from identilens.structure import ReversalStudy, structure_weights
+from identilens.studies.reversal.study import ReversalStudy
 
 _MEASURES = {"score": "score (cosine)", "support": "support (F₁)"}
 

@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator, PercentFormatter, ScalarFormatter
 
+from identilens.measures.structure import structure_weights
 from identilens.report.paper import MARKERS, SERIES, new_sheet, save_sheets
 from identilens.results.structure import Structure
-from identilens.structure import structure_weights
 
 _GROWTH = {
     "dim_r": "dim R",

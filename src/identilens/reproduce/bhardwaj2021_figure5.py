@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from identilens.attention.logit_rank_analysis import logit_ranks
 from identilens.errors import InputError
 from identilens.models import Lens
 from identilens.report.logit_rank_figures import logit_rank_sheet
 from identilens.reproduce.record import Reproduction
+from identilens.studies.logit_ranks.study import logit_ranks
 
 LENGTHS = (66, 128)
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from identilens.encoder.published import D_K
-from identilens.encoder.sweeps import sweep
 from identilens.encoder.training import Progress, TrainingSettings
 from identilens.report.encoder_figures import accuracy_sheet
 from identilens.reproduce.record import Reproduction
+from identilens.studies.sweep.study import sweep
 
 
 def table1(

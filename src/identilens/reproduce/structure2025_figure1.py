@@ -6,8 +6,8 @@ from identilens.report.reversal_figures import attention_sheet, best_head
 from identilens.reproduce.record import Reproduction
 from identilens.reproduce.structure2025_reversal import Progress, accuracy_table, recorded, studies
 from identilens.results.stored import markdown_table
-from identilens.structure import antidiagonal_match
-from identilens.structure.reversal_training import ReversalSettings
+from identilens.studies.reversal.task import antidiagonal_match
+from identilens.studies.reversal.training import ReversalSettings
 
 NAME = "structure2025-figure1"
 

@@ -11,11 +11,11 @@ from identilens.reproduce.structure2025_reversal import (
     recorded,
     studies,
 )
-from identilens.results.norm_study import by_perturbation, norm_correlations
 from identilens.results.stored import markdown_table
-from identilens.structure import ReversalStudy
-from identilens.structure.reversal import best_range
-from identilens.structure.reversal_training import ReversalSettings
+from identilens.studies.reversal.study import ReversalStudy
+from identilens.studies.reversal.task import best_range
+from identilens.studies.reversal.training import ReversalSettings
+from identilens.studies.structure.norm_study import by_perturbation, norm_correlations
 
 NAME = "structure2025-figure2"
 SHOWN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)

@@ -5,9 +5,8 @@ from dataclasses import asdict, replace
 
 import polars as pl
 
-from identilens.structure import ReversalStudy, reversal_study
-from identilens.structure.reversal_study import TRANSFORMER_RATE
-from identilens.structure.reversal_training import ReversalSettings
+from identilens.studies.reversal.study import TRANSFORMER_RATE, ReversalStudy, reversal_study
+from identilens.studies.reversal.training import ReversalSettings
 
 PUBLISHED_ACCURACY = 0.99
 PUBLISHED_EPOCHS = 150

@@ -8,14 +8,14 @@ from typing import Any
 import polars as pl
 from matplotlib.figure import Figure
 
-from identilens.dyck.analysis import Watch, train_dyck
 from identilens.dyck.embeddings import Minimal
-from identilens.dyck.measuring import Measuring
 from identilens.dyck.settings import Data, DyckSetting, DyckTraining
 from identilens.report.dyck_figures import dyck_sheets
 from identilens.reproduce.record import Reproduction
 from identilens.results.dyck import DyckRuns
 from identilens.results.stored import markdown_table
+from identilens.studies.dyck_train.measuring import Measuring
+from identilens.studies.dyck_train.study import Watch, train_dyck
 
 CONTRAST = 0.3
 """λ of the contrastive term."""

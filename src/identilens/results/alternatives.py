@@ -119,8 +119,8 @@ class Alternatives:
         heads = found.select(keys).n_unique()
         free = found.filter(pl.col("simplex_nullity") > 0).select(keys).n_unique()
         yield (
-            f"{free} of {heads} attention maps have other weights on the simplex that give the same output"
-            + ("." if free else ": the output determines every weight.")
+            f"{free} of {heads} attention maps have a simplex null space: directions that change neither the output "
+            "nor the sum of a row" + ("." if free else ", so that the output allows no other weights.")
         )
         for name in ("far", "maximum_entropy", "realisable", "parameters"):
             rows = found.filter(pl.col("alternative") == name)

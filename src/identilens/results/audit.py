@@ -52,14 +52,14 @@ class Finding:
 
     Attributes:
         maps: Attention maps audited (rows of the table).
-        undetermined: Share of maps whose weights the head output does not determine (nullity > 0).
+        with_null_space: Share of maps in which some directions of the weights have no effect (nullity > 0).
         null_share: Mean share of the squared weights that the head output does not depend on.
         pearson: Mean correlation of raw and effective attention; None where it is defined nowhere.
         text: The plain-language finding.
     """
 
     maps: int
-    undetermined: float
+    with_null_space: float
     null_share: float
     pearson: float | None
     text: str
@@ -109,14 +109,14 @@ class Audit:
         )
 
     def summary(self) -> Finding:
-        """Return the finding: how much of the attention is determined, in numbers and plain words."""
+        """Return the finding: how much of the attention has no effect on the output, in numbers and plain words."""
         table = self.table
         maps = len(table)
-        undetermined = float((table["nullity"] > 0).mean() or 0)  # pyright: ignore[reportArgumentType] a float
+        with_null_space = float((table["nullity"] > 0).mean() or 0)  # pyright: ignore[reportArgumentType] a float
         null_share = float(table["null_share"].mean() or 0)  # pyright: ignore[reportArgumentType] a float
         correlations = table["pearson"].drop_nulls()
         pearson = float(correlations.mean()) if len(correlations) else None  # pyright: ignore[reportArgumentType]
-        return Finding(maps, undetermined, null_share, pearson, "\n".join(self._sentences()))
+        return Finding(maps, with_null_space, null_share, pearson, "\n".join(self._sentences()))
 
     def show(self) -> None:
         """Print the finding and the means by layer."""
@@ -157,21 +157,25 @@ class Audit:
 
     def _sentences(self) -> Iterator[str]:
         table = self.table
-        free = table.filter(pl.col("nullity") > 0)
+        maps = table.filter(pl.col("nullity") > 0)
         texts = table["text"].n_unique()
         over = f"over {texts} {'text' if texts == 1 else 'texts'}"
-        if free.is_empty():
-            yield f"All {len(table)} attention maps {over} are determined by what their head computes."
+        if maps.is_empty():
+            yield (
+                f"None of {len(table)} attention maps {over} has a null space: "
+                "every direction of the weights has an effect."
+            )
             return
         yield (
-            f"{len(free)} of {len(table)} attention maps ({100 * len(free) / len(table):.0f} %) {over} "
-            "are not determined by what their head computes: other weights give the same output."
+            f"{len(maps)} of {len(table)} attention maps ({100 * len(maps) / len(table):.0f} %) {over} "
+            "have a null space: some directions of the weights have no effect on the head's output."
         )
         share = float(table["null_share"].mean())  # pyright: ignore[reportArgumentType] a float
         worst = table.group_by("kind", "layer").agg(pl.col("null_share").mean()).sort("null_share")[-1]
         yield (
-            f"On average {100 * share:.1f} % of the squared attention weight lies in the null space and has no effect; "
-            f"most in {worst['kind'][0]} layer {worst['layer'][0]} ({100 * worst['null_share'][0]:.1f} %)."
+            f"On average {100 * share:.1f} % of the squared attention weight lies in the null space and has no effect "
+            f"on the output; most in {worst['kind'][0]} layer {worst['layer'][0]} "
+            f"({100 * worst['null_share'][0]:.1f} %)."
         )
         types = self.received().group_by("key_type").agg(pl.col("raw", "effective").mean())
         lost = types.with_columns(lost=pl.col("raw") - pl.col("effective")).sort("lost")[-1]

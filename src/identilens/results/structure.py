@@ -14,8 +14,8 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.results.files import write_tensors
-from identilens.results.norm_study import by_perturbation, norm_correlations
 from identilens.results.stored import load_run, percent, print_table, save_run
+from identilens.studies.structure.norm_study import by_perturbation, norm_correlations
 
 ANALYSIS = "structure"
 HEAD: dict[str, Any] = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
@@ -179,7 +179,7 @@ class Structure:
         return norm_correlations(self.perturbations)
 
     def by_perturbation(self) -> pl.DataFrame:
-        """Return what each kind of perturbation changes; see `identilens.results.norm_study.by_perturbation`."""
+        """Return what each kind of perturbation changes; see `identilens.studies.structure.norm_study.by_perturbation`."""
         return by_perturbation(self.perturbations)
 
     def summary(self) -> str:

@@ -32,8 +32,8 @@
 
   function choose() {
     const map = narrow();
-    const determined = map.nullity ? `not determined (rank ${map.rank}, nullity ${map.nullity})` : `determined (rank ${map.rank}, nullity 0)`;
-    control("facts").textContent = `${Page.plural(map.n_query, "query", "queries")} × ${Page.plural(map.n_key, "key")}, dᵥ = ${map.d_v}: ${determined}; `
+    const space = `${map.nullity ? "a null space" : "no null space"} (rank ${map.rank}, nullity ${map.nullity})`;
+    control("facts").textContent = `${Page.plural(map.n_query, "query", "queries")} × ${Page.plural(map.n_key, "key")}, dᵥ = ${map.d_v}: ${space}; `
       + `null share ${Page.fixed(map.null_share, 3)}, correlation of raw and effective ${Page.fixed(map.pearson, 3)}.`;
     panels.show({ queries: tokens[`${map.text}.${map.kind}.query`], keys: tokens[`${map.text}.${map.kind}.key`], matrices: Maps.decode(map, parts) });
   }

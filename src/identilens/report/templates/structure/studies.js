@@ -24,7 +24,7 @@
     if (known.head.length) byHead("classes-negative", known, "negative", (index) => `${Lines.percent(known.negative[index])} of entries, least ${Page.number(known.least[index])}`);
     document.getElementById("classes-facts").textContent = pairs.head.length
       ? `Over ${Page.plural(mean(pairs.pairs), "pair")} of texts: where weights can be moved at all, they are equivalent under the first and not under the second in ${Lines.percent(mean(pairs.disagree.filter((one) => one !== null)))} of the cases; the second text's output moves by ${Lines.percent(mean(pairs.change_second))} on average.`
-      : "In no head and text does the output leave any weights free here: null spaces are zero, and two sets of weights are equivalent only when they are equal.";
+      : "In no head and text is there a null space here: two sets of weights are equivalent only when they are equal.";
     const kinds = Lines.unique(stability.kind);
     const lines = kinds.flatMap((kind) => {
       const rows = Lines.select(stability, (index) => stability.kind[index] === kind), end = kinds.length > 1 ? ` (${kind})` : "";

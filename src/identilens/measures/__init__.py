@@ -1,0 +1,1 @@
+"""Measures: tensors in, frozen dataclasses out; they know no model."""

@@ -1,0 +1,119 @@
+"""A point well inside a row's alternatives, also for rows with weights at zero."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from identilens.linalg.programs import RowPrograms
+from identilens.measures.attention.simplex import SimplexSpace
+
+FLOOR = 1e-9
+"""A weight that no alternative brings above this cannot move."""
+
+FACE_ROUNDING = 1e-10
+"""Singular values of the orthonormal B, cut to the movable keys, that count as zero."""
+
+
+@dataclass(frozen=True)
+class Centre:
+    """The analytic centre of a row's alternatives.
+
+    Attributes:
+        point: The centre: maximiser of Σ log x_j over the movable keys.
+        movable: Keys that some alternative brings above ``FLOOR``.
+        free: Orthonormal basis of the alternatives' directions; zero rows on the keys that cannot move.
+        rounding: L with L Lᵀ = the Hessian of −Σ log x at the centre, in the coordinates of ``free``.
+    """
+
+    point: Float[Tensor, " key"]
+    movable: Bool[Tensor, " key"]
+    free: Float[Tensor, "key k"]
+    rounding: Float[Tensor, "k k"]
+
+
+def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace, max_steps: int = 200) -> Centre:
+    """Return the analytic centre of {x >= 0, x[T, 1] = a[T, 1]}.
+
+    Weights at zero (an underflowed softmax, a one-hot row) put a on the boundary; linear programs then
+    find which keys some alternative can use, and the centre is taken on that face. Damped Newton steps,
+    O(n k²) each for simplex nullity k.
+
+    Args:
+        weights_row: a, float64.
+        space: The row's space, from ``simplex_space``.
+        max_steps: Newton steps before the last iterate is returned (it is feasible all the same).
+    """
+    start, movable = _relative_interior(weights_row, space)
+    free = _face_directions(space, movable)
+    point, rounding = _newton(start, free, movable, max_steps)
+    return Centre(point=point, movable=movable, free=free, rounding=rounding)
+
+
+def _relative_interior(weights_row: Tensor, space: SimplexSpace) -> tuple[Tensor, Tensor]:
+    """Return a feasible point that is positive wherever some alternative is, and where that is."""
+    point = weights_row.clone()
+    if not space.nullity:
+        return point, torch.zeros_like(space.visible)
+    low = space.visible & (point < FLOOR)
+    if not low.any():
+        return point, space.visible
+    seen = space.visible
+    programs = RowPrograms(weights_row[seen], space.kept[seen])
+    points = [weights_row]
+    while low.any():
+        optimum = programs.minimise(-low[seen].double())
+        if -optimum.value <= FLOOR * len(points):
+            break
+        vertex = torch.zeros_like(weights_row)
+        vertex[seen] = optimum.point
+        points.append(vertex)
+        point = torch.stack(points).mean(0)
+        fewer = seen & (point < FLOOR)
+        if fewer.sum() == low.sum():
+            break
+        low = fewer
+    # The mean's output is off by the solver's error; take that off again.
+    point = (point - space.kept @ (space.kept.mT @ (point - weights_row))).clamp_min(0.0)
+    return point, seen & ~low
+
+
+def _face_directions(space: SimplexSpace, movable: Tensor) -> Tensor:
+    """Return a basis of LN([T, 1]) with support on the movable keys."""
+    if bool((movable == space.visible).all()):
+        return space.free
+    inside = space.kept[movable]
+    if not inside.shape[0]:
+        return space.free.new_zeros((space.visible.shape[0], 0))
+    left, sigma, _ = torch.linalg.svd(inside, full_matrices=True)
+    # A direction dropped here would change the output by its singular value: only rounding may go.
+    rank = int((sigma > FACE_ROUNDING).sum())
+    whole = space.free.new_zeros((space.visible.shape[0], inside.shape[0] - rank))
+    whole[movable] = left[:, rank:]
+    return whole
+
+
+def _newton(point: Tensor, free: Tensor, movable: Tensor, max_steps: int) -> tuple[Tensor, Tensor]:
+    """Maximise Σ log x over the movable keys along the free directions."""
+    size = free.shape[1]
+    rounding = torch.eye(size, dtype=point.dtype, device=point.device)
+    basis = free[movable]
+    for _ in range(max_steps if size else 0):
+        inverse = 1 / point[movable]
+        scaled = basis * inverse[:, None]
+        # By QR, not by Cholesky of the Hessian: weights of 1e-9 would square to a condition of 1e18.
+        rounding = torch.linalg.qr(scaled, mode="r").R.mT
+        gradient = basis.mT @ inverse
+        step = torch.cholesky_solve(gradient[:, None], rounding)[:, 0]
+        decrement = torch.sqrt((gradient @ step).clamp_min(0.0))
+        if not decrement > 1e-6:
+            break
+        # The damped step of a self-concordant function stays inside its domain.
+        length = 1.0 if decrement < 0.25 else float(1 / (1 + decrement))
+        moved = point.clone()
+        moved[movable] += length * (basis @ step)
+        if moved[movable].min() <= 0:
+            break
+        point = moved
+    return point, rounding

@@ -1,0 +1,151 @@
+"""The alternative of maximum entropy, which every head with d_k >= rank(T) can produce."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from identilens.errors import InputError, NumericalError
+from identilens.measures.attention.arguments import check_finite
+from identilens.measures.attention.checks import checked_weights
+from identilens.measures.attention.simplex import SimplexSpace, row_spaces, simplex_space
+
+ACCEPTED_ERROR = 1e-9
+"""Largest change of an output coordinate (in T's orthonormal basis) that is accepted."""
+
+FLATTENED = 0.1
+"""How far the slope along a Newton direction must fall, as a share of the slope at its start."""
+
+
+@dataclass(frozen=True)
+class EntropyAlternative:
+    """The most even attention with the same output, with queries and keys that produce it.
+
+    Attributes:
+        weights: A' = softmax(Q' K'ᵀ + bias) over the visible keys (the scaling is inside Q').
+        queries: Q', one column a dimension of T less its mean.
+        keys: K', an orthonormal basis of the columns of T less their mean.
+        entropy: Entropy of each row of A', in nats.
+        original_entropy: Entropy of each row of A.
+        output_error: Largest change of an output coordinate, in T's orthonormal basis.
+    """
+
+    weights: Float[Tensor, "query key"]
+    queries: Float[Tensor, "query r"]
+    keys: Float[Tensor, "key r"]
+    entropy: Float[Tensor, " query"]
+    original_entropy: Float[Tensor, " query"]
+    output_error: float
+
+    @property
+    def needed_d_k(self) -> int:
+        """The size of queries and keys from which on a head can produce A'."""
+        return self.keys.shape[1]
+
+
+def maximum_entropy_alternative(
+    weights: Float[Tensor, "query key"],
+    projected_values: Float[Tensor, "m d"],
+    *,
+    visible: Bool[Tensor, "query key"] | None = None,
+    bias: Float[Tensor, "query key"] | None = None,
+    tolerance: float | None = None,
+    max_steps: int = 200,
+) -> EntropyAlternative:
+    """Return argmax of the entropy of a' over {a' >= 0, a'[T, 1] = a[T, 1]} for each row.
+
+    Its logits lie in the span of [T, 1]: a' = softmax(C y), C an orthonormal basis of T less its mean, y the
+    minimiser of the convex log Σ exp(C y) − yᵀ Cᵀ a. So K' = C and Q' = y have rank(C) <= rank(T) columns: a
+    head with d_k >= rank(T) produces this alternative, however far it is from A. With a bias, a' is closest
+    to softmax(bias) in Kullback–Leibler divergence instead. Newton's method, O(n r²) a row and step.
+
+    Args:
+        weights: A, positive on visible keys (a softmax's).
+        projected_values: T, or the same in a compact basis (then give ``tolerance``).
+        visible: True where a query may see a key; everything when left out.
+        bias: Position bias that the head adds to its logits.
+        tolerance: See ``simplex_space``.
+        max_steps: Newton steps a row.
+
+    Raises:
+        InputError: Weights that are no distributions over T's rows.
+        NumericalError: A row whose output is not met. (Weights at zero can put it on the edge of what the keys
+            can give: there is no maximiser then, and the weights returned tend to the edge.)
+    """
+    rows = checked_weights(weights, projected_values, visible)
+    check_finite(bias=bias)
+    if bias is not None and bias.shape != weights.shape:
+        raise InputError(
+            f"expected a bias of shape {tuple(weights.shape)}; got {tuple(bias.shape)}; pass one head, no batch."
+        )
+    keys = simplex_space(projected_values, None, tolerance).kept[:, 1:]
+    base = torch.zeros_like(rows) if bias is None else bias.detach().double()
+    found, queries, worst = [], [], 0.0
+    for index, space in enumerate(row_spaces(projected_values, len(rows), visible, tolerance)):
+        row, logits, error = _row(rows[index], base[index], space, max_steps, index)
+        worst = max(worst, error)
+        found.append(row)
+        seen = keys[space.visible]
+        design = torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
+        queries.append(torch.linalg.lstsq(design, logits[space.visible, None], driver="gelsd").solution[:-1, 0])
+    alternative = torch.stack(found)
+    return EntropyAlternative(
+        weights=alternative,
+        queries=torch.stack(queries),
+        keys=keys,
+        entropy=torch.special.entr(alternative).sum(-1),
+        original_entropy=torch.special.entr(rows).sum(-1),
+        output_error=worst,
+    )
+
+
+def _row(row: Tensor, base: Tensor, space: SimplexSpace, max_steps: int, index: int) -> tuple[Tensor, Tensor, float]:
+    """Minimise log Σ exp(base + C y) − yᵀ Cᵀ a; return the weights, C y and the output's error."""
+    basis, target = space.kept[:, 1:], space.kept[:, 1:].mT @ (row / row.sum())
+    y = torch.zeros_like(target)
+
+    def state(at: Tensor) -> tuple[Tensor, Tensor]:
+        logits = (base + basis @ at).masked_fill(~space.visible, -torch.inf)
+        weights = torch.softmax(logits, -1)
+        return weights, basis.mT @ weights - target
+
+    weights, gradient = state(y)
+    for _ in range(max_steps):
+        if not len(y) or gradient.abs().max() < 1e-15:
+            break
+        # The mean comes off before the squares are taken: near a corner the variance is far below its terms.
+        spread = basis - weights @ basis
+        hessian = (spread * weights[:, None]).mT @ spread
+        ridge = 1e-14 * hessian.diagonal().sum() / len(y) + 1e-300
+        factor, failed = torch.linalg.cholesky_ex(hessian + ridge * torch.eye(len(y), dtype=y.dtype, device=y.device))
+        move = gradient if failed else torch.cholesky_solve(gradient[:, None], factor)[:, 0]
+        length = _length(lambda at, y=y, move=move: float(state(y - at * move)[1] @ move), float(gradient @ move))
+        new_weights, new_gradient = state(y - length * move)
+        if gradient.abs().max() < ACCEPTED_ERROR and new_gradient.abs().max() >= gradient.abs().max():
+            break
+        y, weights, gradient = y - length * move, new_weights, new_gradient
+    error = float((basis.mT @ weights - target).abs().max()) if len(y) else 0.0
+    if not error <= ACCEPTED_ERROR:
+        raise NumericalError(
+            f"expected row {index}'s output to be met to {ACCEPTED_ERROR:g}; the maximum-entropy weights came within "
+            f"{error:.1e} in {max_steps} Newton steps; raise max_steps, or leave that row out."
+        )
+    return weights, basis @ y, error
+
+
+def _length(slope: Callable[[float], float], start: float) -> float:
+    """Return a step at which the decreasing ``slope`` of a convex function along a line is all but zero.
+
+    The slope is exact where the value's differences are rounding, and it tells a step too long (the weights would
+    become one-hot and the Hessian vanish) from one too short (a corner's logits are hundreds of nats away).
+    """
+    low, high, length = 0.0, float("inf"), 1.0
+    for _ in range(100):
+        here = slope(length)
+        if abs(here) <= FLATTENED * abs(start):
+            break
+        low, high = (length, high) if here > 0 else (low, length)
+        length = 2 * length if high == float("inf") else (low + high) / 2
+    return length

@@ -1,0 +1,273 @@
+"""Alternatives for raw logits, and the logit rank that an alternative on the simplex would need."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy.linalg import qr
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.linalg import relative_tolerance
+from identilens.measures.attention.arguments import check_finite
+from identilens.measures.attention.checks import check_values
+from identilens.measures.attention.samplers import iterate_alternatives
+from identilens.measures.attention.simplex import simplex_space
+
+
+@dataclass(frozen=True)
+class LogitAlternative:
+    """Other raw logits with the same product with T, and the facts that Prop. 3.3 claims of them.
+
+    Attributes:
+        logits: A + Ã.
+        rank: Numerical rank of the alternative.
+        original_rank: Numerical rank of A.
+        d_k: The largest rank that queries and keys can produce.
+        distance: ‖Ã‖_F / ‖A‖_F.
+        output_error: ‖Ã T‖_F / ‖A T‖_F.
+        tolerance: Share of the largest singular value below which one counts as zero.
+    """
+
+    logits: Float[Tensor, "query key"]
+    rank: int
+    original_rank: int
+    d_k: int
+    distance: float
+    output_error: float
+    tolerance: float
+
+    @property
+    def producible(self) -> bool:
+        """Whether queries and keys of size d_k can produce these logits (constraint R2)."""
+        return self.rank <= self.d_k
+
+
+@dataclass(frozen=True)
+class LogitRankStudy:
+    """Least logit ranks of many alternatives of one head (Bhardwaj et al. 2021, Fig. 5).
+
+    Attributes:
+        ranks: Least rank over c of log A' + c 1ᵀ, one an alternative.
+        original_rank: The same for the head's own weights: at most d_k.
+        d_k: The largest rank that the head can produce (P4).
+        seq_len: Number of keys n; no least rank exceeds n − 1.
+        simplex_nullity: Dimension of LN([T, 1]).
+        output_error: Largest ‖(A' − A) T‖ / ‖A T‖ of all alternatives.
+        mean_total_variation: Mean distance of the alternatives from A.
+        tolerance: Share of the largest singular value below which one counts as zero.
+    """
+
+    ranks: Int[Tensor, " count"]
+    original_rank: int
+    d_k: int
+    seq_len: int
+    simplex_nullity: int
+    output_error: float
+    mean_total_variation: float
+    tolerance: float
+
+    @property
+    def realisable_share(self) -> float:
+        """Share of the alternatives that satisfy P4."""
+        return float((self.ranks <= self.d_k).double().mean())
+
+
+def logit_alternative(
+    logits: Float[Tensor, "query key"],
+    projected_values: Float[Tensor, "m d"],
+    d_k: int,
+    *,
+    scale: float = 1.0,
+    tolerance: float | None = None,
+    generator: torch.Generator | None = None,
+) -> LogitAlternative:
+    """Return other logits of rank <= d_k with the same product with T (Bhardwaj et al. 2021, Prop. 3.3).
+
+    Rows a_1 … a_ρ of A are chosen linearly independent; every row is Σ λ_i a_i. Rows ã_1 … ã_ρ are drawn
+    from LN(T) and the others built with the same λ, so that A + Ã has no more independent rows than A.
+    For bidirectional heads only: a mask after the logits would need a softmax, where this does not hold.
+
+    Args:
+        logits: A = Q Kᵀ / sqrt(d_k), before softmax.
+        projected_values: T.
+        d_k: Size of queries and keys.
+        scale: ‖Ã‖_F / ‖A‖_F.
+        tolerance: Share of the largest singular value that counts as zero, for A and T.
+        generator: Source of randomness.
+
+    Raises:
+        InputError: Logits of rank above d_k, or a T with no left null space.
+        NumericalError: Logits that are not finite (those of a masked head).
+    """
+    tolerance = _checked_logits(logits, projected_values, d_k, tolerance)
+    A, T = logits.detach().double(), projected_values.detach().double()
+    original = _rank(A, tolerance)
+    if original > d_k:
+        raise InputError(
+            f"expected logits of rank at most d_k = {d_k}; got rank {original}; pass Q Kᵀ · scaling in float64, "
+            "without a position bias or mask, and the head's own d_k."
+        )
+    left, sigma, _ = torch.linalg.svd(T, full_matrices=True)
+    null = left[:, int((sigma > tolerance * sigma.max()).sum()) :]
+    if not null.shape[1]:
+        raise InputError(
+            f"expected projected values with a left null space; got {T.shape[0]} independent rows: these logits are "
+            "identifiable; use a text with more tokens than d_v."
+        )
+    chosen = _independent_rows(A, original)
+    coefficients = torch.linalg.lstsq(A[chosen].mT, A.mT, driver="gelsd").solution.mT
+    drawn = torch.randn(original, null.shape[1], dtype=A.dtype, generator=generator).to(A.device) @ null.mT
+    change = coefficients @ drawn
+    change = change * (scale * torch.linalg.matrix_norm(A) / torch.linalg.matrix_norm(change).clamp_min(1e-300))
+    return check_logit_alternative(A, A + change, T, d_k, tolerance=tolerance)
+
+
+def check_logit_alternative(
+    logits: Float[Tensor, "query key"],
+    alternative: Float[Tensor, "query key"],
+    projected_values: Float[Tensor, "m d"],
+    d_k: int,
+    *,
+    tolerance: float | None = None,
+) -> LogitAlternative:
+    """Return what holds of any proposed alternative to raw logits: its rank, distance and lost output.
+
+    Args:
+        logits: A.
+        alternative: A + Ã.
+        projected_values: T.
+        d_k: Size of queries and keys.
+        tolerance: Share of the largest singular value that counts as zero.
+    """
+    tolerance = _checked_logits(logits, projected_values, d_k, tolerance)
+    _checked_logits(alternative, projected_values, d_k, tolerance)
+    A, other, T = (part.detach().double() for part in (logits, alternative, projected_values))
+    size, output = torch.linalg.matrix_norm(A), torch.linalg.matrix_norm(A @ T)
+    return LogitAlternative(
+        logits=other,
+        rank=_rank(other, tolerance),
+        original_rank=_rank(A, tolerance),
+        d_k=d_k,
+        distance=float(torch.linalg.matrix_norm(other - A) / size),
+        output_error=float(torch.linalg.matrix_norm((other - A) @ T) / output),
+        tolerance=tolerance,
+    )
+
+
+def least_logit_rank(
+    weights: Float[Tensor, "*batch query key"],
+    *,
+    tolerance: float | None = None,
+    choice: Literal["centred", "first"] = "centred",
+) -> Int[Tensor, "*batch"]:
+    """Return the least rank of any logits whose softmax is the given weights: min over c of rank(log A' + c 1ᵀ).
+
+    The rows of log A' less their mean have that rank: for L = log A' (I − 11ᵀ/n), L 1 = 0, so rank(L + c 1ᵀ)
+    is at least that of L on the complement of 1, which is rank(L). The paper's c = −â_1 (Bhardwaj et al.
+    2021, 3.2.2) subtracts the first column instead and spans the same differences. Either is at most n − 1.
+
+    Args:
+        weights: A', bidirectional and positive.
+        tolerance: Share of the largest singular value that counts as zero; by default that of
+            ``relative_tolerance`` for n x n.
+        choice: "centred", or "first" for the paper's c = −â_1.
+
+    Raises:
+        InputError: A weight of zero, which no softmax gives: a masked head, or a step of exactly λ_max.
+    """
+    if choice not in ("centred", "first"):
+        raise InputError(f"expected choice 'centred' or 'first'; got {choice!r}; 'first' is the paper's c = −â_1.")
+    rows = weights.detach().double()
+    if not torch.isfinite(rows).all() or rows.min() <= 0:
+        raise InputError(
+            f"expected positive weights, as a softmax gives them; the least is {rows.min().item():.3g}; "
+            "the logits of masked keys are free and have no least rank here; stay below λ_max with share < 1."
+        )
+    logarithms = torch.log(rows)
+    shift = logarithms.mean(-1, keepdim=True) if choice == "centred" else logarithms[..., :1]
+    sigma = torch.linalg.svdvals(logarithms - shift)
+    tolerance = relative_tolerance(*rows.shape[-2:]) if tolerance is None else tolerance
+    # Uniform rows have log A' = 0 up to rounding: relative to the rounding of log A', not to itself.
+    noise = torch.finfo(torch.float64).eps * torch.linalg.matrix_norm(logarithms)[..., None]
+    return (sigma > torch.maximum(tolerance * sigma[..., :1], noise)).sum(-1)
+
+
+def logit_rank_study(
+    weights: Float[Tensor, "query key"],
+    projected_values: Float[Tensor, "m d"],
+    d_k: int,
+    *,
+    count: int = 1000,
+    share: float = 0.99,
+    tolerance: float | None = None,
+    generator: torch.Generator | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> LogitRankStudy:
+    """Return the least logit ranks of many alternatives: the protocol of Bhardwaj et al. 2021, Fig. 5.
+
+    Alternatives have coefficients uniform on [−10, 10] in an orthonormal basis of LN([T, 1]); rows are
+    scaled to λ = share · λ_max. One alternative is held at a time; cost O(count · n³).
+
+    Args:
+        weights: A, bidirectional.
+        projected_values: T.
+        d_k: Size of queries and keys.
+        count: Number of alternatives (the paper: 1,000 a review).
+        share: Below 1, where a weight would be zero and its logit minus infinity.
+        tolerance: For the ranks of T and of the logits.
+        generator: Source of randomness.
+        progress: Called with (alternatives done, count).
+    """
+    if count < 1 or d_k < 1 or not 0 < share < 1:
+        raise InputError(
+            f"expected a count and d_k of at least 1 and a share in (0, 1); got {count}, {d_k} and {share}; "
+            "the paper's protocol is count=1000 with the head's own d_k."
+        )
+    drawn = iterate_alternatives(
+        weights, projected_values, count, method="bhardwaj", share=share, tolerance=tolerance, generator=generator
+    )
+    A, T = weights.detach().double(), projected_values.detach().double()
+    output = torch.linalg.matrix_norm(A @ T)
+    ranks, worst, distance = [], 0.0, 0.0
+    for index, alternative in enumerate(drawn):
+        ranks.append(int(least_logit_rank(alternative, tolerance=tolerance)))
+        worst = max(worst, float(torch.linalg.matrix_norm((alternative - A) @ T) / output))
+        distance += float((alternative - A).abs().sum(-1).mean()) / 2
+        if progress is not None:
+            progress(index + 1, count)
+    return LogitRankStudy(
+        ranks=torch.tensor(ranks),
+        original_rank=int(least_logit_rank(A, tolerance=tolerance)),
+        d_k=d_k,
+        seq_len=A.shape[1],
+        simplex_nullity=simplex_space(T, None, tolerance).nullity,
+        output_error=worst,
+        mean_total_variation=distance / count,
+        tolerance=relative_tolerance(*A.shape) if tolerance is None else tolerance,
+    )
+
+
+def _checked_logits(logits: Tensor, projected_values: Tensor, d_k: int, tolerance: float | None) -> float:
+    check_values(projected_values)
+    check_finite(logits=logits)
+    if logits.shape[1] != projected_values.shape[0] or d_k < 1:
+        raise InputError(
+            f"expected logits over the {projected_values.shape[0]} rows of T and d_k >= 1; got "
+            f"{logits.shape[1]} keys and d_k = {d_k}; pass logits and values of the same text and head."
+        )
+    return relative_tolerance(*projected_values.shape) if tolerance is None else tolerance
+
+
+def _rank(matrix: Tensor, tolerance: float) -> int:
+    sigma = torch.linalg.svdvals(matrix)
+    return int((sigma > tolerance * sigma.max()).sum())
+
+
+def _independent_rows(matrix: Tensor, rank: int) -> Tensor:
+    """Return the indices of ``rank`` well-conditioned independent rows, by pivoted QR."""
+    pivots = np.asarray(qr(matrix.mT.cpu().numpy(), mode="r", pivoting=True)[-1], dtype=np.int64)
+    return torch.from_numpy(pivots[:rank]).to(matrix.device)

@@ -1,0 +1,77 @@
+"""Projection weights that give wanted queries or keys on one text."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.measures.attention.arguments import check_finite
+
+ACCEPTED_ERROR = 1e-8
+"""Largest relative error with which the projection must give what was asked for."""
+
+
+@dataclass(frozen=True)
+class ChangedProjection:
+    """A linear layer that maps the text's embeddings to the wanted vectors.
+
+    Attributes:
+        weight: d_k x d_model, as ``torch.nn.Linear`` keeps it.
+        bias: d_k, or None if the layer has none.
+        error: ‖E W'ᵀ + b' − wanted‖_F / ‖wanted‖_F.
+        change: ‖W' − W‖_F / ‖W‖_F.
+    """
+
+    weight: Float[Tensor, "d_k d_model"]
+    bias: Float[Tensor, " d_k"] | None
+    error: float
+    change: float
+
+
+def changed_projection(
+    embeddings: Float[Tensor, "n d_model"],
+    wanted: Float[Tensor, "n d_k"],
+    weight: Float[Tensor, "d_k d_model"],
+    bias: Float[Tensor, " d_k"] | None = None,
+) -> ChangedProjection:
+    """Return the least change of weight and bias that makes E Wᵀ + b equal the wanted queries or keys.
+
+    (W' − W, b' − b) = [E, 1]⁺ (wanted − E Wᵀ − b). Always possible when [E, 1] has full row rank, which
+    needs n <= d_model (+ 1 with a bias) and no two equal rows. It is a change for this text: on another
+    text the layer gives other vectors.
+
+    Args:
+        embeddings: E, what the layer reads: one row a token.
+        wanted: Q' or K', before any rotation or scaling that follows the layer.
+        weight: W of this head, d_k x d_model.
+        bias: b of this head, or None for a layer without.
+
+    Raises:
+        InputError: Embeddings whose rows are dependent, so that no projection gives what is wanted.
+    """
+    E, goal = embeddings.detach().double(), wanted.detach().double()
+    check_finite(embeddings=E, wanted=goal)
+    W = weight.detach().double()
+    design, present = E, E @ W.mT
+    if bias is not None:
+        design, present = torch.cat([E, torch.ones_like(E[:, :1])], 1), present + bias.detach().double()
+    solution = torch.linalg.lstsq(design, goal - present, driver="gelsd").solution
+    weight_change = solution[: E.shape[1]].mT
+    new_weight = W + weight_change
+    new_bias = None if bias is None else bias.detach().double() + solution[-1]
+    given = E @ new_weight.mT + (0.0 if new_bias is None else new_bias)
+    error = float(torch.linalg.matrix_norm(given - goal) / torch.linalg.matrix_norm(goal).clamp_min(1e-300))
+    if not error <= ACCEPTED_ERROR:
+        rank = int(torch.linalg.matrix_rank(design))
+        raise InputError(
+            f"expected embeddings of full row rank, {len(E)}; got rank {rank} (d_model = {E.shape[1]}), and the best "
+            f"projection is off by {error:.1e}; take a text of at most d_model tokens without repeated embeddings."
+        )
+    return ChangedProjection(
+        weight=new_weight,
+        bias=new_bias,
+        error=error,
+        change=float(torch.linalg.matrix_norm(weight_change) / torch.linalg.matrix_norm(W).clamp_min(1e-300)),
+    )

@@ -1,0 +1,259 @@
+"""How many ways a head's own queries and keys could move without changing its output."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from identilens.errors import InputError, NumericalError
+from identilens.measures.attention.softmax_map import (
+    Constraints,
+    Head,
+    checked_head,
+    output_constraints,
+    weight_constraints,
+)
+
+RANK_TOLERANCE = 1e-12
+"""Singular values of a Jacobian below this share of its largest count as zero (float64 arithmetic)."""
+
+MEMORY_LIMIT = 2 * 1024**3
+"""Bytes that a dense factorisation may take unless the caller allows more."""
+
+COPIES = 3
+"""A dense factorisation holds its matrix, a copy and a work space."""
+
+
+@dataclass(frozen=True)
+class RealisableDimension:
+    """Local dimension of the alternatives that other queries and keys of the same size produce.
+
+    Attributes:
+        dimension: weights_rank − jacobian_rank.
+        formula: What generic queries, keys and values of these sizes and masks have; None where the
+            visible sets are not nested (sliding windows).
+        parameters: Numbers in Q and K.
+        jacobian_rank: Rank of the Jacobian of the output in Q and K.
+        weights_rank: Rank of the Jacobian of the weights in Q and K; parameters − weights_rank is the gauge.
+        output_rank: Σ_i rank([T, 1]) − 1 over the rows: the most that jacobian_rank can be.
+        gap: Least ratio between a singular value that was counted and the next, dropped one; infinite
+            when none was dropped. Counts with a gap near 1 are doubtful.
+        regular: Whether Q and the centred K have their full rank. Where not, more of the weights can be
+            reached at second order, and the dimension is that of the first order only.
+        tolerance: Share of the largest singular value below which one counted as zero.
+    """
+
+    dimension: int
+    formula: int | None
+    parameters: int
+    jacobian_rank: int
+    weights_rank: int
+    output_rank: int
+    gap: float
+    regular: bool
+    tolerance: float
+
+    @property
+    def gauge(self) -> int:
+        """Dimension of the moves of Q and K that change no weight: d_k² + d_k in the generic case."""
+        return self.parameters - self.weights_rank
+
+    @property
+    def kernel(self) -> int:
+        """Dimension of the moves of Q and K that do not change the output."""
+        return self.parameters - self.jacobian_rank
+
+    @property
+    def smooth(self) -> bool:
+        """Whether the Jacobian has full row rank, so that nearby alternatives form a manifold of this dimension.
+
+        Where not (and the dimension is positive), the dimension is an upper bound.
+        """
+        return self.jacobian_rank == self.output_rank
+
+
+def realisable_formula(n: int, d_k: int, rank: int) -> int:
+    """Return max(0, n (2 d_k − r) − d_k² − d_k): the generic dimension for a long bidirectional text.
+
+    Holds for d_k <= n − 1 and r = rank([T, 1]) − 1, which is rank(T) unless T's columns span the constant
+    vector (never for generic T with n > r). ``generic_dimension`` covers the other cases.
+
+    Args:
+        n: Tokens.
+        d_k: Size of queries and keys.
+        rank: r.
+    """
+    return max(0, n * (2 * d_k - rank) - d_k * d_k - d_k)
+
+
+def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
+    """Return the generic dimension for rows with nested visible sets (bidirectional, causal, prefix, cross).
+
+    With m_1 <= … <= m_n visible keys, the weights of the first t rows form a manifold of dimension
+    W(t) = Σ_{i <= t} w_i, where w_i = m_i − 1 for the last d_k of those rows and min(d_k, m_i − 1) for the
+    others. The output's Jacobian has rank min over t of W(t) + Σ_{i > t} r_i: the first t rows are
+    identified, the others meet their r_i conditions. The dimension is W(n) less that rank.
+
+    Args:
+        counts: m_i, the visible keys of each row, in any order.
+        d_k: Size of queries and keys.
+        ranks: r_i = rank([T, 1]) − 1 over the row's visible keys, in the same order.
+    """
+    rows = sorted(zip(counts, ranks, strict=True))
+    free = [count - 1 for count, _ in rows]
+    tight = [min(d_k, size) for size in free]
+    reached = [sum(tight[: max(0, t - d_k)]) + sum(free[max(0, t - d_k) : t]) for t in range(len(rows) + 1)]
+    outputs = [sum(rank for _, rank in rows[t:]) for t in range(len(rows) + 1)]
+    return reached[-1] - min(inner + outer for inner, outer in zip(reached, outputs, strict=True))
+
+
+def realisable_dimension(
+    queries: Float[Tensor, "n_q d_k"],
+    keys: Float[Tensor, "n_k d_key"],
+    projected_values: Float[Tensor, "m d"],
+    *,
+    scaling: float | None = None,
+    visible: Bool[Tensor, "q k"] | None = None,
+    bias: Float[Tensor, "q2 k2"] | None = None,
+    tolerance: float | None = None,
+    rank_tolerance: float = RANK_TOLERANCE,
+    memory_limit: int = MEMORY_LIMIT,
+) -> RealisableDimension:
+    """Return the local dimension of the alternatives that other Q, K would produce.
+
+    The kernel of the Jacobian of F(Q, K) = softmax(s Q Kᵀ) T, less the kernel of the Jacobian of the
+    weights themselves (the true gauge), both counted numerically: rank J_A − rank J_F. Each query's own
+    move is eliminated first (SVDs of r x d_k); what remains are conditions on the keys, of which there
+    are none for a head with d_k >= rank(T). Cost O(n d_k²(n + r)), plus a dense SVD of the conditions.
+
+    Args:
+        queries: Q, as they enter the dot product.
+        keys: K.
+        projected_values: T, or the same in a compact basis (then give ``tolerance``).
+        scaling: Factor of the dot product; 1 / sqrt(d_k) when left out.
+        visible: True where a query may see a key; everything when left out.
+        bias: Position bias added to the logits.
+        tolerance: For the rank of T; see ``simplex_space``.
+        rank_tolerance: For the ranks of the Jacobians, Q and K.
+        memory_limit: Bytes that the dense factorisation may take.
+
+    Raises:
+        InputError: Tensors that do not belong together, or a problem too large for ``memory_limit``.
+        NumericalError: NaN, or ranks that contradict each other.
+    """
+    given = checked_head(queries, keys, projected_values, scaling, visible, bias, tolerance)
+    formula = head_formula(given)
+    weights = given.weights(given.queries, given.keys)
+    # Every condition counts, however small the weights it acts on: whether it is felt is no matter of rank.
+    conditions, _ = output_constraints(given, weights, row_tolerance=0.0)
+    n_q, n_k, d_k = len(given.queries), len(given.keys), given.queries.shape[1]
+    spanned_q, gap_q = _column_basis(given.queries, 0.0, rank_tolerance)
+    spanned_k, gap_k = _column_basis(given.keys, given.keys.mean(0), rank_tolerance)
+    rank_q, rank_k = spanned_q.shape[1], spanned_k.shape[1]
+    spans = (spanned_q, spanned_k)
+    jacobian_rank, gap = _rank(spans, conditions, rank_tolerance, memory_limit, formula)
+    gap_a = min(gap_q, gap_k)
+    if given.shared and bool(given.visible.all()):
+        # Tangent space {X K_cᵀ + Q Yᵀ, Y ⊥ 1}.
+        weights_rank = n_q * rank_k + rank_q * (n_k - 1) - rank_q * rank_k
+    else:
+        weights_rank, gap_a = _rank(spans, weight_constraints(given), rank_tolerance, memory_limit, formula)
+    if jacobian_rank > weights_rank:
+        raise NumericalError(
+            f"expected a Jacobian of the output with at most the rank of the weights', {weights_rank}; got "
+            f"{jacobian_rank}, with a gap of {min(gap, gap_a):.1e} at the cut; try a larger rank_tolerance."
+        )
+    return RealisableDimension(
+        dimension=weights_rank - jacobian_rank,
+        formula=formula,
+        parameters=(n_q + n_k) * d_k,
+        jacobian_rank=jacobian_rank,
+        weights_rank=weights_rank,
+        output_rank=sum(basis.shape[1] for basis in given.kept),
+        gap=min(gap, gap_a),
+        regular=rank_q == min(d_k, n_q) and rank_k == min(d_k, n_k - 1),
+        tolerance=rank_tolerance,
+    )
+
+
+def refuse_size(needed: int, memory_limit: int, formula: int | None) -> None:
+    """Refuse a dense factorisation beyond the limit, naming what the formula says.
+
+    Args:
+        needed: Bytes.
+        memory_limit: Bytes allowed.
+        formula: Generic dimension, or None where there is no formula.
+    """
+    if needed > memory_limit:
+        known = "no formula covers this mask" if formula is None else f"for generic tensors the dimension is {formula}"
+        raise InputError(
+            f"expected a problem within {memory_limit / 2**30:.2f} GiB; this one needs {needed / 2**30:.2f} GiB; "
+            f"{known}; take a shorter text or raise memory_limit."
+        )
+
+
+def head_formula(given: Head) -> int | None:
+    """Return the generic dimension of a head of these sizes and masks, None if the visible sets are not nested.
+
+    Args:
+        given: The head.
+    """
+    counts = given.visible.sum(-1)
+    ordered = given.visible[torch.argsort(counts, stable=True)]
+    if (ordered[:-1] & ~ordered[1:]).any():
+        return None
+    return generic_dimension(counts.tolist(), given.queries.shape[1], [basis.shape[1] for basis in given.kept])
+
+
+def _column_basis(matrix: Tensor, shift: Tensor | float, tolerance: float) -> tuple[Tensor, float]:
+    """Return an orthonormal basis of the columns of matrix − shift, and the gap at the cut.
+
+    Relative to the matrix before the shift: equal keys, less their mean, are all rounding.
+    """
+    left, sigma, _ = torch.linalg.svd(matrix - shift, full_matrices=False)
+    rank, gap = _cut(sigma, tolerance * float(torch.linalg.matrix_norm(matrix, 2)))
+    return left[:, :rank], gap
+
+
+def _rank(
+    spans: tuple[Tensor, Tensor], conditions: Constraints, tolerance: float, memory_limit: int, formula: int | None
+) -> tuple[int, float]:
+    """Return the rank of dS ↦ conditions under dS = dQ Kᵀ + Q dKᵀ, and the gap at the cut.
+
+    Each query's block is [R_i K | R_i ⊗ q_i]. Its own move reaches col(R_i K); with P_i the complement,
+    the rank is Σ rank(R_i K) plus the rank of the stacked P_i R_i ⊗ q_i. Q and K only count by their
+    columns' spans, so orthonormal bases of these stand for them. (The conditions are blind to constants,
+    so that K may be centred.)
+    """
+    queries, keys = spans
+    felt = conditions.rows @ keys
+    total, gap, rest, owners = 0, float("inf"), [], []
+    for index in range(len(queries)):
+        own = conditions.owner == index
+        left, sigma, _ = torch.linalg.svd(felt[own], full_matrices=True)
+        rank, this = _cut(sigma, tolerance)
+        total, gap = total + rank, min(gap, this)
+        if rank < left.shape[0]:
+            rest.append(left[:, rank:].mT @ conditions.rows[own])
+            owners.append(torch.full((left.shape[0] - rank,), index, device=felt.device))
+    if not rest or not queries.shape[1]:
+        return total, gap
+    stacked, owner = torch.cat(rest), torch.cat(owners)
+    refuse_size(COPIES * 8 * stacked.shape[0] * len(keys) * queries.shape[1], memory_limit, formula)
+    joint = (stacked[:, :, None] * queries[owner][:, None, :]).reshape(len(stacked), -1)
+    rank, this = _numerical_rank(joint, tolerance)
+    return total + rank, min(gap, this)
+
+
+def _numerical_rank(matrix: Tensor, tolerance: float) -> tuple[int, float]:
+    sigma = torch.linalg.svdvals(matrix)
+    return _cut(sigma, tolerance * float(sigma.max()) if len(sigma) else 0.0)
+
+
+def _cut(sigma: Tensor, threshold: float) -> tuple[int, float]:
+    """Return how many singular values exceed the threshold and the ratio across the cut."""
+    rank = int((sigma > threshold).sum())
+    if rank in (0, len(sigma)):
+        return rank, float("inf")
+    return rank, float(sigma[rank - 1] / sigma[rank].clamp_min(1e-300))

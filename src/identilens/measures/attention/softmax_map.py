@@ -1,0 +1,184 @@
+"""F(Q, K) = softmax(s Q Kᵀ + bias) C and its Jacobian, in closed form and never formed."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.measures.attention.arguments import check_finite, check_mask
+from identilens.measures.attention.checks import check_values
+from identilens.measures.attention.simplex import row_spaces
+
+ROW_TOLERANCE = 1e-10
+"""Singular values of one row's softmax Jacobian below this share of the row's largest are left out."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """A head's queries and keys and what its output is made of, in float64.
+
+    Attributes:
+        queries: Q.
+        keys: K.
+        scaling: s: logits are s · Q Kᵀ + bias.
+        bias: Additive position bias, or None.
+        visible: True where a query may see a key.
+        kept: C_i of each row: orthonormal basis of T's columns less their mean over the visible keys.
+            Rows that see the same keys share one tensor.
+        shared: Whether all rows see the same keys.
+    """
+
+    queries: Float[Tensor, "query d_k"]
+    keys: Float[Tensor, "key d_k"]
+    scaling: float
+    bias: Float[Tensor, "query key"] | None
+    visible: Bool[Tensor, "query key"]
+    kept: tuple[Tensor, ...]
+    shared: bool
+
+    def weights(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Return softmax(s Q Kᵀ + bias) over the visible keys."""
+        logits = self.scaling * queries @ keys.mT
+        if self.bias is not None:
+            logits = logits + self.bias
+        return torch.softmax(logits.masked_fill(~self.visible, -torch.inf), -1)
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Linear conditions on the logits' change, one a row of ``rows``: rows[p] · dS[owner[p]] = given.
+
+    Attributes:
+        rows: Orthonormal within each query; a move keeps the output when all products are zero.
+        owner: The query each condition belongs to.
+    """
+
+    rows: Float[Tensor, "p key"]
+    owner: Int[Tensor, " p"]
+
+
+def checked_head(
+    queries: Float[Tensor, "n_q d_k"],
+    keys: Float[Tensor, "n_k d_key"],
+    projected_values: Float[Tensor, "m d"],
+    scaling: float | None = None,
+    visible: Bool[Tensor, "q k"] | None = None,
+    bias: Float[Tensor, "q2 k2"] | None = None,
+    tolerance: float | None = None,
+) -> Head:
+    """Return the checked head.
+
+    Args:
+        queries: Q, as they enter the dot product (after any rotation).
+        keys: K, likewise.
+        projected_values: T, or the same in a compact basis.
+        scaling: Factor of the dot product; 1 / sqrt(d_k) when left out.
+        visible: True where a query may see a key; everything when left out.
+        bias: Position bias added to the logits; masks go into ``visible``, not in here as -inf.
+        tolerance: See ``simplex_space``.
+
+    Raises:
+        InputError: Shapes that do not belong together.
+        NumericalError: Numbers that are not finite.
+    """
+    check_values(projected_values)
+    n_q, d_k = queries.shape
+    n_k = keys.shape[0]
+    if not n_q or not d_k or keys.shape[1] != d_k or projected_values.shape[0] != n_k:
+        raise InputError(
+            f"expected queries and keys of one size and one projected value a key; got queries {tuple(queries.shape)}, "
+            f"keys {tuple(keys.shape)}, projected values {tuple(projected_values.shape)}; pass one head's tensors "
+            "(repeat grouped keys for their queries)."
+        )
+    if bias is not None and tuple(bias.shape) != (n_q, n_k):
+        raise InputError(f"expected a bias of {n_q} x {n_k}; got {tuple(bias.shape)}; pass this head's, without batch.")
+    check_finite(queries=queries, keys=keys, bias=bias)
+    check_mask(visible, n_q, n_k)
+    spaces = row_spaces(projected_values, n_q, visible, tolerance)
+    bases: dict[int, Tensor] = {}
+    for space in spaces:
+        bases.setdefault(id(space), space.kept[:, 1:])
+    everything = torch.ones((n_q, n_k), dtype=torch.bool, device=queries.device)
+    return Head(
+        queries=queries.detach().double(),
+        keys=keys.detach().double(),
+        scaling=d_k**-0.5 if scaling is None else float(scaling),
+        bias=None if bias is None else bias.detach().double(),
+        visible=everything if visible is None else visible,
+        kept=tuple(bases[id(space)] for space in spaces),
+        shared=len(bases) == 1,
+    )
+
+
+def row_bases(kept: Tensor, weights: Float[Tensor, "rows key"]) -> tuple[Tensor, Tensor]:
+    """Return Q and R with M_iᵀ = Q R, where M_i = C_iᵀ (diag(a_i) − a_i a_iᵀ) maps logits to the row's output.
+
+    The keys are sorted by weight before the QR: Householder's method is then accurate for every key in
+    proportion to its own weight (Cox & Higham 1998), so that the spans stay those of slightly other
+    values and ranks are not blurred by weights of very different size.
+
+    Args:
+        kept: C_i, r columns, shared by these rows.
+        weights: a_i.
+    """
+    mean = weights @ kept
+    jacobians = (kept[None] - mean[:, None, :]) * weights[:, :, None]
+    # Σ_j a_j (C_j − mean) = 0. At a key with nearly all the weight the difference cancels; the sum does not.
+    top = weights.argmax(-1)[:, None, None].expand(-1, 1, kept.shape[1])
+    jacobians = jacobians.scatter(1, top, 0.0)
+    jacobians = jacobians.scatter(1, top, -jacobians.sum(1, keepdim=True))
+    order = torch.argsort(weights, dim=-1, descending=True)[:, :, None].expand_as(jacobians)
+    basis, triangle = torch.linalg.qr(torch.gather(jacobians, 1, order))
+    return torch.zeros_like(basis).scatter_(1, order, basis), triangle
+
+
+def output_constraints(
+    given: Head, weights: Float[Tensor, "query key"], row_tolerance: float = ROW_TOLERANCE
+) -> tuple[Constraints, list[Tensor]]:
+    """Return the conditions M_i dS_i = 0 with orthonormal rows, and each row's map to them.
+
+    M_i = Rᵀ Qᵀ: the conditions are the rows of Qᵀ, and a change e of the output asks for Qᵀ dS = R⁻ᵀ e.
+    Directions with singular values up to ``row_tolerance`` of the row's largest are left out: weights
+    there are too small to be felt.
+
+    Args:
+        given: The head.
+        weights: A at the present queries and keys.
+        row_tolerance: Share of the row's largest singular value; 0 keeps all but exact zeros.
+    """
+    rows, owners, maps = [], [], []
+    groups = [list(range(len(weights)))] if given.shared else [[index] for index in range(len(weights))]
+    for group in groups:
+        bases, triangles = row_bases(given.kept[group[0]], weights[group])
+        left, sigma, right = torch.linalg.svd(triangles)
+        for place, index in enumerate(group):
+            top = sigma[place].max() if sigma.shape[1] else 0.0
+            felt = (sigma[place] > row_tolerance * top) & (sigma[place] > (1e-14 if row_tolerance else 0.0))
+            if felt.all():
+                rows.append(bases[place].mT)
+                maps.append(left[place] @ (right[place] / sigma[place][:, None]))
+            else:
+                rows.append((bases[place] @ left[place][:, felt]).mT)
+                maps.append(right[place][felt] / sigma[place][felt, None])
+            owners.append(torch.full((len(rows[-1]),), index, device=weights.device))
+    return Constraints(torch.cat(rows), torch.cat(owners)), maps
+
+
+def weight_constraints(given: Head) -> Constraints:
+    """Return the conditions "dS_i is constant over the visible keys": no weight changes.
+
+    Args:
+        given: The head.
+    """
+    rows, owners = [], []
+    for index, seen in enumerate(given.visible):
+        count = int(seen.sum())
+        constant = torch.full((count, 1), 1.0, dtype=torch.float64, device=seen.device)
+        centred = torch.linalg.qr(constant, mode="complete").Q[:, 1:].mT
+        whole = centred.new_zeros((count - 1, len(seen)))
+        whole[:, seen] = centred
+        rows.append(whole)
+        owners.append(torch.full((count - 1,), index, device=seen.device))
+    return Constraints(torch.cat(rows), torch.cat(owners))

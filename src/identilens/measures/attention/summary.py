@@ -1,0 +1,168 @@
+"""The scalars of an attention map, accumulated over blocks of rows so that no n x n matrix is ever held."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from identilens.measures.attention.effective import Visible, row_projector
+from identilens.measures.attention.full_rows import FullRows
+from identilens.measures.attention.rank import simplex_nullity
+
+
+@dataclass(frozen=True)
+class AttentionSummary:
+    """Scalars of each head of a layer on one text; for masked rows rank and nullities are the last row's.
+
+    Attributes:
+        rank: Numerical rank of T.
+        nullity: Visible keys less rank.
+        simplex_nullity: Visible keys less rank([T, 1]).
+        null_share: ‖null‖² / ‖weights‖², in [0, 1].
+        pearson: Correlation of raw and effective attention over visible entries; NaN when either is constant.
+        reconstruction_error: ‖effective T - head output W_O‖ / ‖head output W_O‖, Frobenius.
+        raw_received: Weight put by all queries of a type on all keys of a type, summed.
+        effective_received: The same for effective attention.
+    """
+
+    rank: Int[Tensor, " head"]
+    nullity: Int[Tensor, " head"]
+    simplex_nullity: Int[Tensor, " head"]
+    null_share: Float[Tensor, " head"]
+    pearson: Float[Tensor, " head"]
+    reconstruction_error: Float[Tensor, " head"]
+    raw_received: Float[Tensor, "head query_type key_type"]
+    effective_received: Float[Tensor, "head query_type key_type"]
+
+
+class SummaryBuilder:
+    """Takes the rows of a layer's attention block by block and returns its summary.
+
+    Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ row by row:
+    all sums follow from the weights' coordinates in an orthonormal basis of col(T). Memory O(n · block).
+
+    Args:
+        compact: F for each head, the projected values in a small orthonormal basis, float64.
+        d_model: Columns of T.
+        queries: Number of rows to come.
+        visible: Which keys each query may use.
+        query_types: Type of each query, as membership in one of several types.
+        key_types: Type of each key.
+    """
+
+    def __init__(
+        self,
+        compact: Float[Tensor, "head key r"],
+        d_model: int,
+        queries: int,
+        visible: Visible = None,
+        query_types: Float[Tensor, "query type"] | None = None,
+        key_types: Float[Tensor, "key type"] | None = None,
+    ) -> None:
+        heads, keys = compact.shape[:2]
+        self.compact = compact
+        self.d_model = d_model
+        self.projector = row_projector(compact, d_model, queries, visible)
+        self.visible = visible
+        one = {"dtype": compact.dtype, "device": compact.device}
+        self.query_types = torch.ones(queries, 1, **one) if query_types is None else query_types.to(**one)
+        self.key_types = torch.ones(keys, 1, **one) if key_types is None else key_types.to(**one)
+        shape = (heads, self.query_types.shape[1], self.key_types.shape[1])
+        self._received = torch.zeros(2, *shape, **one)
+        self._squares = torch.zeros(2, heads, **one)
+        self._error = torch.zeros(2, heads, **one)
+        self._first_moment = torch.zeros(2, heads, **one)
+        self._columns: Tensor | None = None
+        self._inner = compact
+
+    def add(self, rows: slice, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"]) -> None:
+        """Take some rows: their weights, and their head outputs in the basis of the compact values."""
+        queries = self.query_types[rows]
+        # Within a row in the weights' own precision, between rows in float64.
+        raw_square = torch.linalg.vector_norm(weights, dim=-1).double().square().sum(-1)
+        if isinstance(self.projector, FullRows) and self.projector.independent:
+            raw_by_type = by_type = (weights @ self.key_types.to(weights.dtype)).double()
+            square, rebuilt = raw_square, weights.double() @ self.compact
+        elif isinstance(self.projector, FullRows):
+            raw_by_type, by_type, square, rebuilt = self._shared_rows(weights, self.projector.basis)
+        else:
+            effective = self.projector.effective(rows, weights)
+            raw_by_type = (weights @ self.key_types.to(weights.dtype)).double()
+            by_type, square = effective @ self.key_types, torch.linalg.vector_norm(effective, dim=(1, 2)).square()
+            rebuilt = effective @ self.compact
+        for which, received in enumerate((raw_by_type, by_type)):
+            self._received[which] += queries.mT @ received
+            self._first_moment[which] += received.sum((1, 2))
+        self._squares[0] += raw_square
+        self._squares[1] += square
+        self._error[0] += (rebuilt - outputs).square().sum((1, 2))
+        self._error[1] += outputs.square().sum((1, 2))
+
+    def finish(self) -> AttentionSummary:
+        """Return the summary of all rows added."""
+        rank = self.projector.rank
+        sizes = self.projector.row_sizes()
+        last = int(sizes[-1])
+        simplex = simplex_nullity(self._last_keys(), rank, self.d_model)
+        raw, effective = self._squares
+        null_share = torch.where(raw > 0, 1 - effective / raw.clamp_min(torch.finfo(raw.dtype).tiny), 0.0).clamp(0, 1)
+        error = (self._error[0] / self._error[1].clamp_min(torch.finfo(raw.dtype).tiny)).sqrt()
+        return AttentionSummary(
+            rank,
+            last - rank,
+            simplex,
+            null_share,
+            self._pearson(float(sizes.sum())),
+            error,
+            self._received[0],
+            self._received[1],
+        )
+
+    def _shared_rows(self, weights: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return raw and effective attention by key type, the latter's square and output, without forming it."""
+        if self._columns is None:
+            types = self.key_types.expand(len(basis), -1, -1)
+            self._columns = torch.cat([basis, types], -1).to(weights.dtype)
+            self._inner = basis.mT @ torch.cat([types, self.compact], -1)
+        products = (weights @ self._columns).double()
+        coordinates, by_raw = products.tensor_split([basis.shape[-1]], -1)
+        by_type, rebuilt = (coordinates @ self._inner).tensor_split([self.key_types.shape[-1]], -1)
+        return by_raw, by_type, coordinates.square().sum((1, 2)), rebuilt
+
+    def _last_keys(self) -> Tensor:
+        if isinstance(self.visible, Tensor):
+            return self.compact[:, self.visible[-1]]
+        return self.compact
+
+    def _pearson(self, entries: float) -> Tensor:
+        raw, effective = self._first_moment / entries
+        raw_square, effective_square = self._squares / entries
+        covariance = effective_square - raw * effective
+        variances = torch.stack([raw_square - raw.square(), effective_square - effective.square()])
+        constant = (variances <= 1e-12 * torch.stack([raw_square, effective_square])).any(0)
+        pearson = covariance / variances.clamp_min(torch.finfo(raw.dtype).tiny).prod(0).sqrt()
+        return torch.where(constant, torch.nan, pearson.clamp(-1, 1))
+
+
+def softmax_blocks(
+    queries: Float[Tensor, "head query d_k"],
+    keys: Float[Tensor, "head key d_k"],
+    scaling: float,
+    *,
+    causal: bool = False,
+    block: int = 256,
+) -> Iterator[tuple[slice, Float[Tensor, "head row key"]]]:
+    """Yield (rows, weights) of softmax(Q Kᵀ · scaling), a block of rows at a time.
+
+    For tensors that come from elsewhere than a captured model; a model's own weights are recomputed by its
+    own attention function.
+    """
+    positions = torch.arange(keys.shape[-2], device=keys.device)
+    for start in range(0, queries.shape[-2], block):
+        rows = slice(start, min(start + block, queries.shape[-2]))
+        logits = queries[:, rows] @ keys.mT * scaling
+        if causal:
+            logits = logits.masked_fill(positions > positions[rows, None], -torch.inf)
+        yield rows, logits.softmax(-1)

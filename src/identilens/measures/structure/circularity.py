@@ -1,0 +1,107 @@
+"""How far two texts' null spaces agree: the circularity of structure2025, II.B."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.linalg import compact_values
+from identilens.measures.attention.arguments import check_projection, check_width
+from identilens.measures.attention.simplex import largest_step
+from identilens.measures.structure.efficient import simplex_factor
+
+LEAST_MOVE = 1e-6
+"""Total variation up to which weights count as not moved."""
+
+
+@dataclass(frozen=True)
+class Circularity:
+    """What the values of a second text make of weights that are equivalent under the first; one entry a head.
+
+    Attributes:
+        freedom: Dimension of LN([T₁, 1]), in which the weights were moved; 0 where nothing can move.
+        overlap: tr(P₁ P₂) / freedom with P the projectors on the two null spaces: the mean share (squared) of a move
+            that is invisible under the first text and is so under the second too. NaN where freedom is 0.
+        chance: The same for a null space of LN([T₂, 1])'s dimension in any direction that keeps row sums.
+        moved: Mean total variation between the weights and the alternative, in [0, 1].
+        first: Relative change of the output under T₁, which is rounding.
+        second: Relative change of the output under T₂.
+    """
+
+    freedom: Int[Tensor, " head"]
+    overlap: Float[Tensor, " head"]
+    chance: Float[Tensor, " head"]
+    moved: Float[Tensor, " head"]
+    first: Float[Tensor, " head"]
+    second: Float[Tensor, " head"]
+
+    @property
+    def able(self) -> Bool[Tensor, " head"]:
+        """Whether the weights could be moved at all: one-hot rows cannot, even where T leaves freedom."""
+        return self.moved > LEAST_MOVE
+
+    def disagree(self, tolerance: float) -> Bool[Tensor, " head"]:
+        """Return for each head whether A₁ ~ A₂ under the first text and not under the second."""
+        return self.able & (self.first <= tolerance) & (self.second > tolerance)
+
+
+def circularity(
+    weights: Float[Tensor, "head query key"],
+    first: Float[Tensor, "head key d_v"],
+    second: Float[Tensor, "head key d_v"],
+    output_projection: Float[Tensor, "head d_v d_model"] | None = None,
+    *,
+    seed: int = 0,
+) -> Circularity:
+    """Return what a second text makes of a pair of weights that are equivalent under a first one.
+
+    For each head the weights A₁ of the first text are moved along a random direction of LN([T₁, 1]), half as far as
+    they stay non-negative: A₁ ~ A₂ under the embedding E₁ by every relation of II.B. Under E₂ they are equivalent only
+    if the direction also lies in the null space of T₂.
+
+    Args:
+        weights: A₁, every key visible.
+        first: V of the first text.
+        second: V of a second text of the same length.
+        output_projection: W_O of each head.
+        seed: Of the directions.
+
+    Raises:
+        InputError: For shapes that do not fit, such as texts of two lengths.
+    """
+    if first.shape != second.shape:
+        raise InputError(
+            f"expected values of two texts of one length; got {tuple(first.shape)} and {tuple(second.shape)}. "
+            "Cut both texts to the same number of tokens."
+        )
+    d_model = check_projection(first, output_projection)
+    check_width("weights", weights, first, first.shape[-2])
+    n = first.shape[-2]
+    one, two = (compact_values(values, output_projection) for values in (first, second))
+    kept, other = simplex_factor(one, d_model), simplex_factor(two, d_model)
+    freedom = n - kept.rank
+    shared = (kept.basis.mT @ other.basis).square().sum((-2, -1))
+    overlap = (n - kept.rank - other.rank + shared) / freedom
+    given = weights.double()
+    generator = torch.Generator().manual_seed(seed)
+    noise = torch.randn(given.shape, generator=generator, dtype=torch.float64).to(given.device)
+    for _ in range(2):  # The second projection takes off what the first leaves by rounding.
+        noise = noise - noise @ kept.basis @ kept.basis.mT
+    noise = torch.where((freedom > 0)[:, None, None], noise, 0.0)
+    step = 0.5 * largest_step(given, noise)
+    move = noise * torch.where(torch.isfinite(step), step, 0.0)[..., None]
+
+    def change(compact: Tensor) -> Tensor:
+        size = torch.linalg.matrix_norm(given @ compact).clamp_min(1e-300)
+        return torch.linalg.matrix_norm(move @ compact) / size
+
+    return Circularity(
+        freedom,
+        torch.where(freedom > 0, overlap, torch.nan),
+        (n - other.rank).double() / max(1, n - 1),
+        0.5 * move.abs().sum(-1).mean(-1),
+        change(one),
+        change(two),
+    )

@@ -1,0 +1,69 @@
+"""The equivalence relations of structure2025, II.B, as predicates with a tolerance."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.linalg import compact_values
+from identilens.measures.attention.arguments import check_finite, check_projection, check_width
+
+Relation = Literal["output", "row_sums", "simplex"]
+RELATIONS: tuple[Relation, ...] = ("output", "row_sums", "simplex")
+TOLERANCE = 1e-6
+
+
+def equivalent(
+    first: Float[Tensor, "query key"],
+    second: Float[Tensor, "query key"],
+    values: Float[Tensor, "key d_v"],
+    output_projection: Float[Tensor, "d_v d_model"] | None = None,
+    *,
+    relation: Relation = "output",
+    tolerance: float = TOLERANCE,
+) -> bool:
+    """Return whether two sets of weights are equivalent for one head on one text (structure2025, II.B).
+
+    ``output``: A₁ T = A₂ T. ``row_sums``: that, and A₁ 1 = A₂ 1 = 1. ``simplex``: that, and A₁ >= 0, A₂ >= 0.
+    Each is finer than the one before. Outputs are compared entry by entry, in units of T's longest row; no row of a
+    distribution's output is longer than that.
+
+    With tolerance 0 in exact arithmetic these are equivalence relations: the first on all matrices, the others on
+    those whose rows sum to 1 (and are non-negative), because any other matrix is not even equivalent to itself. With
+    a tolerance they stay reflexive and symmetric; transitivity adds tolerances up: within ε and within ε gives
+    within 2 ε.
+
+    Args:
+        first: A₁.
+        second: A₂.
+        values: V, value bias included; or T itself without a projection.
+        output_projection: W_O, one head's block.
+        relation: Which of the three.
+        tolerance: Largest difference that counts as none.
+
+    Raises:
+        InputError: For shapes that do not fit, an unknown relation or a negative tolerance.
+        NumericalError: For NaN or infinite entries.
+    """
+    if relation not in RELATIONS:
+        raise InputError(f"relation must be one of {', '.join(RELATIONS)}; got {relation!r}.")
+    if not tolerance >= 0:
+        raise InputError(f"tolerance must be 0 or more; got {tolerance}.")
+    check_projection(values, output_projection)
+    for name, weights in (("first", first), ("second", second)):
+        check_width(name, weights, values, values.shape[-2])
+    if first.shape != second.shape:
+        raise InputError(f"expected weights of one shape; got {tuple(first.shape)} and {tuple(second.shape)}.")
+    check_finite(first=first, second=second, values=values, output_projection=output_projection)
+    compact = compact_values(values, output_projection)
+    unit = torch.linalg.vector_norm(compact, dim=-1).max().clamp_min(torch.finfo(torch.float64).tiny)
+    # The length of a difference in the compact basis is its length in T's own coordinates.
+    apart = torch.linalg.vector_norm((first.double() - second.double()) @ compact, dim=-1).max()
+    if bool(apart > tolerance * unit):
+        return False
+    pair = (first.double(), second.double())
+    if relation != "output" and any(bool(((one.sum(-1) - 1).abs() > tolerance).any()) for one in pair):
+        return False
+    return relation != "simplex" or all(bool((one >= -tolerance).all()) for one in pair)

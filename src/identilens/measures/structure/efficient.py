@@ -1,0 +1,82 @@
+"""Naim & Asher's projection of attention weights, their "efficient attention" (structure2025, II.A)."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from identilens.linalg import Factor, compact_values, factorise, relative_tolerance, with_ones
+from identilens.measures.attention.arguments import check_finite, check_projection, check_width
+
+ROUNDING = 1e-9
+"""An entry below minus this counts as negative; what lies between is rounding in float64."""
+
+
+@dataclass(frozen=True)
+class EfficientAttention:
+    """Weights projected on Ker([T, 1])^⊥; tensors have one entry a head.
+
+    Attributes:
+        efficient: The projection: same head output, same row sums, entries of any sign.
+        rank: Of [T, 1].
+        negative: Share of entries below zero. Above 0, the rows are no probability distributions.
+        least: The smallest entry.
+        row_sum_error: Largest |row sum of the projection − row sum of the weights|.
+        tolerance: Singular values of [T, 1] up to this share of the largest count as zero.
+    """
+
+    efficient: Float[Tensor, "*batch query key"]
+    rank: Int[Tensor, "*batch"]
+    negative: Float[Tensor, "*batch"]
+    least: Float[Tensor, "*batch"]
+    row_sum_error: Float[Tensor, "*batch"]
+    tolerance: float
+
+
+def efficient_attention(
+    weights: Float[Tensor, "*batch query key"],
+    values: Float[Tensor, "*batch key d_v"],
+    output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,
+) -> EfficientAttention:
+    """Return attention weights projected on Ker([T, 1])^⊥ (Naim & Asher 2024; structure2025, II.A).
+
+    A row a becomes a P, with P the orthogonal projector on the columns of [T, 1]. Because P [T, 1] = [T, 1], the
+    output a T and the sum of the row stay; two sets of weights with the same output and sums have the same
+    projection. Nothing keeps the entries from turning negative: ``negative`` counts where they do.
+
+    Args:
+        weights: A, every key visible to every query.
+        values: V, value bias included; or T itself without a projection.
+        output_projection: W_O, one head's block.
+
+    Returns:
+        The projection in float64. Cost O(n² d_v) a head.
+
+    Raises:
+        InputError: For shapes that do not fit.
+        NumericalError: For NaN or infinite entries.
+    """
+    d_model = check_projection(values, output_projection)
+    check_width("weights", weights, values, values.shape[-2])
+    check_finite(values=values, weights=weights, output_projection=output_projection)
+    factor = simplex_factor(compact_values(values, output_projection), d_model)
+    given = weights.double()
+    found = given @ factor.basis @ factor.basis.mT
+    return EfficientAttention(
+        found,
+        factor.rank,
+        (found < -ROUNDING).double().mean((-2, -1)),
+        found.amin((-2, -1)),
+        (found.sum(-1) - given.sum(-1)).abs().amax(-1),
+        relative_tolerance(values.shape[-2], d_model + 1),
+    )
+
+
+def simplex_factor(compact: Float[Tensor, "*batch key r"], d_model: int) -> Factor:
+    """Return an orthonormal basis of the columns of [T, 1], and their rank, from compact values.
+
+    Args:
+        compact: F, see `compact_values`.
+        d_model: Columns of T.
+    """
+    return factorise(with_ones(compact), relative_tolerance(compact.shape[-2], d_model + 1))

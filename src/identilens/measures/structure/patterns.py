@@ -1,0 +1,113 @@
+"""Simple patterns that a structure may show, each with a score."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.measures.structure.weights import check_weights, normalise_rows
+
+Pattern = Literal["diagonal", "offset", "antidiagonal", "local", "block", "vertical", "uniform"]
+PATTERNS: tuple[Pattern, ...] = ("diagonal", "offset", "antidiagonal", "local", "block", "vertical", "uniform")
+LEAST_SCORE = 0.25
+"""A structure whose best score is below this has none of the patterns ("mixed")."""
+OFFSETS = (-3, -2, -1, 1, 2, 3)
+REACH = 3
+"""Keys this near to the query are local."""
+
+
+@dataclass(frozen=True)
+class PatternScore:
+    """How well one pattern describes a structure.
+
+    Attributes:
+        pattern: Its name.
+        score: In [0, 1]: 1 for the pattern itself, 0 for what chance gives (uniform rows; 0 for the uniform pattern
+            means one key a row).
+        place: Offset of the diagonal (offset), column (vertical), or first position of the second block (block).
+    """
+
+    pattern: Pattern
+    score: float
+    place: int | None = None
+
+
+def pattern_scores(
+    weights: Float[Tensor, "query key"], special: Sequence[int] | None = None
+) -> tuple[PatternScore, ...]:
+    """Return the score of each pattern, in the order of `PATTERNS`.
+
+    Rows are normalised first. Scores are (m − u) / (1 − u), at least 0, with u what uniform rows have. For diagonal,
+    offset, antidiagonal, local and vertical m is the mean mass of a row on the pattern. offset: the best of −3 to 3
+    without 0, over the rows where it stays inside (negative looks back). local: all keys at a distance of up to 3.
+    vertical: the best single column among the special tokens, or among all where none are given. block: m is the mean
+    overlap Σ min of rows with rows that are even on their own of two blocks and zero on the other, at the best boundary
+    between a quarter and three quarters of the text. uniform: 1 − the rows' mean total variation from uniform rows, as
+    a share of the largest possible.
+
+    Args:
+        weights: W, or mean weights: non-negative.
+        special: Columns of special tokens.
+
+    Raises:
+        InputError: For negative or infinite entries.
+    """
+    check_weights(weights, "the weights whose pattern is wanted")
+    rows = normalise_rows(weights.double())
+    n_query, n_key = rows.shape
+    filled = (rows.sum(-1) > 0).double()
+    share = 1 / n_key
+    scores = [PatternScore("diagonal", _above(_band(rows, 0), share))]
+    offsets = {place: _above(_band(rows, place), share) for place in OFFSETS if abs(place) < min(n_query, n_key)}
+    best = max(offsets, key=lambda place: offsets[place], default=None)
+    scores.append(PatternScore("offset", offsets[best] if best is not None else 0.0, best))
+    scores.append(PatternScore("antidiagonal", _above(_band(rows.flip(-1), 0), share)))
+    near = sum(rows.diagonal(place).sum() for place in range(-min(REACH, n_query - 1), min(REACH, n_key - 1) + 1))
+    near_even = sum(len(rows.diagonal(place)) for place in range(-min(REACH, n_query - 1), min(REACH, n_key - 1) + 1))
+    scores.append(PatternScore("local", _above(float(near) / n_query, near_even / rows.numel())))
+    scores.append(_block(rows))
+    columns = list(special) if special else list(range(n_key))
+    column = max(columns, key=lambda place: float(rows[:, place].mean()))
+    scores.append(PatternScore("vertical", _above(float(rows[:, column].mean()), share), column))
+    far = 0.5 * (rows - share).abs().sum(-1) / max(1e-12, 1 - share)
+    # A row without any weight is no uniform row.
+    even = float(((1 - far) * filled).mean()) if n_key > 1 else 1.0
+    scores.append(PatternScore("uniform", min(1.0, max(0.0, even))))
+    return tuple(scores)
+
+
+def pattern_of(scores: Sequence[PatternScore]) -> PatternScore | None:
+    """Return the pattern with the largest score, None where all lie below `LEAST_SCORE` ("mixed").
+
+    "local" contains the diagonal and the offsets; it is named only where none of them makes up half of its score.
+    """
+    best = max(scores, key=lambda one: one.score)
+    if best.pattern == "local":
+        single = max((one for one in scores if one.pattern in ("diagonal", "offset")), key=lambda one: one.score)
+        best = single if single.score >= max(LEAST_SCORE, best.score / 2) else best
+    return best if best.score >= LEAST_SCORE else None
+
+
+def _band(rows: Tensor, offset: int) -> float:
+    """Return the mean mass on a diagonal; queries for which it lies outside are left out."""
+    return float(rows.diagonal(offset).mean())
+
+
+def _above(mass: float, chance: float) -> float:
+    return min(1.0, max(0.0, (mass - chance) / (1 - chance))) if chance < 1 else 0.0
+
+
+def _block(rows: Tensor) -> PatternScore:
+    n_query, n_key = rows.shape
+    best = PatternScore("block", 0.0, None)
+    for place in range(max(1, n_key // 4), min(n_key - 1, n_key - n_key // 4) + 1):
+        own = (torch.arange(n_query)[:, None] < place) == (torch.arange(n_key)[None] < place)
+        template = normalise_rows(own.double().to(rows.device))
+        shared = float(torch.minimum(rows, template).sum(-1).mean())
+        score = _above(shared, float(template.clamp_max(1 / n_key).sum(-1).mean()))
+        if score > best.score:
+            best = PatternScore("block", score, place)
+    return best

@@ -1,0 +1,86 @@
+"""Perturbations that keep a head's structure, and such that break it (structure2025, III and III.A)."""
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.measures.structure.norm import check_structure
+from identilens.measures.structure.weights import check_weights
+
+Perturbation = Literal["aware", "breaking", "random"]
+PERTURBATIONS: tuple[Perturbation, ...] = ("aware", "breaking", "random")
+
+
+def perturbation_directions(
+    weights: Float[Tensor, "query key"], structure: Float[Tensor, "query key"], seed: int = 0
+) -> dict[Perturbation, Float[Tensor, "query key"]]:
+    """Return one move of each kind; the weights plus any share of it up to 1 are distributions again.
+
+    ``aware`` keeps what each row has where W is positive and gives the rest of its mass anew, at random, to keys
+    where W is zero. ``breaking`` gives all mass that a row has where W is positive, at random, to the other keys.
+    ``random`` gives all of a row's mass anew to all keys. A row whose W is positive everywhere, or nowhere, is split at
+    its median instead, so that every row has both sides.
+
+    Args:
+        weights: A, one text's weights.
+        structure: W, zero where the structure is not.
+        seed: Of the random shares.
+
+    Raises:
+        InputError: For W of another shape, negative entries, or a single key.
+    """
+    check_weights(weights, "the weights to perturb")
+    check_structure(structure)
+    if weights.shape != structure.shape or weights.shape[-1] < 2:
+        raise InputError(
+            f"expected W of the weights' shape and at least 2 keys; got {tuple(structure.shape)} and "
+            f"{tuple(weights.shape)}."
+        )
+    given, kept = weights.double(), _support(structure)
+    generator = torch.Generator().manual_seed(seed)
+
+    def shares(allowed: Tensor) -> Tensor:
+        # Exponential numbers over their sum are even on the simplex.
+        drawn = torch.empty(given.shape, dtype=torch.float64).exponential_(generator=generator).to(given.device)
+        drawn = drawn * allowed
+        return drawn / drawn.sum(-1, keepdim=True)
+
+    everywhere = torch.ones_like(kept)
+    inside, outside = given * kept, given * ~kept
+    return {
+        "aware": outside.sum(-1, keepdim=True) * shares(~kept) - outside,
+        "breaking": inside.sum(-1, keepdim=True) * shares(~kept) - inside,
+        "random": given.sum(-1, keepdim=True) * shares(everywhere) - given,
+    }
+
+
+def perturbed(
+    weights: Float[Tensor, "query key"], direction: Float[Tensor, "query key"], size: float
+) -> Float[Tensor, "query key"]:
+    """Return weights moved along a direction to a change of the given Frobenius norm.
+
+    Args:
+        weights: A.
+        direction: From `perturbation_directions`.
+        size: At most the direction's own norm.
+
+    Raises:
+        InputError: For a size beyond the direction's own: weights would turn negative.
+    """
+    reach = float(torch.linalg.matrix_norm(direction))
+    if not 0 <= size <= reach * (1 + 1e-9):
+        raise InputError(f"the size must lie in [0, {reach:.3g}], the direction's own norm; got {size:.3g}.")
+    return (weights.double() + direction * (size / reach if reach else 0.0)).clamp_min(0.0)
+
+
+def _support(structure: Tensor) -> Tensor:
+    """Return where the structure is: W > 0, with both sides in every row."""
+    kept = structure > 0
+    half = structure > structure.median(-1, keepdim=True).values
+    first = torch.arange(structure.shape[-1], device=structure.device) < (structure.shape[-1] + 1) // 2
+    half = torch.where((half.any(-1) & ~half.all(-1))[..., None], half, first)
+    whole = kept.all(-1) | ~kept.any(-1)
+    return torch.where(whole[..., None], half, kept)

@@ -1,0 +1,114 @@
+"""The structure W of a head (structure2025, Eq. 7 and 8): attention added up, cut and normalised."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.measures.structure.norm import check_structure
+
+Scale = Literal["mean", "sum"]
+Penalty = float | Callable[[Tensor], Tensor]
+"""h of Eq. 8: a share in [0, 1) of the entry, or a function."""
+
+
+def summed_attention(weights: Sequence[Float[Tensor, "query key"]]) -> Float[Tensor, "query key"]:
+    """Return Ã = Σ A_i over texts (structure2025, III.B.1).
+
+    Raises:
+        InputError: For no weights, weights of different shapes, or negative ones.
+    """
+    if not len(weights):
+        raise InputError("expected the attention weights of at least one text; got none.")
+    if len({tuple(one.shape) for one in weights}) > 1:
+        raise InputError("expected weights of one shape; the texts differ in length. Cut them to one length.")
+    for number, one in enumerate(weights):
+        check_weights(one, f"the weights of text {number}")
+    return torch.stack(list(weights)).sum(0)
+
+
+def cut(
+    summed: Float[Tensor, "*batch query key"], threshold: float, penalty: Penalty = 0.0
+) -> Float[Tensor, "*batch query key"]:
+    """Return Cut_l: entries of at least ``threshold`` stay, smaller ones become h of themselves (Eq. 8).
+
+    Args:
+        summed: What is cut, non-negative.
+        threshold: l, in the units of ``summed``, 0 or more.
+        penalty: h: a share c in [0, 1) gives h(x) = c x (0 is the draft's choice), or a function with 0 <= h(x) < x.
+            At x = 0 the draft's condition cannot hold; there h must be 0.
+
+    Raises:
+        InputError: For a threshold below 0, negative entries, or a penalty that does not penalise.
+    """
+    if not threshold >= 0:
+        raise InputError(f"the threshold l must be 0 or more; got {threshold}.")
+    check_weights(summed, "what is cut")
+    if callable(penalty):
+        low = penalty(summed)
+        fits = (low >= 0) & ((low < summed) | ((summed == 0) & (low == 0)))
+        if not bool((fits | (summed >= threshold)).all()):
+            raise InputError("the penalty h must give 0 <= h(x) < x for every x below the threshold (Eq. 8).")
+    else:
+        if not 0 <= penalty < 1:
+            raise InputError(f"the penalty must be a share in [0, 1), or a function; got {penalty}.")
+        low = penalty * summed
+    return torch.where(summed >= threshold, summed, low)
+
+
+def normalise_rows(matrix: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
+    """Return the matrix with every row summing to 1; rows of zeros stay so, as there is nothing in them to share."""
+    total = matrix.sum(-1, keepdim=True)
+    return torch.where(total > 0, matrix / torch.where(total > 0, total, 1.0), 0.0)
+
+
+def structure_weights(
+    mean: Float[Tensor, "*batch query key"],
+    threshold: float,
+    *,
+    texts: int = 1,
+    scale: Scale = "mean",
+    penalty: Penalty = 0.0,
+) -> Float[Tensor, "*batch query key"]:
+    """Return W = Norm(Cut_l(Ã)), the structure of a head (structure2025, III.B.1).
+
+    The draft cuts the sum Ã over n texts. Its entries grow with n, so that an l fits one n only; cutting the mean
+    Ã/n at l is cutting the sum at n·l, and gives the same W. ``scale`` says in which of the two units l is given.
+
+    Args:
+        mean: Ã/n, the mean of the texts' weights.
+        threshold: l: in [0, 1] on the mean, in [0, n] on the sum.
+        texts: n, needed for ``scale="sum"``.
+        scale: Units of the threshold.
+        penalty: h of Eq. 8, see `cut`.
+
+    Raises:
+        InputError: For a threshold outside its range, negative entries, or a penalty that does not penalise.
+    """
+    check_threshold(threshold, texts, scale)
+    return normalise_rows(cut(mean, threshold / texts if scale == "sum" else threshold, penalty))
+
+
+def check_threshold(threshold: float, texts: int, scale: Scale) -> None:
+    """Raise unless a threshold lies between nothing and what weights can reach."""
+    if scale not in ("mean", "sum"):
+        raise InputError(f"scale must be mean or sum; got {scale!r}.")
+    limit = texts if scale == "sum" else 1
+    if not 0 <= threshold <= limit:
+        raise InputError(
+            f"the threshold l of the {scale} of {texts} texts' weights lies in [0, {limit}]; got {threshold}. "
+            f"{'Pass scale=sum (--scale sum) to cut the sum.' if scale == 'mean' else 'Nothing is left above it.'}"
+        )
+
+
+def check_weights(weights: Tensor, name: str) -> None:
+    """Raise for weights that are negative, NaN or infinite, or no matrix."""
+    if bool((weights < 0).any()):
+        raise InputError(
+            f"{name} have negative entries (least {float(weights.min()):.3g}); a structure is made of attention "
+            "weights of 0 or more. Take the sizes (weights.abs()) of effective or efficient attention."
+        )
+    check_structure(weights)

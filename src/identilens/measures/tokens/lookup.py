@@ -1,0 +1,184 @@
+"""Nearest neighbour look-up within a sentence: which input token a predicted vector points to."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from identilens.errors import InputError
+from identilens.measures.tokens.splits import checked_lengths
+
+Distance = Literal["cosine", "l2"]
+
+# Look-up runs in float64, so what is left between two computed distances below this share of their
+# size is rounding: whether the vectors are the same cannot be told apart from it.
+TIE = 1e-12
+# Float64 entries that one block of vectors or distances may hold: 32 MB.
+BLOCK_ENTRIES = 4_000_000
+
+
+@dataclass(frozen=True, eq=False)
+class LookUp:
+    """Token identifiability rate of a set of predicted vectors.
+
+    Attributes:
+        rate: Share of tokens whose own position is the nearest, Brunner's rate, in [0, 1].
+        token_rate: The same where any position with the same token id counts; None without ids.
+        chance: Expected rate of a random guess, the mean of 1/n over the tokens looked up.
+        token_chance: Expected token rate of a random guess; None without ids.
+        tokens: Tokens looked up.
+        sentences: Sentences they are in.
+        credit: What each token adds to the rate, in the order of the tokens: 1, 0, or a share on ties.
+        token_credit: What each token adds to the token rate; None without ids.
+    """
+
+    rate: float
+    token_rate: float | None
+    chance: float
+    token_chance: float | None
+    tokens: int
+    sentences: int
+    credit: Float[Tensor, " looked_up"]
+    token_credit: Float[Tensor, " looked_up"] | None
+
+
+def look_up(
+    predicted: Float[Tensor, "token d"],
+    inputs: Float[Tensor, "token d"],
+    lengths: Sequence[int] | Int[Tensor, " sentence"],
+    *,
+    distance: Distance,
+    offset: int = 0,
+    token_ids: Int[Tensor, " token"] | None = None,
+) -> LookUp:
+    """Return how often the nearest input of the same sentence is the right one.
+
+    c(e_i) = NN(g(e_i)) = x_i (Brunner et al. 2020, section 4). An input x_i holds its position, so each
+    position is its own target, also where a token is repeated. **Ties**: where m inputs are nearest at
+    the same distance (to within the rounding of float64), the token earns 1/m if its target is among
+    them: what a fair draw would earn on average. So a constant prediction scores what its ties allow and
+    no more: with cosine distance a zero vector is equally far from everything and scores 1/n. A sentence
+    of one token is always recovered, and chance there is 1. Cost O(n² d) a sentence.
+
+    Args:
+        predicted: g(e_i), sentence after sentence.
+        inputs: x_i, in the same order.
+        lengths: Tokens in each sentence.
+        distance: "cosine" or "l2".
+        offset: The target of token i is i + offset; tokens without it in their sentence are left out.
+        token_ids: Vocabulary ids of the inputs, for the rate that ignores position.
+
+    Raises:
+        InputError: NaN or infinity, lengths that do not fit, or no token with such a neighbour.
+    """
+    if distance not in ("cosine", "l2"):
+        raise InputError(f"expected distance 'cosine' or 'l2', got {distance!r}")
+    sizes = checked_lengths(lengths, len(inputs))
+    check_finite(predicted, "predicted vectors")
+    check_finite(inputs, "inputs")
+    ids = None if token_ids is None else token_ids.to(inputs.device)
+    # Credit, token credit, chance and token chance; NaN where nothing was looked up.
+    scores = torch.full((4, len(inputs)), torch.nan, dtype=torch.float64, device=inputs.device)
+    starts = [0, *accumulate(sizes)]
+    for chosen in _blocks(sizes, inputs.shape[1]):
+        rows = [torch.arange(starts[s], starts[s + 1]) for s in chosen]
+        padded = pad_sequence(rows, batch_first=True, padding_value=-1).to(inputs.device)
+        for queries, targets in _query_blocks(padded, offset):
+            nearest = _nearest(predicted[queries.clamp_min(0)], inputs[padded.clamp_min(0)], padded >= 0, distance)
+            scores[:, queries[queries >= 0]] = _scores(nearest, targets, padded, ids)[:, queries >= 0]
+    scores = scores[:, ~scores[0].isnan()]
+    if scores.shape[1] == 0:
+        raise InputError(
+            f"expected a sentence of more than {abs(offset)} tokens to look up neighbours at {offset:+d}, "
+            f"got at most {max(sizes)}; use a smaller offset or longer sentences"
+        )
+    rate, token_rate, chance, token_chance = scores.mean(1).tolist()
+    with_ids = ids is not None
+    return LookUp(
+        rate=rate,
+        token_rate=token_rate if with_ids else None,
+        chance=chance,
+        token_chance=token_chance if with_ids else None,
+        tokens=scores.shape[1],
+        sentences=sum(size > abs(offset) for size in sizes),
+        credit=scores[0],
+        token_credit=scores[1] if with_ids else None,
+    )
+
+
+def check_finite(values: Float[Tensor, "..."], name: str) -> None:
+    """Raise InputError when a tensor holds NaN or infinity, or nothing at all.
+
+    Args:
+        values: The tensor.
+        name: What it holds, for the message.
+    """
+    if values.numel() == 0:
+        raise InputError(f"expected {name}, got an empty tensor of shape {tuple(values.shape)}; check the input texts")
+    # A sum is NaN or infinite if any entry is, and needs no mask as large as the tensor.
+    if values.sum().isfinite():
+        return
+    bad = int((~values.isfinite()).sum())
+    if bad:
+        raise InputError(
+            f"expected finite {name}, got {bad} entries that are NaN or infinite in a tensor of shape "
+            f"{tuple(values.shape)}; run the model in float32 and look for the text that causes them"
+        )
+
+
+def _blocks(sizes: list[int], d: int) -> Iterator[list[int]]:
+    """Yield groups of sentences of similar length whose padded vectors fit one block."""
+    chosen: list[int] = []
+    for sentence in sorted(range(len(sizes)), key=lambda s: sizes[s]):
+        if chosen and (len(chosen) + 1) * sizes[sentence] * max(d, sizes[sentence]) > BLOCK_ENTRIES:
+            yield chosen
+            chosen = []
+        chosen.append(sentence)
+    yield chosen
+
+
+def _query_blocks(rows: Tensor, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield blocks of the sentences' rows and of their targets; -1 marks padding and rows without target."""
+    sentences, n = rows.shape
+    targets = torch.full_like(rows, -1)
+    keep = max(0, n - abs(offset))
+    first, moved = max(0, -offset), max(0, offset)
+    targets[:, first : first + keep] = rows[:, moved : moved + keep]
+    queries = torch.where(targets >= 0, rows, -1)
+    step = max(1, BLOCK_ENTRIES // (sentences * n))
+    yield from zip(queries.split(step, dim=1), targets.split(step, dim=1), strict=True)
+
+
+def _scores(nearest: Tensor, targets: Tensor, rows: Tensor, ids: Tensor | None) -> Tensor:
+    """Return credit, token credit, chance and token chance of each query, given the nearest rows as 0 or 1."""
+    share = nearest / nearest.sum(-1, keepdim=True)
+    real = (rows >= 0)[:, None, :]
+    size = real.sum(-1).double()
+    credit = (share * (rows[:, None, :] == targets[..., None])).sum(-1)
+    if ids is None:
+        return torch.stack([credit, torch.zeros_like(credit), (1 / size).expand_as(credit), torch.zeros_like(credit)])
+    alike = (ids[rows.clamp_min(0)][:, None, :] == ids[targets.clamp_min(0)][..., None]) & real
+    return torch.stack([credit, (share * alike).sum(-1), (1 / size).expand_as(credit), alike.sum(-1) / size])
+
+
+def _nearest(queries: Tensor, table: Tensor, real: Tensor, distance: Distance) -> Tensor:
+    """Return, as 0 or 1, which real rows of the table are nearest to each query: one, or several on a tie."""
+    queries, table = queries.double(), table.double()
+    if distance == "cosine":
+        # Multiplied by the reciprocal: dividing by a broadcast column takes several times as long.
+        queries, table = (v * v.norm(dim=-1, keepdim=True).clamp_min(1e-300).reciprocal() for v in (queries, table))
+        far = -(queries @ table.mT)
+        size = torch.ones_like(far[..., :1])
+    else:
+        # ‖g − x‖² less ‖g‖², which is the same for every x.
+        squared = table.square().sum(-1)[:, None, :]
+        far = squared - 2 * (queries @ table.mT)
+        largest = squared.amax(-1, keepdim=True)
+        size = largest + 2 * queries.norm(dim=-1, keepdim=True) * largest.sqrt()
+    far = far.masked_fill(~real[:, None, :], torch.inf)
+    return (far <= far.amin(-1, keepdim=True) + TIE * size).double()

@@ -1,0 +1,60 @@
+"""What made a result: enough to run it again and to tell two runs apart."""
+
+import hashlib
+import json
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+_LIBRARIES = ("identilens", "torch", "transformers", "numpy", "scipy", "polars")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a study runs on.
+
+    Attributes:
+        model: Facts about the model: id or path, revision, digest, dtype, device.
+        texts: One identifying string for each text, hashed in the record.
+        settings: Facts that change the numbers beside the study's settings, or settings as they turned out.
+        seed: Seed of the random numbers, where any are drawn.
+    """
+
+    model: Mapping[str, Any]
+    texts: Sequence[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+
+
+def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record kept with a result.
+
+    Args:
+        analysis: Name of the study, such as "audit".
+        identity: What it runs on.
+        settings: Those that change the numbers; a seed among them is told apart.
+
+    Returns:
+        A JSON-ready record whose ``fingerprint`` is equal for runs that must give the same table.
+    """
+    options = {**settings, **identity.settings}
+    seed = options.pop("seed", identity.seed)
+    hashes = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for text in identity.texts]
+    model = dict(identity.model)
+    run = {"analysis": analysis, "model": model, "texts": hashes, "settings": options, "seed": seed}
+    canonical = json.dumps(run, sort_keys=True, default=str)
+    return {
+        "analysis": analysis,
+        "fingerprint": hashlib.sha256(canonical.encode()).hexdigest(),
+        "model": model,
+        "settings": options,
+        "seed": seed,
+        "libraries": {name: version(name) for name in _LIBRARIES},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "command": sys.argv,
+        "texts": {"count": len(hashes), "sha256": hashes},
+    }

@@ -1,0 +1,171 @@
+"""The base of every result: tables with a schema, provenance, a finding, charts; saved, loaded and shown alike."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import polars as pl
+from rich.console import Console
+from torch import Tensor
+
+from identilens.charts.kit import AnyChart
+from identilens.charts.page import Page, Section, write_page
+from identilens.charts.save import save_charts
+from identilens.errors import OutputFolderError
+from identilens.runs.files import write_json, write_table
+from identilens.runs.folder import finished_record, read_record
+from identilens.runs.matrices import StoredMatrices, Tokens, add_matrices
+from identilens.runs.tables import Columns, print_table
+
+
+R = TypeVar("R", bound="Result")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a study found.
+
+    Attributes:
+        text: Plain sentences, one a line.
+        numbers: The numbers behind them, by name.
+        headline: What a report shows in large type: value and label.
+    """
+
+    text: str
+    numbers: Mapping[str, float | int | None] = field(default_factory=dict)
+    headline: Sequence[tuple[str, str]] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(ABC):
+    """Every number of one run. A subclass adds a field for each further table of its schema.
+
+    Attributes:
+        analysis: Name of the study.
+        title: Heading of its report.
+        schema: Columns of each table, by the table's name.
+        table: The main table.
+        provenance: What made it.
+        matrices: What was kept of matrices, by name; read from disk when looked at.
+        tokens: Tokens of the texts that matrices were kept of, by sequence.
+    """
+
+    analysis: ClassVar[str]
+    title: ClassVar[str]
+    schema: ClassVar[Mapping[str, Columns]]
+
+    table: pl.DataFrame
+    provenance: dict[str, Any]
+    matrices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    tokens: Mapping[int, Tokens] = field(default_factory=dict, repr=False)
+
+    @abstractmethod
+    def summary(self) -> Finding:
+        """Return the finding."""
+
+    @abstractmethod
+    def charts(self) -> dict[str, AnyChart]:
+        """Return the charts by name, for notebooks, reports and print."""
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return the tables that are printed under the finding, by title."""
+        return {"Table": self.table}
+
+    def sections(self) -> list[Section]:
+        """Return what the report shows under the finding: every chart, then the overview."""
+        charts = Section("charts", "Charts", charts=list(self.charts()))
+        frames = [Section(f"table-{at}", title, frame=one) for at, (title, one) in enumerate(self.overview().items())]
+        return [charts, *frames]
+
+    def subject(self) -> str:
+        """Return what was analysed, in a line."""
+        count = self.provenance["texts"]["count"]
+        return f"{self.provenance['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
+
+    def show(self) -> None:
+        """Print the finding and the overview."""
+        Console().print(self.summary().text, markup=False, highlight=False)
+        for title, frame in self.overview().items():
+            print_table(title, frame)
+
+    @classmethod
+    def of(
+        cls: type[R],
+        tables: Mapping[str, pl.DataFrame],
+        record: dict[str, Any],
+        matrices: Mapping[str, Tensor] | None = None,
+        tokens: Mapping[int, Tokens] | None = None,
+    ) -> R:
+        """Return the result that has these tables; one that is missing is empty."""
+        held = {
+            name: (tables[name] if name in tables else pl.DataFrame(schema=pl.Schema(columns))).cast(pl.Schema(columns))
+            for name, columns in cls.schema.items()
+        }
+        return cls(**held, provenance=record, matrices=matrices or {}, tokens=tokens or {})
+
+    def save(self, folder: str | Path) -> None:
+        """Write the result as a folder that `load` reads; the provenance comes last.
+
+        Raises:
+            OutputFolderError: If the folder holds another run, or files that are no run, or cannot be written.
+        """
+        path = Path(folder)
+        held = read_record(path) if path.is_dir() else None
+        if held is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise OutputFolderError(f"{path} exists and holds no {self.analysis} result. Choose another folder.")
+        if held is not None and held["fingerprint"] != self.provenance["fingerprint"]:
+            raise OutputFolderError(f"{path} holds another run. Choose another folder.")
+        for name in self.schema:
+            write_table(path / f"{name}.parquet", getattr(self, name))
+        add_matrices(path, self.matrices, self.tokens)
+        write_json(path / "provenance.json", {**self.provenance, "finished": True})
+
+    @classmethod
+    def load(cls: type[R], folder: str | Path) -> R:
+        """Return the result that a folder holds; matrices are read when they are looked at.
+
+        Raises:
+            OutputFolderError: If the folder holds no finished run of this kind.
+        """
+        path = Path(folder)
+        record = finished_record(path, cls.analysis)
+        files = {name: path / f"{name}.parquet" for name in cls.schema}
+        stored = StoredMatrices(path / "matrices")
+        tables = {name: pl.read_parquet(file) for name, file in files.items() if file.is_file()}
+        return cls.of(tables, record, stored, stored.tokens)
+
+    def to_html(self, path: str | Path, *, more: Sequence[Section] = ()) -> Path:
+        """Write the report as one self-contained HTML file and return its path.
+
+        Args:
+            path: The file to write; missing folders are made.
+            more: Sections to show behind the result's own, such as those of results joined to it.
+
+        Raises:
+            OutputFolderError: If the file cannot be written.
+        """
+        finding = self.summary()
+        sections = [*self.sections(), *more]
+        lines = finding.text.splitlines()
+        page = Page(self.title, self.subject(), lines, finding.headline, self.provenance, sections, self.charts())
+        return write_page(page, path)
+
+    def save_figures(self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
+        """Write every chart for print and return the paths.
+
+        Args:
+            folder: Where to; files of the same names are replaced.
+            formats: Any of png, svg, pdf.
+
+        Raises:
+            InputError: For a format that is not supported.
+            OutputFolderError: If the folder cannot be written.
+        """
+        return save_charts(self.charts(), folder, formats)
+
+    def _repr_html_(self) -> str:
+        lines = "".join(f"<p>{escape(line)}</p>" for line in self.summary().text.splitlines())
+        return lines + "".join(frame._repr_html_() for frame in list(self.overview().values())[:1])

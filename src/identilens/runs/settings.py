@@ -1,0 +1,212 @@
+"""Settings of a study: one frozen dataclass that holds each option's default, range and help."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le, Lt
+from cyclopts import Parameter
+
+from identilens.errors import SettingError
+
+AS_TYPED = Parameter(converter=lambda _, tokens: tokens[0].value, n_tokens=1, negative="")
+"""Tells the command line to pass on what was typed: it is read here, the same way as in Python."""
+
+LIST = AS_TYPED
+"""Marks a tuple whose values are separated by commas on the command line."""
+
+REPEATED = Parameter(negative="", consume_multiple=False)
+"""Marks a tuple whose option is given once for each value on the command line."""
+
+NOT_RECORDED = "does not change the numbers"
+"""Marks a setting that provenance leaves out, so that runs which differ in it alone are the same run."""
+
+SIZE = "bytes"
+"""Marks a number of bytes, which may be written as 512MiB or 2GB."""
+
+Kind = Literal["encoder", "decoder", "cross"]
+Numbers = Annotated[tuple[int, ...], LIST]
+Names = Annotated[tuple[str, ...], REPEATED]
+Size = Annotated[int, AS_TYPED, SIZE]
+
+
+class Settings:
+    """Base of every settings dataclass: values are put into the form of their types and checked when one is made.
+
+    Sequences and single values become tuples, ``"0,3,5-8"`` becomes numbers, ``"256MiB"`` bytes. Choices are those of
+    a `Literal`, ranges those of `annotated_types` in the field's annotation.
+    """
+
+    def __post_init__(self) -> None:
+        """Put values in order and check them.
+
+        Raises:
+            SettingError: If a value is not what its field takes, naming the field.
+        """
+        for name, hint in hints_of(type(self)).items():
+            object.__setattr__(self, name, _in_order(name, hint, getattr(self, name)))
+        self.check()
+
+    def check(self) -> None:
+        """Check what concerns several fields; raises SettingError."""
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the settings that change the numbers, ready for JSON."""
+        hints = hints_of(type(self))
+        kept = [name for name, hint in hints.items() if NOT_RECORDED not in getattr(hint, "__metadata__", ())]
+        return {name: _plain(getattr(self, name)) for name in kept}
+
+    @classmethod
+    def of(cls, settings: Any, options: Mapping[str, Any]) -> Any:
+        """Return settings with single options put over them.
+
+        Args:
+            settings: All at once; the defaults when None.
+            options: Single options by name.
+
+        Raises:
+            SettingError: For an unknown option, listing the known ones, or a value that is not taken.
+        """
+        known = [field.name for field in fields(cls)]  # pyright: ignore[reportArgumentType] subclasses are dataclasses
+        for name in options:
+            if name not in known:
+                raise SettingError(name, f"to be one of the options {', '.join(known)}", name)
+        given = {} if settings is None else {name: getattr(settings, name) for name in known}
+        return cls(**{**given, **options})
+
+
+@cache
+def hints_of(settings: type) -> dict[str, Any]:
+    """Return the annotation of each field of a settings dataclass, with its metadata."""
+    hints = get_type_hints(settings, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(settings)}
+
+
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers in "0,3,5-8", each once.
+
+    Raises:
+        ValueError: For anything else.
+    """
+    numbers: list[int] = []
+    for piece in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", piece)
+        if match is None:
+            raise ValueError(text)
+        numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(dict.fromkeys(numbers))
+
+
+def parse_size(text: str) -> int:
+    """Return the number of bytes in "268435456", "256MiB" or "2 GB".
+
+    Raises:
+        ValueError: For anything else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)(i?)B?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ValueError(text)
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMG".index(match[2].upper() or " "))
+
+
+def _in_order(name: str, hint: Any, value: Any) -> Any:
+    kind, metadata = _unwrapped(hint)
+    if get_origin(kind) in (Union, UnionType):
+        options = get_args(kind)
+        if value is None and NoneType in options:
+            return None
+        kind, inner = _unwrapped(next(option for option in options if option is not NoneType))
+        metadata = (*metadata, *inner)
+    value = _converted(name, kind, metadata, value)
+    for one in value if isinstance(value, tuple) else (value,):
+        _check(name, kind, metadata, one)
+    return value
+
+
+def _converted(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> Any:
+    try:
+        if get_origin(kind) is tuple:
+            return _sequence(kind, value, metadata)
+        if isinstance(value, str) and SIZE in metadata:
+            return parse_size(value)
+        if kind is Path:
+            return Path(value)
+        return float(value) if kind is float and isinstance(value, int) and not isinstance(value, bool) else value
+    except (ValueError, TypeError):
+        raise SettingError(name, _EXPECTED.get(_shape(kind, metadata), "to have another form"), value) from None
+
+
+def _sequence(kind: Any, value: Any, metadata: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the values of a tuple field: a pair as it is, any number of them each once."""
+    element, *others = (_unwrapped(one)[0] for one in get_args(kind))
+    pair = bool(others) and others[0] is not Ellipsis
+    if isinstance(value, str) and LIST in metadata:
+        if element is int and not pair:
+            return parse_numbers(value)
+        value = [piece.strip() for piece in re.split("[-,]" if pair else ",", value)]
+        value = [element(piece) for piece in value] if element in (int, float) else value
+    values = (value,) if isinstance(value, str | int | float) else tuple(value)
+    values = tuple(float(one) if element is float else one for one in values)
+    if pair and len(values) != len(others) + 1:
+        raise ValueError(values)
+    return values if pair else tuple(dict.fromkeys(values))
+
+
+_EXPECTED = {
+    "numbers": "as numbers and ranges such as 0,3,5-8",
+    "pair": "as two ends such as 400-500",
+    "reals": "as numbers with commas between, such as 0.5,0.9",
+    "size": "in bytes, or as a size such as 512MiB or 2GB",
+}
+
+
+def _shape(kind: Any, metadata: tuple[Any, ...]) -> str:
+    if SIZE in metadata:
+        return "size"
+    element = kind
+    if get_origin(kind) is tuple:
+        element = get_args(kind)[0]
+        if get_args(kind)[1] is not Ellipsis:
+            return "pair"
+    return {int: "numbers", float: "reals"}.get(_unwrapped(element)[0], "")
+
+
+def _check(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> None:
+    if get_origin(kind) is tuple:
+        kind, inner = _unwrapped(get_args(kind)[0])
+        metadata = (*metadata, *inner)
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        raise SettingError(name, f"to be {' or '.join(map(str, get_args(kind)))}", value)
+    for bound in metadata:
+        for limit, words, holds in _bounds(bound, value):
+            if not holds:
+                raise SettingError(name, f"{words} {limit}", value)
+
+
+def _bounds(bound: Any, value: Any) -> list[tuple[Any, str, bool]]:
+    """Return the limit, its words and whether the value keeps to it; nothing for what is no limit."""
+    if isinstance(bound, Ge):
+        return [(bound.ge, "of at least", value >= bound.ge)]  # pyright: ignore[reportOperatorIssue] numbers
+    if isinstance(bound, Gt):
+        return [(bound.gt, "above", value > bound.gt)]  # pyright: ignore[reportOperatorIssue]
+    if isinstance(bound, Le):
+        return [(bound.le, "of at most", value <= bound.le)]  # pyright: ignore[reportOperatorIssue]
+    if isinstance(bound, Lt):
+        return [(bound.lt, "below", value < bound.lt)]  # pyright: ignore[reportOperatorIssue]
+    return []
+
+
+def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a type and what was annotated to it."""
+    if get_origin(hint) is Annotated:
+        kind, *metadata = get_args(hint)
+        return kind, tuple(metadata)
+    return hint, ()
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value

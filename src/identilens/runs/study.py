@@ -1,0 +1,223 @@
+"""A study: one analysis bound to its inputs, and the one way in which every study is run."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
+
+import polars as pl
+from torch import Tensor
+
+from identilens.runs.folder import RunFolder, joined_folder
+from identilens.runs.matrices import Tokens, add_matrices
+from identilens.runs.provenance import Identity, provenance
+from identilens.runs.result import Result
+from identilens.runs.settings import Settings, hints_of
+
+S = TypeVar("S", bound=Settings)
+R = TypeVar("R", bound=Result)
+Tables = Mapping[str, pl.DataFrame]
+Merger = Callable[[pl.DataFrame], pl.DataFrame]
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one part of a study gives.
+
+    Attributes:
+        tables: By name, as in the schema of the result.
+        matrices: To keep, by the names of `MatrixKey`.
+        tokens: Of the texts whose matrices are kept, by sequence.
+    """
+
+    tables: Tables
+    matrices: Mapping[str, Tensor] = field(default_factory=dict)
+    tokens: Mapping[int, Tokens] = field(default_factory=dict)
+
+
+class Study(ABC, Generic[S, R]):
+    """One analysis bound to its inputs; a subclass says what its parts are and what each gives.
+
+    Making one reads and checks the inputs; nothing is written before the first part has run. The docstring of a
+    subclass is that of its function and, by its first line, the help of its command.
+
+    Attributes:
+        name: Of the study in provenance and on the command line, such as ``"audit"``.
+        unit: What progress counts.
+        takes: What the constructor takes before the settings.
+        settings_type: Its settings.
+        result_type: Its result.
+        merge: What becomes of a table once its parts are joined; left as it is when not named.
+        joins: Name of a study whose folder may hold this one beneath it.
+        listener: Is told what is being done.
+        reports: Whether this process speaks for the run: False in all but the first of several that share it.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str] = "texts"
+    takes: ClassVar[tuple[str, ...]] = ("lens", "texts")
+    settings_type: ClassVar[type[Settings]]
+    result_type: ClassVar[type[Result]]
+    merge: ClassVar[Mapping[str, Merger]] = {}
+    joins: ClassVar[str | None] = None
+
+    listener: Callable[[str], None] | None = None
+    reports: bool = True
+    settings: S
+
+    @abstractmethod
+    def identity(self) -> Identity:
+        """Return what the study runs on, for its provenance."""
+
+    @abstractmethod
+    def sizes(self) -> Sequence[int]:
+        """Return how many units of work each part holds."""
+
+    @abstractmethod
+    def run(self, part: int) -> Output:
+        """Return what one part gives."""
+
+    def begin(self, folder: RunFolder | None) -> None:
+        """Get ready for the first part: take up what an interrupted run has left in the folder, if there is one."""
+
+    def finish(self, tables: Tables) -> Output:
+        """Return the tables of the whole run, with matrices that belong to no single part."""
+        return Output(tables)
+
+    def tell(self, note: str) -> None:
+        """Show a note on what is being done to whoever watches the progress."""
+        if self.listener is not None:
+            self.listener(note)
+
+
+def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
+    """Return the function that runs a study: its inputs, its settings by name, and where the run goes.
+
+    Args:
+        study: The study.
+        name: Of the function.
+    """
+
+    make: Callable[..., Study[Any, R]] = study  # pyright: ignore[reportAssignmentType] each takes inputs of its own
+
+    def run(
+        *inputs: Any,
+        settings: Settings | None = None,
+        out: str | Path | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> R:
+        chosen = study.settings_type.of(settings, options)
+        return run_study(make(*inputs, chosen), out=out, resume=resume, overwrite=overwrite, progress=progress)
+
+    run.__name__ = run.__qualname__ = name
+    run.__module__ = study.__module__
+    run.__doc__ = f"{inspect.cleandoc(study.__doc__ or '')}\n\n{_COMMON.format(settings=study.settings_type.__name__)}"
+    run.__signature__ = _signature(study, inspect.signature(run))  # pyright: ignore[reportFunctionMemberAccess]
+    return run
+
+
+_COMMON = """Besides its inputs it takes:
+
+    settings: All settings at once, a `{settings}`; or each by its name.
+    out: Folder to fill part by part; nothing is written when not given.
+    resume: Go on with an interrupted run in ``out``, or return the finished one.
+    overwrite: Drop the run that ``out`` holds.
+    progress: Called with (units done, units in all, a note on what is being done).
+"""
+
+
+def run_study(
+    study: Study[Any, R],
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> R:
+    """Return the result of a study, run part by part in memory or into a folder.
+
+    Args:
+        study: The study with its inputs.
+        out: Folder to fill; a run that joins another study's folder goes beneath it.
+        resume: Go on with an interrupted run.
+        overwrite: Drop the run that the folder holds.
+        progress: Called with (units done, units in all, note).
+
+    Raises:
+        OutputFolderError: If the folder holds something else or cannot be written.
+        IdentilensError: Whatever the study raises.
+    """
+    record = provenance(study.name, study.identity(), study.settings.recorded())
+    if out is None:
+        return _in_memory(study, record, progress)
+    path = joined_folder(Path(out), record, study.joins)
+    folder = RunFolder(path, record, resume=resume, overwrite=overwrite)
+    if not folder.finished:
+        _into_folder(study, folder, progress)
+    return study.result_type.load(path)  # pyright: ignore[reportReturnType] the study's own result
+
+
+def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
+    study.begin(None)
+    held = [study.run(part) for part in _counted(study, progress)]
+    joined = {name: pl.concat([one.tables[name] for one in held]) for name in held[0].tables}
+    last = study.finish(_merged(study, joined))
+    matrices = {name: tensor for one in (*held, last) for name, tensor in one.matrices.items()}
+    tokens = {text: names for one in (*held, last) for text, names in one.tokens.items()}
+    return study.result_type.of(last.tables, record, matrices, tokens)  # pyright: ignore[reportReturnType]
+
+
+def _into_folder(study: Study[Any, R], folder: RunFolder, progress: Progress | None) -> None:
+    study.begin(folder)
+    for part in _counted(study, progress):
+        if not folder.has(part):
+            output = study.run(part)
+            add_matrices(folder.path, output.matrices, output.tokens)
+            folder.write_part(part, output.tables)
+    last = study.finish(_merged(study, folder.joined(len(study.sizes()))))
+    add_matrices(folder.path, last.matrices, last.tokens)
+    folder.finish(last.tables)
+
+
+def _counted(study: Study[Any, R], progress: Progress | None) -> Any:
+    """Yield the number of each part, and tell how far the run is once a part is done."""
+    sizes = study.sizes()
+    done, total = 0, sum(sizes)
+    if progress:
+        study.listener = lambda note: progress(done, total, note)
+        progress(0, total, "")
+    for part, size in enumerate(sizes):
+        yield part
+        done += size
+        if progress:
+            progress(done, total, "")
+
+
+def _merged(study: Study[Any, R], tables: Tables) -> dict[str, pl.DataFrame]:
+    return {name: study.merge[name](table) if name in study.merge else table for name, table in tables.items()}
+
+
+def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Signature:
+    """Return the signature that users see: inputs, each setting with its default, and the options of a run."""
+    inputs = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in study.takes]
+    own = inspect.signature(study.settings_type).parameters
+    hints = hints_of(study.settings_type)
+    settings = [own[name].replace(annotation=_bare(hint)) for name, hint in hints.items()]
+    common = [one for one in run.parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    return run.replace(parameters=[*inputs, *settings, *common], return_annotation=study.result_type)
+
+
+def _bare(hint: Any) -> Any:
+    """Return an annotation without what is meant for checks and for the command line."""
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return Union[tuple(_bare(one) for one in get_args(hint))]  # noqa: UP007 - made of a list
+    return hint

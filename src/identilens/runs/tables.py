@@ -1,0 +1,53 @@
+"""Tables of a result: made row by row and by column name, shown in the terminal and in Markdown."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import polars as pl
+from rich.console import Console
+from rich.table import Table
+
+Columns = Mapping[str, Any]
+"""Columns of a table and their polars types, in order."""
+
+HEAD: Columns = {"text": pl.Int64, "layer": pl.Int64, "head": pl.Int64, "kind": pl.String}
+"""What names a head on a text; everything counts from 0."""
+
+
+def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """Return a table from rows that give every column by its name.
+
+    Raises:
+        KeyError: If a row lacks a column, or has one that is not in the table.
+    """
+    held = list(rows)
+    for row in held:
+        if row.keys() != columns.keys():
+            raise KeyError(f"a row must have the columns {list(columns)}; got {list(row)}")
+    return pl.DataFrame(held, schema=pl.Schema(columns))
+
+
+def print_table(title: str, frame: pl.DataFrame) -> None:
+    """Print a frame in the terminal, numbers to the right."""
+    view = Table(title=title)
+    for name, kind in frame.schema.items():
+        view.add_column(name, justify="right" if kind.is_numeric() else "left")
+    for row in frame.iter_rows():
+        view.add_row(*(f"{value:.4g}" if isinstance(value, float) else str(value) for value in row))
+    Console().print(view)
+
+
+def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
+    """Return a frame as a Markdown table, numbers to the right."""
+
+    def cell(value: Any) -> str:
+        return "" if value is None else f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+    rules = ["---:" if kind.is_numeric() else "---" for kind in frame.dtypes]
+    lines = [frame.columns, rules, *([cell(value) for value in row] for row in frame.iter_rows())]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def percent(share: Any) -> str:
+    """Return a share in words, with one decimal; nothing for None."""
+    return "" if share is None else f"{100 * share:.1f} %"

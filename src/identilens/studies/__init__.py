@@ -1,0 +1,1 @@
+"""The analyses: one folder each, with its settings and parts, its result, and its views."""

@@ -1,0 +1,117 @@
+"""One text in one attention call: its share of the batch, measured block by block."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import NumericalError
+from identilens.measures.attention.effective import Visible
+from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
+from identilens.models.interface import AttentionCall
+from identilens.models.layout import Site
+
+_VALUES_AT_ONCE = 2**20
+
+
+class TextMeasure:
+    """Takes one text's attention call, padding cut away, and returns its output, summary and matrices.
+
+    Args:
+        text: Number of the text.
+        site: The layer.
+        call: The text's own attention call (a batch of one).
+        factor: Small factor of each head's output projection.
+        types: Token types of queries and keys.
+        value_bias: What to subtract from the values, one row a value head; None to leave the bias in.
+        keep: Keep the matrices.
+    """
+
+    def __init__(
+        self,
+        text: int,
+        site: Site,
+        call: AttentionCall,
+        *,
+        factor: Float[Tensor, "head d_v r"],
+        types: tuple[Float[Tensor, "query type"], Float[Tensor, "key type"]],
+        value_bias: Float[Tensor, "group d_v"] | None,
+        keep: bool,
+    ) -> None:
+        self.text, self.site, self.call = text, site, call
+        (n_query, d_k), (n_key, d_v) = call.query.shape[-2:], call.value.shape[-2:]
+        self.counts = (n_query, n_key, d_k, d_v)
+        self.query_types = types[0]
+        self.factor = factor
+        group = site.heads // call.value.shape[1]
+        self.bias = None if value_bias is None else value_bias.double().repeat_interleave(group, 0)[:, None]
+        compact = factor.new_empty(site.heads, n_key, factor.shape[-1])
+        # A few heads at a time in long texts, so that no second copy of all values is held.
+        step = max(1, _VALUES_AT_ONCE // (n_key * d_v))
+        for start in range(0, site.heads, step):
+            some = slice(start, min(start + step, site.heads))
+            groups = torch.arange(some.start, some.stop, device=call.value.device) // group
+            values = call.value[0, groups].double()
+            values = values if self.bias is None else values - self.bias[some]
+            torch.matmul(values, factor[some], out=compact[some])
+        self._require_finite(compact, "values")
+        d_model = site.output_projection.shape[-1]
+        self.builder = SummaryBuilder(compact, d_model, n_query, self._visible(), *types)
+        self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
+
+    def run(self, step: int) -> Float[Tensor, "query head d_v"]:
+        """Return the attention output, taking the weights ``step`` rows at a time."""
+        n_query, _, _, d_v = self.counts
+        outputs = self.call.query.new_empty(n_query, self.site.heads, d_v)
+        for start in range(0, n_query, step):
+            rows = slice(start, min(start + step, n_query))
+            output, weights = self.call.attend(rows)
+            self._add(rows, weights[0] if weights.dtype == torch.float64 else weights[0].float(), output[0])
+            outputs[rows] = output[0]
+        return outputs
+
+    def summary(self) -> AttentionSummary:
+        """Return the measures of all rows."""
+        return self.builder.finish()
+
+    def matrices(self) -> Mapping[str, Tensor]:
+        """Return raw, effective and null attention by key, with each row's rank where rows are masked."""
+        if not self._kept:
+            return {}
+        raw, effective = (torch.cat(blocks, 1) for blocks in zip(*self._kept, strict=True))
+        kept = {"raw": raw, "effective": effective, "null": raw - effective}
+        if self.builder.visible is not None:
+            ranks = self.builder.projector.row_ranks()
+            kept |= {"row_rank": ranks, "row_nullity": self.builder.projector.row_sizes() - ranks}
+        prefix, kind = f"text{self.text}.layer{self.site.layer}", self.site.kind
+        return {
+            f"{prefix}.head{head}.{kind}.{name}": tensor[head].cpu()
+            for head in range(self.site.heads)
+            for name, tensor in kept.items()
+        }
+
+    def _add(self, rows: slice, weights: Float[Tensor, "head row key"], output: Float[Tensor, "row head d_v"]) -> None:
+        outputs = output.transpose(0, 1).double()
+        self._require_finite(outputs, "output")
+        if self.bias is not None:
+            outputs = outputs - weights.double().sum(-1, keepdim=True) * self.bias
+        self.builder.add(rows, weights, outputs @ self.factor)
+        if self._kept is not None:
+            self._kept.append((weights, self.builder.projector.effective(rows, weights).to(weights.dtype)))
+
+    def _visible(self) -> Visible:
+        if self.call.mask is None:
+            return self.call.unmasked_pattern()
+        visible = self.call.visible()
+        if visible is None or bool(visible.all()):
+            return None
+        return visible[0].expand(self.counts[0], -1)
+
+    def _require_finite(self, tensor: Tensor, what: str) -> None:
+        # A sum is finite only if every term is, and costs one pass.
+        if not bool(torch.isfinite(tensor.sum())):
+            raise NumericalError(
+                f"text {self.text}, {self.site.kind} layer {self.site.layer}: attention {what} has NaN or infinite "
+                "entries. Look for an overflow in half precision (load with --dtype float32) or a broken checkpoint."
+            )

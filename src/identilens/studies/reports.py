@@ -1,0 +1,111 @@
+"""Results, reports and figures of the run that a folder holds, whichever study it is of."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from identilens.charts.page import Section
+from identilens.errors import OutputFolderError
+from identilens.runs.folder import joined_runs, read_record
+from identilens.runs.matrices import MatrixKey
+from identilens.runs.result import Result
+from identilens.studies.registry import STUDIES, study_named
+
+
+def load_result(folder: str | Path) -> Result:
+    """Return the result that a folder holds.
+
+    Raises:
+        OutputFolderError: If the folder holds no finished run.
+    """
+    record = read_record(Path(folder))
+    if record is None or record["analysis"] not in STUDIES:
+        raise OutputFolderError(
+            f"{folder} holds no result of identilens. Pass the folder given to --out ({', '.join(STUDIES)})."
+        )
+    return study_named(record["analysis"]).result_type.load(folder)
+
+
+def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
+    """Write the HTML report of the run that a folder holds, with the runs joined to it, and return its path.
+
+    Args:
+        folder: A result folder.
+        path: The file to write; report.html in the folder when not given.
+
+    Raises:
+        OutputFolderError: If the folder holds no finished run, or the file cannot be written.
+    """
+    result = load_result(folder)
+    joined = joined_results(Path(folder), result.provenance)
+    more = [section for one in joined for section in _apart(one)]
+    return result.to_html(path or Path(folder) / "report.html", more=more)
+
+
+def joined_results(folder: Path, record: dict[str, Any]) -> list[Result]:
+    """Return the finished results that lie beneath a run's folder, those of one study as one.
+
+    Texts that the run holds keep their numbers; others are counted on from there.
+
+    Args:
+        folder: Of the run.
+        record: Its provenance.
+    """
+    numbers = {digest: index for index, digest in reversed(list(enumerate(record["texts"]["sha256"])))}
+    later = record["texts"]["count"]
+    held: dict[str, list[Result]] = {}
+    for one in _finished(folder):
+        for digest in one.provenance["texts"]["sha256"]:
+            if digest not in numbers:
+                numbers[digest], later = later, later + 1
+        places = {index: numbers[digest] for index, digest in enumerate(one.provenance["texts"]["sha256"])}
+        held.setdefault(one.analysis, []).append(_renumbered(one, places))
+    return [_as_one(results) for results in held.values()]
+
+
+def _finished(folder: Path) -> Iterator[Result]:
+    for path in joined_runs(folder):
+        if (read_record(path) or {}).get("finished"):
+            yield load_result(path)
+
+
+def _renumbered(result: Result, places: dict[int, int]) -> Result:
+    """Return a result whose texts have other numbers, in its tables and the names of its matrices."""
+    text = pl.col("text").replace_strict(places, return_dtype=pl.Int64)
+    tables = {name: getattr(result, name).with_columns(text) for name in result.schema}
+    matrices = {}
+    for name in result.matrices:
+        key = MatrixKey.parse(name)
+        matrices[str(replace(key, text=places[key.text])) if key else name] = result.matrices[name]
+    tokens = {places[number]: held for number, held in result.tokens.items()}
+    return type(result).of(tables, result.provenance, matrices, tokens)
+
+
+def _as_one(results: Sequence[Result]) -> Result:
+    """Return results of one study as one: what stands in several is taken from the last."""
+    first = results[0]
+    tables = {}
+    for name, columns in first.schema.items():
+        keys = [column for column, kind in columns.items() if kind not in (pl.Float64, pl.Float32)]
+        stacked = pl.concat([getattr(one, name) for one in results])
+        tables[name] = stacked.unique(keys, keep="last", maintain_order=True)
+    matrices = {key: one.matrices[key] for one in results for key in one.matrices}
+    tokens = {text: names for one in results for text, names in one.tokens.items()}
+    return type(first).of(tables, first.provenance, matrices, tokens)
+
+
+def _apart(result: Result) -> list[Section]:
+    """Return the sections of a result, charts put in, whose places and headings say which result they are of."""
+    name, charts = result.analysis.replace(" ", "-"), result.charts()
+    return [
+        replace(
+            section,
+            anchor=f"{name}-{section.anchor}",
+            title=f"{result.title}: {section.title}",
+            charts=[charts[one] if isinstance(one, str) else one for one in section.charts],
+        )
+        for section in result.sections()
+    ]

@@ -1,0 +1,104 @@
+"""Perturbed weights put back into the model: which norm follows what its output does (structure2025, III)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.linalg import compact_values
+from identilens.measures.structure.norm import matrix_norms, positive_structure, structure_norm
+from identilens.measures.structure.perturbation import perturbation_directions, perturbed
+from identilens.models.capture import CapturedHead, Collector
+from identilens.models.inputs import Item
+from identilens.models.lens import Lens
+from identilens.models.substitution import ModelRun
+
+SHARES = (0.25, 0.5, 1.0)
+"""Sizes of perturbations, as shares of the largest Frobenius norm that every kind can reach."""
+DRAWS = 2
+"""Random perturbations of each kind and size."""
+
+
+def perturbation_rows(
+    lens: Lens,
+    item: Item,
+    text: int,
+    structures: Mapping[str, tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]]],
+    seed: int = 0,
+) -> list[tuple[Any, ...]]:
+    """Return, for each perturbation of each head on one text, its norms and what it does to the model.
+
+    The three kinds of a head have one Frobenius norm at each size, so that norms differ by where weights change
+    and not by how much; and each is taken as a whole too (share null), which "breaking" makes the largest where the
+    structure holds most of the mass. Each perturbed map is put into the running model by itself.
+
+    Args:
+        lens: The model.
+        item: The text.
+        text: Its number.
+        structures: W of the heads of each layer, from raw and from effective attention, by ``<kind>.layer<l>``; layers
+            that are missing are left alone. Perturbations keep or break the raw one.
+        seed: Of the perturbations.
+
+    Returns:
+        Rows of the result's ``perturbations``: ``output`` is the relative change of the head's own output,
+        ``hidden`` that of the final hidden states, both in Frobenius norm.
+
+    Raises:
+        InputError: For structures that do not fit the heads.
+    """
+    collector = Collector(lens.sites(item), [item], weights=True, use_sdpa=False)
+    lens.run([item], collector)
+    plain = _final(lens.substitute({}, item))
+    rows: list[tuple[Any, ...]] = []
+    for layer in collector.layers[0]:
+        # Hidden keys must keep weight 0, which random moves do not heed.
+        key = f"{layer.site.kind}.layer{layer.site.layer}"
+        if key not in structures or not bool(layer.visible.all()):
+            continue
+        for one in layer.heads:
+            pair = (structures[key][0][one.head], structures[key][1][one.head])
+            for name, draw, share, after in _moves(one, pair[0], seed):
+                run = lens.substitute({(one.layer, one.head, one.kind): after}, item)
+                change = _change(_final(run), plain)
+                where = (text, one.kind, one.layer, one.head, name, draw, share)
+                rows.append((*where, *_norms(one, after, *pair), change))
+    return rows
+
+
+def _moves(one: CapturedHead, structure: Tensor, seed: int) -> list[tuple[str, int, float | None, Tensor]]:
+    weights = _weights(one)
+    drawn = [perturbation_directions(weights, structure, seed=1000 * seed + draw) for draw in range(DRAWS)]
+    reach = min(float(torch.linalg.matrix_norm(move)) for directions in drawn for move in directions.values())
+    found: list[tuple[str, int, float | None, Tensor]] = []
+    for draw, directions in enumerate(drawn):
+        for name, direction in directions.items():
+            found += [(name, draw, share, perturbed(weights, direction, share * reach)) for share in SHARES]
+            found.append((name, draw, None, (weights + direction).clamp_min(0.0)))
+    return found
+
+
+def _norms(one: CapturedHead, after: Tensor, raw: Tensor, effective: Tensor) -> tuple[float, ...]:
+    change = after - _weights(one)
+    norms = matrix_norms(change, positive_structure(raw))
+    by_effective = float(structure_norm(change, positive_structure(effective)))
+    compact = compact_values(one.values, one.output_projection).cpu()
+    size = torch.linalg.matrix_norm(_weights(one) @ compact).clamp_min(1e-300)
+    output = float(torch.linalg.matrix_norm(change @ compact) / size)
+    return norms.structure, by_effective, norms.one, norms.infinity, norms.frobenius, output
+
+
+def _weights(one: CapturedHead) -> Tensor:
+    if one.weights is None:  # pragma: no cover - the collector keeps them; the attribute's type allows None
+        raise RuntimeError("the collector was asked for weights and has none")
+    return one.weights.double().cpu()
+
+
+def _final(run: ModelRun) -> Tensor:
+    return next(reversed(run.hidden_states.values()))[-1].double()
+
+
+def _change(after: Tensor, before: Tensor) -> float:
+    return float(torch.linalg.matrix_norm(after - before) / torch.linalg.matrix_norm(before).clamp_min(1e-300))

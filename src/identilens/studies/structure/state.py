@@ -1,0 +1,173 @@
+"""Everything a structure analysis adds up while texts go by: its size depends on the model, not on their number."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int
+from safetensors.torch import load_file
+from torch import Tensor
+
+from identilens.errors import InputError, NumericalError
+from identilens.linalg import compact_values
+from identilens.measures.attention import effective_attention
+from identilens.measures.structure.subspace import column_projector
+from identilens.models.capture import CapturedLayer, Collector, Lengths
+from identilens.models.inputs import Item
+from identilens.models.lens import Lens, split_states
+from identilens.results.files import write_tensors
+
+BATCH_SIZE = 8
+_WEIGHTS_AT_ONCE = 2**25
+
+
+@dataclass(frozen=True)
+class LayerView:
+    """One attention layer on one text.
+
+    Attributes:
+        key: ``<kind>.layer<l>``.
+        kind: encoder, decoder or cross.
+        layer: Counts from 0 within its kind.
+        weights: A, float64.
+        values: V, repeated for every head of its group.
+        output_projection: W_O of each head.
+        visible: Which keys each query may use, None when every key.
+        column: Projector on col(T) = ker(T')^⊥.
+        rank: Of T.
+        energy: T T' / ‖T‖².
+    """
+
+    key: str
+    kind: str
+    layer: int
+    weights: Float[Tensor, "head query key"]
+    values: Float[Tensor, "head key d_v"]
+    output_projection: Float[Tensor, "head d_v d_model"]
+    visible: Bool[Tensor, "query key"] | None
+    column: Float[Tensor, "head key key"]
+    rank: Int[Tensor, " head"]
+    energy: Float[Tensor, "head key key"]
+
+    def effective(self) -> Float[Tensor, "head query key"]:
+        """Return effective attention (Brunner et al. 2020, Eq. 9)."""
+        if self.visible is None:
+            return self.weights @ self.column
+        found = effective_attention(
+            self.values, weights=self.weights, output_projection=self.output_projection, visible=self.visible
+        )
+        return found.effective
+
+
+@dataclass(frozen=True)
+class TextView:
+    """One text in the model.
+
+    Attributes:
+        text: Its number.
+        layers: Its attention layers.
+        embedding: Mean of the embedding output over positions.
+    """
+
+    text: int
+    layers: tuple[LayerView, ...]
+    embedding: Float[Tensor, " d_model"]
+
+
+@torch.no_grad()
+def views(lens: Lens, items: list[Item], numbers: list[int]) -> Iterator[TextView]:
+    """Yield what some texts leave in the model, batch by batch.
+
+    Args:
+        lens: The model.
+        items: All texts, of one length.
+        numbers: Which of them to run.
+
+    Raises:
+        InputError: If an attention layer sees another number of positions than the texts have.
+        NumericalError: If weights or values are NaN or infinite.
+    """
+    sites, n = lens.sites(items[0]), items[0].length
+    size = max(1, min(BATCH_SIZE, _WEIGHTS_AT_ONCE // (sum(site.heads for site in sites) * n * n)))
+    for start in range(0, len(numbers), size):
+        some = numbers[start : start + size]
+        chunk = [items[number] for number in some]
+        collector = Collector(sites, chunk, weights=True, use_sdpa=False)
+        output = lens.run(chunk, collector, output_hidden_states=True)
+        lengths = Lengths(chunk)
+        for index, number in enumerate(some):
+            states = next(iter(split_states(output, lengths, index).values()))
+            layers = tuple(_view(layer, number, n) for layer in collector.layers[index])
+            yield TextView(number, layers, states[0].double().mean(0).cpu())
+
+
+def _view(layer: CapturedLayer, text: int, length: int) -> LayerView:
+    site, weights = layer.site, layer.weights
+    if weights is None or weights.shape[-2:] != (length, length):
+        raise InputError(
+            f"{site.kind} layer {site.layer} has attention of {weights.shape[-2:] if weights is not None else 'no'} "
+            f"positions; a structure needs {length} queries and keys. Use a model that keeps the number of tokens."
+        )
+    values = layer.values.repeat_interleave(len(layer.queries) // len(layer.values), 0)
+    compact = compact_values(values, site.output_projection).cpu()
+    if not bool(torch.isfinite(compact).all() and torch.isfinite(weights).all()):
+        raise NumericalError(
+            f"text {text}, {site.kind} layer {site.layer}: weights or values are NaN or infinite. Look for an overflow "
+            "in half precision (load with --dtype float32) or a broken checkpoint."
+        )
+    column, rank = column_projector(compact, site.output_projection.shape[-1])
+    energy = compact @ compact.mT / compact.square().sum((-2, -1), keepdim=True).clamp_min(1e-300)
+    return LayerView(
+        f"{site.kind}.layer{site.layer}",
+        site.kind,
+        site.layer,
+        weights.double().cpu(),
+        values.double().cpu(),
+        site.output_projection.double().cpu(),
+        None if bool(layer.visible.all()) else layer.visible.cpu(),
+        column,
+        rank,
+        energy,
+    )
+
+
+class State:
+    """Sums over texts, by name; written to disk after each part of a run that can be resumed.
+
+    Attributes:
+        sums: ``<kind>.layer<l>.<name>``: float64 sums [head, n, n]; ``embeddings``: the pool's, one row a text.
+    """
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all sums."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.sums.values())
+
+    def add(self, key: str, tensor: Tensor) -> None:
+        """Add to one sum."""
+        if key in self.sums:
+            self.sums[key] += tensor
+        else:
+            self.sums[key] = tensor.double().clone()
+
+    def put_row(self, row: int, rows: int, vector: Float[Tensor, " d"]) -> None:
+        """Keep the embedding of one text of the pool."""
+        held = self.sums.setdefault("embeddings", torch.zeros(rows, len(vector), dtype=torch.float64))
+        held[row] = vector
+
+    def save(self, folder: Path, part: int) -> None:
+        """Write the state as it is after a part; the state of the part before stays until the next."""
+        write_tensors(_file(folder, part), self.sums)
+        _file(folder, part - 2).unlink(missing_ok=True)
+
+    def load(self, folder: Path, part: int) -> None:
+        """Take the state as it was after a part."""
+        self.sums = load_file(_file(folder, part))
+
+
+def _file(folder: Path, part: int) -> Path:
+    return folder / "parts" / f"state-{part:06d}.safetensors"

@@ -1,0 +1,114 @@
+"""Golden tables on disk: where they lie, how they are written, how a new table is compared with one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+FOLDER = Path(__file__).parent / "tables"
+
+Tables = Mapping[str, pl.DataFrame]
+
+NOISE = {
+    "reconstruction_error", "output_error", "row_sum_error", "hidden_change", "logits_change", "loss_change",
+    "largest_change", "relative_change",
+}  # fmt: skip
+"""Columns that hold rounding noise: they are compared absolutely, as shares of 1."""
+
+SINGLE = 1e-6
+"""Relative tolerance of numbers that were computed, or are stored, in single precision."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One small run of a study.
+
+    Attributes:
+        run: Gives its tables, by name.
+        relative: Tolerance of floats; integers, words and truth values are compared exactly.
+        noise: Absolute tolerance of the columns in `NOISE`.
+        floor: Absolute tolerance of all floats: what is this close to 0 is 0.
+        bundled: Whether it needs the bundled encoder.
+        loose: Wider relative tolerances by column, with the reason beside them in the case.
+    """
+
+    run: Callable[[], Tables]
+    relative: float = 1e-12
+    noise: float = 1e-12
+    floor: float = 1e-15
+    bundled: bool = False
+    loose: Mapping[str, float] = field(default_factory=dict)
+
+
+def single(run: Callable[[], Tables], bundled: bool = True, loose: Mapping[str, float] | None = None) -> Case:
+    """Return a case of a model in single precision."""
+    return Case(run, relative=SINGLE, noise=1e-5, floor=1e-9, bundled=bundled, loose=loose or {})
+
+
+def write(name: str, tables: Tables) -> None:
+    """Replace the stored tables of a case."""
+    FOLDER.mkdir(exist_ok=True)
+    for old in FOLDER.glob(f"{name}.*.*"):
+        old.unlink()
+    for table, frame in tables.items():
+        file = FOLDER / f"{name}.{table}.parquet"
+        frame.write_parquet(file, compression="zstd", compression_level=19, statistics=False)
+        nested = any(dtype.is_nested() for dtype in frame.dtypes)
+        if not nested and len(text := frame.write_csv()) < file.stat().st_size:
+            # Small tables are smaller as text, and can be read.
+            file.unlink()
+            file.with_suffix(".csv").write_text(text, encoding="utf-8")
+
+
+def read(name: str) -> dict[str, pl.DataFrame]:
+    """Return the stored tables of a case."""
+    return {path.name.split(".")[1]: _read(path) for path in sorted(FOLDER.glob(f"{name}.*.*"))}
+
+
+def _read(path: Path) -> pl.DataFrame:
+    if path.suffix == ".parquet":
+        return pl.read_parquet(path)
+    return pl.read_csv(path, infer_schema_length=None)
+
+
+def differences(case: Case, table: str, stored: pl.DataFrame, new: pl.DataFrame) -> list[str]:
+    """Return what a new table says otherwise than the stored one, a line a column.
+
+    Columns that the stored table lacks may be added; rows stand in the same order.
+    """
+    if len(stored) != len(new):
+        return [f"{table}: {len(stored)} rows stored, {len(new)} now"]
+    missing = [name for name in stored.columns if name not in new.columns]
+    if missing:
+        return [f"{table}: no columns {', '.join(missing)}"]
+    found = [_column(case, _flat(stored[name]), _flat(new[name])) for name in stored.columns]
+    return [f"{table}.{name}: {said}" for name, said in zip(stored.columns, found, strict=True) if said]
+
+
+def _flat(column: pl.Series) -> pl.Series:
+    return column.explode() if isinstance(column.dtype, pl.List) else column
+
+
+def _column(case: Case, stored: pl.Series, new: pl.Series) -> str:
+    if len(stored) != len(new) or (stored.is_null() != new.is_null()).any():
+        return "other places are empty"
+    if stored.is_null().all():
+        return ""
+    if not stored.dtype.is_float():
+        kind = pl.Int64 if stored.dtype.is_integer() else pl.String
+        apart = stored.cast(kind).ne_missing(new.cast(kind))
+        return f"{apart.sum()} of {len(apart)} differ, first in row {apart.arg_max()}" if apart.any() else ""
+    if not new.dtype.is_float():
+        return f"was {stored.dtype}, is {new.dtype}"
+    relative = max(case.relative, case.loose.get(stored.name, 0.0))
+    if pl.Float32 in (stored.dtype, new.dtype):
+        relative = max(relative, SINGLE)
+    floor = case.noise if stored.name in NOISE else case.floor
+    expected, got = (column.cast(pl.Float64).drop_nulls().to_numpy() for column in (stored, new))
+    apart = ~np.isclose(got, expected, rtol=relative, atol=floor, equal_nan=True)
+    if not apart.any():
+        return ""
+    distance = np.abs(got - expected)[apart] / np.maximum(np.abs(expected[apart]), floor)
+    return f"{apart.sum()} of {len(apart)} differ, by up to {distance.max():.1e} of themselves (allowed {relative:.0e})"

@@ -1,0 +1,230 @@
+"""Effective attention against a plain SVD reference: masks, ranks, precisions, real heads."""
+
+import pytest
+import torch
+
+from helpers.reference import effective_svd, rank_svd
+from identilens.errors import InputError, NumericalError
+from identilens.measures.attention import effective_attention, numerical_rank
+
+MASKS = ["full", "causal", "window", "local", "prefix", "random"]
+
+
+def make_mask(name, n):
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
+    if name == "full":
+        return None
+    if name == "causal":
+        return j <= i
+    if name == "window":
+        return (j <= i) & (j > i - 11)
+    if name == "local":
+        return (i - j).abs() <= 3
+    if name == "prefix":
+        return (j <= i) | (j < n // 3)
+    return (torch.rand(n, n, generator=torch.Generator().manual_seed(n)) < 0.6) | (i == j)
+
+
+def make_head(n, d_v, d_model, rank=None, dtype=torch.float32, heads=2, mask=None, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    values = normal(heads, n, d_v) if rank is None else normal(heads, n, rank) @ normal(heads, rank, d_v)
+    projection = normal(heads, d_v, d_model) * 0.1
+    logits = normal(heads, n, n) * 2
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -torch.inf)
+    return values.to(dtype), projection.to(dtype), logits.softmax(-1).to(dtype)
+
+
+def agreement(effective, reference, weights):
+    return float((effective.double() - reference).abs().max() / weights.abs().max())
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    ("n", "d_v", "rank"), [(5, 8, None), (8, 8, None), (30, 8, None), (90, 8, None), (40, 8, 3), (9, 12, 4)]
+)
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
+def test_agrees_with_svd(mask, n, d_v, rank, dtype, limit):
+    visible = make_mask(mask, n)
+    values, projection, weights = make_head(n, d_v, 24, rank, dtype=torch.float64, mask=visible)
+    values, projection, weights = values.to(dtype), projection.to(dtype), weights.to(dtype)
+    found = effective_attention(values, weights=weights, output_projection=projection, visible=visible)
+    assert found.effective.dtype == dtype
+    for head in range(2):
+        T = values[head].double() @ projection[head].double()
+        if rank is not None and dtype == torch.float32:
+            # Rounding to float32 fills the missing directions with noise just around the tolerance.
+            continue
+        reference = effective_svd(weights[head], T, visible)
+        assert agreement(found.effective[head], reference, weights[head]) < limit
+        if visible is None:
+            assert int(found.rank[head]) == rank_svd(T)
+            assert int(found.nullity[head]) == n - rank_svd(T)
+        else:
+            assert found.rank[head].tolist() == [rank_svd(T[seen]) for seen in visible]
+            assert not found.effective[head][~visible].any()
+    torch.testing.assert_close(found.null, weights - found.effective)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("n", [6, 40])
+def test_head_output_is_enough(mask, n):
+    visible = make_mask(mask, n)
+    values, projection, weights = make_head(n, 8, 24, dtype=torch.float64, mask=visible)
+    options = {"output_projection": projection, "visible": visible}
+    from_weights = effective_attention(values, weights=weights, **options).effective
+    from_output = effective_attention(values, head_output=weights @ values, **options)
+    assert from_output.null is None
+    torch.testing.assert_close(from_output.effective, from_weights, atol=1e-7, rtol=0)
+
+
+def test_causal_name_equals_causal_mask():
+    values, projection, weights = make_head(50, 8, 24, mask=make_mask("causal", 50))
+    named = effective_attention(values, weights=weights, output_projection=projection, visible="causal")
+    masked = effective_attention(values, weights=weights, output_projection=projection, visible=make_mask("causal", 50))
+    assert torch.equal(named.effective, masked.effective)
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "window"])
+def test_repeated_tokens_lower_the_rank(mask):
+    """Tokens that occur again have the very same values in a layer without positions."""
+    visible = make_mask(mask, 40)
+    values, projection, weights = make_head(40, 16, 24, dtype=torch.float64, mask=visible)
+    values = values[:, torch.randint(0, 10, (40,), generator=torch.Generator().manual_seed(0))]
+    found = effective_attention(values, weights=weights, output_projection=projection, visible=visible)
+    for head in range(2):
+        T = values[head] @ projection[head]
+        assert agreement(found.effective[head], effective_svd(weights[head], T, visible), weights[head]) < 1e-6
+    assert int(found.rank.max()) == (7 if mask == "window" else 10)
+
+
+def test_cross_attention_and_fewer_queries():
+    values, projection, _ = make_head(20, 8, 24, dtype=torch.float64)
+    weights = torch.rand(2, 3, 20, dtype=torch.float64).softmax(-1)
+    found = effective_attention(values, weights=weights, output_projection=projection)
+    reference = effective_svd(weights[1], values[1] @ projection[1])
+    assert agreement(found.effective[1], reference, weights[1]) < 1e-9
+
+
+def test_huge_outlier_token():
+    """The first token of real decoders is a hundred times larger than the rest."""
+    visible = make_mask("causal", 60)
+    values, projection, weights = make_head(60, 8, 24, dtype=torch.float64, mask=visible)
+    values[:, 0] *= 300
+    found = effective_attention(values, weights=weights, output_projection=projection, visible="causal")
+    for head in range(2):
+        T = values[head] @ projection[head]
+        assert agreement(found.effective[head], effective_svd(weights[head], T, visible), weights[head]) < 1e-6
+
+
+def test_grouped_batches_keep_their_shape():
+    values = torch.randn(2, 3, 12, 4)
+    weights = torch.rand(2, 3, 12, 12).softmax(-1)
+    found = effective_attention(values, weights=weights)
+    assert found.effective.shape == (2, 3, 12, 12)
+    assert found.rank.shape == (2, 3)
+    alone = effective_attention(values[1, 2], weights=weights[1, 2])
+    torch.testing.assert_close(found.effective[1, 2], alone.effective)
+    assert alone.rank.shape == ()
+
+
+def test_one_token():
+    found = effective_attention(torch.randn(1, 4), weights=torch.ones(1, 1))
+    assert found.effective.tolist() == [[1.0]]
+    assert int(found.rank) == 1
+    assert int(found.nullity) == 0
+
+
+def test_zero_values_determine_nothing():
+    found = effective_attention(torch.zeros(5, 4), weights=torch.full((5, 5), 0.2))
+    assert int(found.rank) == 0
+    assert not found.effective.any()
+
+
+def test_long_causal_text_in_blocks():
+    """Several blocks of rows, so that the nested factorisation starts from several bases."""
+    visible = make_mask("causal", 300)
+    values, projection, weights = make_head(300, 8, 24, dtype=torch.float64, heads=1, mask=visible)
+    found = effective_attention(values, weights=weights, output_projection=projection, visible="causal")
+    T = values[0] @ projection[0]
+    assert agreement(found.effective[0], effective_svd(weights[0], T, visible), weights[0]) < 1e-9
+
+
+def test_every_head_of_the_bundled_model(bundled):
+    text = (
+        "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for it. "
+        "Letters arrived for weeks afterwards, each with a different stamp, asking for a man called Ormond."
+    )
+    captured = next(bundled.capture([text], weights=True))
+    for head in captured.heads:
+        T = head.values.double() @ head.output_projection.double()
+        found = effective_attention(head.values, weights=head.weights, output_projection=head.output_projection)
+        assert int(found.rank) == rank_svd(T) == min(len(T), 32)
+        assert agreement(found.effective, effective_svd(head.weights, T), head.weights) < 1e-5
+        double = effective_attention(
+            head.values.double(), weights=head.weights.double(), output_projection=head.output_projection.double()
+        )
+        assert agreement(double.effective, effective_svd(head.weights, T), head.weights) < 1e-6
+
+
+def test_errors_name_the_remedy(unchecked_shapes):
+    values, projection, weights = make_head(6, 4, 8, heads=1)
+    with pytest.raises(InputError, match="weights or head_output; got neither"):
+        effective_attention(values)
+    with pytest.raises(InputError, match=r"\(\.\.\., query, 6\).*got \(1, 6, 5\)"):
+        effective_attention(values, weights=weights[..., :5])
+    with pytest.raises(InputError, match=r"pass weight\.T"):
+        effective_attention(values, weights=weights, output_projection=projection.mT)
+    with pytest.raises(NumericalError, match="weights has 1 NaN or infinite entries of 36"):
+        effective_attention(values, weights=with_nan(weights))
+    with pytest.raises(InputError, match="hides every key"):
+        effective_attention(values, weights=weights, visible=torch.zeros(6, 6, dtype=torch.bool))
+    with pytest.raises(InputError, match="as many queries as keys"):
+        effective_attention(values, weights=weights[:, :3], visible="causal")
+    with pytest.raises(InputError, match="at least one key"):
+        effective_attention(values[:, :0], weights=weights[..., :0])
+
+
+def with_nan(weights):
+    broken = weights.clone()
+    broken[0, 0, 0] = torch.nan
+    return broken
+
+
+def test_rank_by_construction():
+    """The answer first: singular values chosen, then the matrix made from them."""
+    left = torch.linalg.qr(torch.randn(40, 12, dtype=torch.float64)).Q
+    right = torch.linalg.qr(torch.randn(16, 12, dtype=torch.float64)).Q
+    sigma = torch.tensor([5.0, 4, 3, 2, 1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-7, 1e-9, 1e-12], dtype=torch.float64)
+    report = numerical_rank(left * sigma @ right.mT)
+    assert int(report.rank) == 9
+    assert int(report.nullity) == 31
+    assert int(report.simplex_nullity) == 30
+    torch.testing.assert_close(report.singular_values[:9], sigma[:9], rtol=1e-8, atol=0)
+    assert float(report.tolerance) == pytest.approx(40 * 1.1920929e-07 * 5)
+
+
+def test_simplex_nullity_when_ones_are_in_the_column_space():
+    values = torch.randn(20, 5, dtype=torch.float64)
+    values[:, 0] = 3.0
+    report = numerical_rank(values)
+    assert int(report.nullity) == int(report.simplex_nullity) == 15
+
+
+def test_ones_take_away_at_most_one_dimension_where_singular_values_reach_the_tolerance():
+    generator = torch.Generator().manual_seed(0)
+    values, projection = (torch.randn(128, 128, generator=generator, dtype=torch.float64) for _ in range(2))
+    report = numerical_rank(values, projection @ torch.diag(torch.logspace(0, -5, 128, dtype=torch.float64)))
+    assert int(report.nullity) == 25
+    assert int(report.simplex_nullity) == 24
+
+
+def test_rank_does_not_depend_on_units():
+    values = torch.randn(20, 5, dtype=torch.float64)
+    for scale in (1e-9, 1.0, 1e9):
+        report = numerical_rank(values * scale)
+        assert (int(report.rank), int(report.simplex_nullity)) == (5, 14)

@@ -1,0 +1,88 @@
+"""The maximum-entropy alternative: by hand, by its conditions, and as queries and keys of a real head."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.heads import causal, load_encoder, random_weights, real_head, seeded
+from identilens.errors import InputError, NumericalError
+from identilens.measures.attention.entropy import maximum_entropy_alternative
+from identilens.measures.attention.realisable import realisable_dimension
+from identilens.measures.attention.samplers import sample_alternatives
+
+
+def test_by_hand():
+    # Keys at 0, 1 and 1/2: the uniform distribution is an alternative of (0.2, 0.2, 0.6).
+    T = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
+    found = maximum_entropy_alternative(torch.tensor([[0.2, 0.2, 0.6]], dtype=torch.float64), T)
+    assert found.weights[0].tolist() == pytest.approx([1 / 3] * 3)
+    assert found.entropy.item() == pytest.approx(math.log(3))
+    assert found.needed_d_k == 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 18),
+    d=st.integers(1, 6),
+    sharpness=st.sampled_from([0.5, 3.0, 10.0]),
+    masked=st.booleans(),
+)
+def test_no_alternative_has_more_entropy_and_the_factors_give_it(seed, n, d, sharpness, masked):
+    visible = causal(n) if masked else None
+    A, T = random_weights(seed, n, d, sharpness, visible)
+    found = maximum_entropy_alternative(A, T, visible=visible)
+    assert (found.weights @ T - A @ T).abs().max() < 1e-7
+    assert (found.weights.sum(-1) - 1).abs().max() < 1e-12
+    logits = found.queries @ found.keys.T
+    logits = logits if visible is None else logits.masked_fill(~visible, -torch.inf)
+    assert torch.allclose(torch.softmax(logits, -1), found.weights, atol=1e-8)
+    drawn = sample_alternatives(A, T, 10, visible=visible, generator=seeded(seed))
+    assert (torch.special.entr(drawn).sum(-1) <= found.entropy + 1e-8).all()
+    assert (found.original_entropy <= found.entropy + 1e-8).all()
+
+
+def test_with_a_bias_the_same_head_can_produce_it():
+    A, T = random_weights(0, 14, 4)
+    bias = torch.randn(14, 14, generator=seeded(1), dtype=torch.float64)
+    found = maximum_entropy_alternative(A, T, bias=bias)
+    assert torch.allclose(torch.softmax(found.queries @ found.keys.T + bias, -1), found.weights, atol=1e-10)
+    assert torch.allclose(found.weights @ T, A @ T, atol=1e-9)
+
+
+def test_a_real_head_could_have_attended_otherwise(bundled_path):
+    head = real_head(*load_encoder(bundled_path), 3, 7)
+    T = head.values @ head.output_projection
+    found = maximum_entropy_alternative(head.weights, T)
+    assert found.needed_d_k == 32 == head.queries.shape[1]
+    lost = torch.linalg.matrix_norm((found.weights - head.weights) @ T) / torch.linalg.matrix_norm(head.weights @ T)
+    assert lost < 1e-9
+    assert float((found.weights - head.weights).abs().sum(-1).mean() / 2) > 0.1
+    # It is a point of the same family: queries and keys of the head's own size, with the same dimension.
+    dimension = realisable_dimension(found.queries, found.keys, T, scaling=1.0)
+    assert dimension.dimension == dimension.formula
+
+
+@pytest.mark.parametrize("first", [None, 50.0])  # 50: one key's values lie far outside the others'
+def test_one_hot_rows_at_corners_are_approached(first):
+    _, T = random_weights(0, 8, 3)
+    if first is not None:
+        T[0] = first
+    found = maximum_entropy_alternative(torch.eye(8, dtype=torch.float64), T)
+    assert found.output_error < 1e-9
+    assert (found.weights @ T - T).abs().max() < 1e-7
+
+
+def test_wrong_inputs_and_too_few_steps_are_refused():
+    A, T = random_weights(0, 8, 3)
+    with pytest.raises(
+        NumericalError, match=r"row 0's output to be met to 1e-09; .* in 1 Newton steps; raise max_steps"
+    ):
+        maximum_entropy_alternative(A, T, max_steps=1)
+    with pytest.raises(InputError, match="one row of projected values for each of the 8 keys"):
+        maximum_entropy_alternative(A, T[:4])
+    with pytest.raises(NumericalError, match="bias has 64 NaN"):
+        maximum_entropy_alternative(A, T, bias=A * float("nan"))

@@ -1,0 +1,225 @@
+"""Intervals, certified order and the least-norm alternative: against scipy, by hand, against every sampler."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from helpers.heads import causal, load_encoder, random_weights, real_head, seeded
+from identilens.errors import InputError, NumericalError
+from identilens.linalg import compact_values, relative_tolerance
+from identilens.linalg.programs import ACCEPTED_ERROR
+from identilens.measures.attention.intervals import (
+    attention_intervals,
+    certified_order,
+    certified_top,
+    certify_row,
+    head_intervals,
+    minimum_norm_alternative,
+)
+from identilens.measures.attention.samplers import far_alternative, hit_and_run, sample_alternatives
+from identilens.measures.attention.simplex import simplex_space
+
+LINE = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
+LINE_ROW = torch.tensor([0.1, 0.1, 0.8], dtype=torch.float64)
+
+
+def scipy_ends(row, T):
+    """Minimum and maximum of every weight, by programs posed to scipy one by one."""
+    equations = np.c_[T.numpy(), np.ones(len(T))].T
+    ends = []
+    for key in range(len(row)):
+        cost = np.zeros(len(row))
+        cost[key] = 1.0
+        ends.append(
+            [
+                sign * linprog(sign * cost, A_eq=equations, b_eq=equations @ row.numpy(), method="highs").fun
+                for sign in (1, -1)
+            ]
+        )
+    return torch.tensor(ends, dtype=torch.float64).T
+
+
+def test_line_by_hand():
+    found = attention_intervals(LINE_ROW, LINE)
+    assert found.lo.tolist() == pytest.approx([0, 0, 0], abs=1e-9)
+    assert found.hi.tolist() == pytest.approx([0.5, 0.5, 1.0], abs=1e-9)
+    assert found.nullity == 1
+    assert not found.pinned.any()
+    assert certified_order(LINE_ROW, LINE) == []
+
+
+def test_order_that_the_intervals_alone_do_not_prove():
+    # Keys at 0, 1, 2 and 3, whose weight is pinned by a second value: (0.5 + t, 0.2 − 2t, 0.2 + t, 0.1).
+    T = torch.tensor([[0.0, 0], [1, 0], [2, 0], [0, 1]], dtype=torch.float64)
+    row = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64)
+    found = certify_row(row, T)
+    assert found.intervals.lo.tolist() == pytest.approx([0.3, 0.0, 0.0, 0.1], abs=1e-9)
+    assert found.intervals.hi.tolist() == pytest.approx([0.6, 0.6, 0.3, 0.1], abs=1e-9)
+    assert found.intervals.pinned.tolist() == [False, False, False, True]
+    # Key 0 keeps its lead of 0.3 over key 2, though their intervals meet.
+    assert certified_order(row, T) == [(0, 2), (0, 3)]
+    assert found.top is None
+    assert certified_top(torch.tensor([0.9, 0.04, 0.05, 0.01]).double(), T) == 0
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), n=st.integers(3, 20), d=st.integers(1, 8), sharpness=st.sampled_from([0.5, 2.0, 5.0])
+)
+def test_ends_equal_scipy_one_by_one(seed, n, d, sharpness):
+    A, T = random_weights(seed, n, d, sharpness)
+    found = attention_intervals(A[0], T)
+    lo, hi = scipy_ends(A[0], T)
+    assert (found.lo - lo).abs().max() < 2e-6
+    assert (found.hi - hi).abs().max() < 2e-6
+    assert found.gap <= 1e-8
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(3, 18),
+    d=st.integers(1, 8),
+    sharpness=st.sampled_from([0.5, 2.0, 8.0, 40.0]),
+    masked=st.booleans(),
+)
+def test_no_alternative_leaves_its_interval_or_reverses_a_certified_pair(seed, n, d, sharpness, masked):
+    visible = causal(n) if masked else None
+    A, T = random_weights(seed, n, d, sharpness, visible)
+    query = n - 1 - seed % 2
+    seen = None if visible is None else visible[query]
+    found = certify_row(A[query], T, visible=seen)
+    space = simplex_space(T, seen)
+    drawn = [hit_and_run(A[query], space, 60, generator=seeded(seed))]
+    drawn += [
+        sample_alternatives(A, T, 20, method=method, visible=visible, generator=seeded(seed))[:, query]
+        for method in ("brunner", "bhardwaj")
+    ]
+    drawn.append(far_alternative(A[query], space, generator=seeded(seed))[None])
+    points = torch.cat(drawn)
+    lo, hi = found.intervals.lo, found.intervals.hi
+    assert (lo <= A[query]).all()
+    assert (A[query] <= hi).all()
+    assert points.sub(lo).min() >= -ACCEPTED_ERROR
+    assert hi.sub(points).min() >= -ACCEPTED_ERROR
+    for j, k in torch.nonzero(found.above).tolist():
+        assert (points[:, j] > points[:, k]).all()
+    if found.top is not None:
+        assert (points.argmax(-1) == found.top).all()
+        assert int(found.above[found.top].sum()) == (n if seen is None else int(seen.sum())) - 1
+    if space.nullity == 0:
+        assert torch.equal(lo, hi)
+        assert found.intervals.pinned.all()
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(3, 12), d=st.integers(1, 6))
+def test_order_equals_scipy_pair_by_pair(seed, n, d):
+    A, T = random_weights(seed, n, d, 2.0)
+    above = certify_row(A[0], T).above
+    equations = np.c_[T.numpy(), np.ones(n)].T
+    for j in range(n):
+        for k in range(n):
+            cost = np.zeros(n)
+            cost[j], cost[k] = 1, -1 if j != k else 1
+            least = linprog(cost, A_eq=equations, b_eq=equations @ A[0].numpy(), method="highs").fun
+            if abs(least) > 1e-6 and j != k:
+                assert bool(above[j, k]) == (least > 0)
+        assert not above[j, j]
+    full = (above.sum(-1) == n - 1).nonzero().flatten().tolist()
+    assert certified_top(A[0], T) == (full[0] if full else None)
+
+
+def test_identifiable_rows_are_points_and_fully_ordered():
+    A, T = random_weights(1, 8, 20)
+    found = certify_row(A[3], T)
+    assert torch.equal(found.intervals.lo, A[3])
+    assert torch.equal(found.intervals.hi, A[3])
+    assert found.intervals.pinned.all()
+    assert found.top == int(A[3].argmax())
+    assert int(found.above.sum()) == 8 * 7 // 2
+
+
+def test_only_visible_keys_take_part():
+    A, T = random_weights(4, 12, 3, visible=causal(12))
+    found = certify_row(A[8], T, visible=causal(12)[8])
+    alone = certify_row(A[8, :9], T[:9])
+    assert torch.allclose(found.intervals.lo[:9], alone.intervals.lo, atol=1e-8)
+    assert torch.allclose(found.intervals.hi[:9], alone.intervals.hi, atol=1e-8)
+    assert torch.equal(found.above[:9, :9], alone.above)
+    assert found.intervals.hi[9:].abs().max() == 0
+    assert found.intervals.pinned[9:].all()
+    assert not found.above[9:].any()
+    assert not found.above[:, 9:].any()
+
+
+def test_a_head_equals_its_rows_and_tells_progress():
+    visible = causal(10)
+    A, T = random_weights(4, 10, 3, visible=visible)
+    calls = []
+    head = head_intervals(A, T, visible=visible, progress=lambda done, total: calls.append((done, total)))
+    for query in range(10):
+        row = certify_row(A[query], T, visible=visible[query])
+        assert torch.equal(head.lo[query], row.intervals.lo)
+        assert torch.equal(head.hi[query], row.intervals.hi)
+        assert torch.equal(head.pinned[query], row.intervals.pinned)
+        assert head.nullity[query] == row.intervals.nullity == max(0, query - 3)
+        assert int(head.top[query]) == (-1 if row.top is None else row.top)
+    assert calls == [(done, 10) for done in range(1, 11)]
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(3, 18), d=st.integers(1, 8), masked=st.booleans())
+def test_minimum_norm_is_least_of_all_alternatives(seed, n, d, masked):
+    visible = causal(n) if masked else None
+    A, T = random_weights(seed, n, d, 3.0, visible)
+    seen = None if visible is None else visible[-1]
+    found = minimum_norm_alternative(A[-1], T, visible=seen)
+    assert found.point.min() >= 0
+    assert (found.point @ T - A[-1] @ T).abs().max() < 1e-9
+    drawn = hit_and_run(A[-1], simplex_space(T, seen), 50, generator=seeded(seed))
+    least = torch.linalg.vector_norm(found.point)
+    assert (torch.linalg.vector_norm(drawn, dim=-1) >= least - 1e-9).all()
+    assert torch.linalg.vector_norm(A[-1]) >= least - 1e-9
+
+
+@pytest.mark.parametrize(("layer", "head"), [(0, 2), (2, 5), (5, 11)])
+def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
+    found = real_head(*load_encoder(bundled_path), layer, head)
+    T = compact_values(found.values, found.output_projection)
+    tolerance = relative_tolerance(len(T), found.output_projection.shape[1])
+    space = simplex_space(T, None, tolerance)
+    assert space.nullity == len(T) - 33
+    for query in (0, 17, 40):
+        row = found.weights[query]
+        certified = certify_row(row, T, tolerance=tolerance)
+        intervals = certified.intervals
+        assert (intervals.lo <= row).all()
+        assert (row <= intervals.hi).all()
+        points = torch.cat(
+            [hit_and_run(row, space, 40, generator=seeded()), far_alternative(row, space, generator=seeded())[None]]
+        )
+        assert points.sub(intervals.lo).min() >= -ACCEPTED_ERROR
+        assert intervals.hi.sub(points).min() >= -ACCEPTED_ERROR
+        above = points[:, :, None] > points[:, None, :]
+        assert above[:, certified.above].all()
+        assert minimum_norm_alternative(row, T, tolerance=tolerance).gap < 1e-10
+        lost = points @ found.values @ found.output_projection - row @ found.values @ found.output_projection
+        assert torch.linalg.vector_norm(lost, dim=-1).max() < 1e-8
+
+
+def test_wrong_inputs_are_refused():
+    A, T = random_weights(0, 5, 2)
+    with pytest.raises(InputError, match="one row of projected values for each of the 5 keys; got 3 rows"):
+        attention_intervals(A[0], T[:3])
+    with pytest.raises(InputError, match="rows of attention weights that sum to 1"):
+        certified_order(A[0] / 2, T)
+    with pytest.raises(NumericalError, match="weights has 1 NaN"):
+        certified_top(torch.tensor([float("nan"), 0.5, 0.5, 0, 0]).double(), T)
+    with pytest.raises(InputError, match="no weight on hidden keys"):
+        head_intervals(A, T, visible=causal(5))
+    with pytest.raises(InputError, match="visible hides every key"):
+        minimum_norm_alternative(A[0], T, visible=torch.zeros(5, dtype=torch.bool))

@@ -1,0 +1,139 @@
+"""Raw logits (Prop. 3.3) and the least logit rank of alternatives: ranks known by construction."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.heads import load_encoder, random_qkt, real_head, seeded
+from identilens.errors import InputError, NumericalError
+from identilens.measures.attention.logits import (
+    check_logit_alternative,
+    least_logit_rank,
+    logit_alternative,
+    logit_rank_study,
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(3, 25), d_k=st.integers(1, 10), d_v=st.integers(1, 10))
+def test_proposition_3_3(seed, n, d_k, d_v):
+    Q, K, T = random_qkt(seed, n, d_k, min(d_v, n - 1))
+    logits = Q @ K.T / d_k**0.5
+    found = logit_alternative(logits, T, d_k, scale=0.5, generator=seeded(seed))
+    assert found.producible
+    assert torch.linalg.matrix_rank(found.logits) <= d_k
+    assert found.original_rank == min(n, d_k)
+    assert torch.allclose(found.logits @ T, logits @ T, atol=1e-8 * float((logits @ T).abs().max() + 1))
+    assert found.distance == pytest.approx(0.5)
+    assert float(torch.linalg.matrix_norm(found.logits - logits) / torch.linalg.matrix_norm(logits)) == pytest.approx(
+        0.5
+    )
+
+
+def test_the_check_sees_what_is_wrong():
+    Q, K, T = random_qkt(0, 20, 4, 6)
+    logits = Q @ K.T
+    noisy = check_logit_alternative(logits, logits + 0.1 * torch.randn(20, 20, generator=seeded()), T, 4)
+    assert not noisy.producible
+    assert noisy.rank == 20
+    assert noisy.output_error > 0.01
+    null = torch.linalg.svd(T).U[:, 6:]
+    free = check_logit_alternative(logits, logits + torch.randn(20, 14, generator=seeded()).double() @ null.T, T, 4)
+    assert free.rank == 4 + 14  # in LN(T) row by row, but of too high a rank
+    assert free.output_error < 1e-12
+
+
+def test_logits_of_too_high_rank_masked_or_identifiable_are_refused():
+    Q, K, T = random_qkt(0, 12, 6, 4)
+    with pytest.raises(InputError, match="rank at most d_k = 5; got rank 6"):
+        logit_alternative(Q @ K.T, T, 5)
+    with pytest.raises(NumericalError, match="logits has 66 NaN or infinite"):
+        logit_alternative((Q @ K.T).masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf), T, 6)
+    with pytest.raises(InputError, match="got 12 independent rows: these logits are identifiable"):
+        logit_alternative(Q @ K.T, torch.randn(12, 20, generator=seeded()), 6)
+    with pytest.raises(InputError, match="logits over the 7 rows of T"):
+        logit_alternative(Q @ K.T, T[:7], 6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 25), rank=st.integers(0, 12), shift=st.floats(-5, 5))
+def test_least_rank_of_weights_made_from_logits_of_known_rank(seed, n, rank, shift):
+    # Rows of rank `rank` that sum to zero, and any constants: the softmax takes the constants away again.
+    rank = min(rank, n - 1)
+    generator = seeded(seed)
+    right = torch.randn(rank, n, generator=generator, dtype=torch.float64)
+    right = right - right.mean(1, keepdim=True)
+    logits = torch.randn(n, rank, generator=generator, dtype=torch.float64) @ right / max(1, rank) ** 0.5
+    weights = torch.softmax(logits + shift * torch.randn(n, 1, generator=generator), -1)
+    assert int(least_logit_rank(weights, tolerance=1e-10)) == rank
+    assert int(least_logit_rank(weights, tolerance=1e-10, choice="first")) == rank
+
+
+def test_no_constants_give_a_smaller_rank():
+    weights = torch.softmax(torch.randn(8, 8, generator=seeded(), dtype=torch.float64), -1)
+    least = int(least_logit_rank(weights))
+    assert least == 7
+    for seed in range(20):
+        constants = 3 * torch.randn(8, 1, generator=seeded(seed), dtype=torch.float64)
+        assert torch.linalg.matrix_rank(torch.log(weights) + constants) >= least
+
+
+def test_ranks_of_a_batch_and_of_uniform_weights():
+    batch = torch.stack([torch.full((5, 5), 0.2), torch.softmax(torch.randn(5, 5, generator=seeded()), -1)])
+    assert least_logit_rank(batch, tolerance=1e-6).tolist() == [0, 4]
+
+
+def test_weights_of_zero_have_no_logits(unchecked_shapes):
+    with pytest.raises(InputError, match="expected positive weights, as a softmax gives them; the least is 0"):
+        least_logit_rank(torch.eye(3))
+    with pytest.raises(InputError, match="expected choice 'centred' or 'first'; got 'last'"):
+        least_logit_rank(torch.full((3, 3), 1 / 3), choice="last")
+
+
+def test_study_of_a_random_head():
+    Q, K, T = random_qkt(3, 30, 6, 10)
+    A = torch.softmax(Q @ K.T / 6**0.5, -1)
+    calls = []
+    study = logit_rank_study(A, T, 6, count=20, generator=seeded(), progress=lambda *call: calls.append(call))
+    assert study.original_rank == 6
+    assert study.ranks.shape == (20,)
+    assert study.ranks.tolist() == [29] * 20  # all but the direction that the constants take away
+    assert study.realisable_share == 0.0
+    assert study.simplex_nullity == 19
+    assert study.output_error < 1e-12
+    assert 0 < study.mean_total_variation < 1
+    assert calls == [(done, 20) for done in range(1, 21)]
+    again = logit_rank_study(A, T, 6, count=20, generator=seeded())
+    assert again.mean_total_variation == study.mean_total_variation
+
+
+def test_study_without_alternatives_keeps_the_heads_own_rank():
+    Q, K, T = random_qkt(3, 10, 4, 15)
+    study = logit_rank_study(torch.softmax(Q @ K.T, -1), T, 4, count=3)
+    assert study.ranks.tolist() == [4, 4, 4]
+    assert study.realisable_share == 1.0
+
+
+def test_study_of_the_bundled_encoder(bundled_path):
+    head = real_head(*load_encoder(bundled_path), 0, 0)
+    n = len(head.keys)
+    assert n > 33
+    study = logit_rank_study(head.weights, head.values @ head.output_projection, 32, count=10, generator=seeded())
+    assert study.original_rank == 32
+    assert study.ranks.min() > 32
+    assert study.ranks.max() <= n - 1
+    found = logit_alternative(
+        head.queries @ head.keys.T / 32**0.5, head.values @ head.output_projection, 32, generator=seeded()
+    )
+    assert found.producible
+    assert found.output_error < 1e-12
+
+
+def test_study_refuses_what_has_no_meaning():
+    Q, K, T = random_qkt(3, 10, 4, 3)
+    A = torch.softmax(Q @ K.T, -1)
+    with pytest.raises(InputError, match=r"share in \(0, 1\); got 10, 4 and 1.0"):
+        logit_rank_study(A, T, 4, count=10, share=1.0)
+    with pytest.raises(InputError, match="one row of projected values for each of the 10 keys"):
+        logit_rank_study(A, T[:5], 4, count=10)

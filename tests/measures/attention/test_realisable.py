@@ -1,0 +1,245 @@
+"""Realisable dimension against a dense Jacobian by autograd; constructed alternatives put back into head and model."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from helpers.heads import causal, load_encoder, random_qkt, real_head, seeded, with_projections
+from identilens.errors import InputError, NumericalError
+from identilens.measures.attention.projections import changed_projection
+from identilens.measures.attention.realisable import generic_dimension, realisable_dimension, realisable_formula
+from identilens.measures.attention.realise import realisable_alternative
+
+
+def dense_ranks(queries, keys, T, visible=None, scaling=None, bias=0.0):
+    """Ranks of the whole Jacobians of output and of logits up to row constants, by autograd and SVD."""
+    seen = torch.ones(len(queries), len(keys), dtype=torch.bool) if visible is None else visible
+    scaling = keys.shape[1] ** -0.5 if scaling is None else scaling
+
+    def output(q, k):
+        return torch.softmax((scaling * q @ k.T + bias).masked_fill(~seen, -torch.inf), -1) @ T
+
+    def logits(q, k):
+        product_ = q @ k.T * seen
+        return (product_ - product_.sum(1, keepdim=True) / seen.sum(1, keepdim=True)) * seen
+
+    ranks = []
+    for function in (output, logits):
+        parts = torch.autograd.functional.jacobian(function, (queries, keys))
+        jacobian = torch.cat([part.flatten(0, 1).flatten(1) for part in parts], 1)
+        sigma = torch.linalg.svdvals(jacobian)
+        ranks.append(int((sigma > 1e-11 * sigma[0]).sum()))
+    return ranks
+
+
+@pytest.mark.parametrize(("d_k", "expected"), [(8, 120), (5, 18), (4, 0), (3, 0), (2, 0)])
+def test_worked_numbers(d_k, expected):
+    found = realisable_dimension(*random_qkt(0, 24, d_k, 8))
+    assert found.dimension == found.formula == realisable_formula(24, d_k, 8) == expected
+    assert found.gauge == d_k * d_k + d_k
+    assert found.kernel - found.gauge == expected
+    assert found.regular
+
+
+@pytest.mark.parametrize(("n", "d_k", "d_v"), list(product((10, 16), (1, 2, 3, 4, 6, 9), (3, 6, 8))))
+def test_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
+    queries, keys, T = random_qkt(n + 31 * d_k + 7 * d_v, n, d_k, d_v)
+    found = realisable_dimension(queries, keys, T)
+    jacobian_rank, weights_rank = dense_ranks(queries, keys, T)
+    assert (found.jacobian_rank, found.weights_rank) == (jacobian_rank, weights_rank)
+    assert found.dimension == found.formula == realisable_formula(n, d_k, d_v)
+    assert found.gap > 1e3
+
+
+@pytest.mark.parametrize(("n", "d_k", "d_v"), list(product((7, 12), (1, 3, 5, 12), (2, 5, 14))))
+def test_causal_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
+    queries, keys, T = random_qkt(n + 31 * d_k + 7 * d_v, n, d_k, d_v)
+    found = realisable_dimension(queries, keys, T, visible=causal(n))
+    jacobian_rank, weights_rank = dense_ranks(queries, keys, T, causal(n))
+    assert (found.jacobian_rank, found.weights_rank) == (jacobian_rank, weights_rank)
+    assert found.dimension == found.formula == weights_rank - jacobian_rank
+
+
+@pytest.mark.parametrize(
+    ("n_query", "n_key", "d_k", "d_v"), [(5, 14, 3, 4), (14, 9, 4, 5), (4, 12, 6, 8), (12, 12, 15, 5)]
+)
+def test_cross_attention_and_large_keys(n_query, n_key, d_k, d_v):
+    queries, keys, T = random_qkt(1, n_key, d_k, d_v, n_query)
+    found = realisable_dimension(queries, keys, T)
+    assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T)
+    assert found.dimension == found.formula == generic_dimension([n_key] * n_query, d_k, [d_v] * n_query)
+
+
+def test_values_that_span_the_constant_lower_the_rank_that_counts():
+    queries, keys, T = random_qkt(5, 14, 4, 5)
+    T = torch.cat([T, 3 - T.sum(1, keepdim=True)], 1)
+    found = realisable_dimension(queries, keys, T)
+    assert int(torch.linalg.matrix_rank(T)) == 6
+    assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T)
+    assert found.dimension == found.formula == realisable_formula(14, 4, 5)
+    assert found.dimension != realisable_formula(14, 4, 6)
+
+
+def test_window_has_no_formula_but_a_count():
+    queries, keys, T = random_qkt(2, 12, 3, 2)
+    places = torch.arange(12)
+    window = (places[:, None] - places[None, :]).abs() <= 3
+    found = realisable_dimension(queries, keys, T, visible=window)
+    assert found.formula is None
+    assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T, window)
+    assert found.dimension > 0
+
+
+@pytest.mark.parametrize("deficient", ["queries", "keys", "both", "equal keys"])
+def test_rank_deficient_heads_are_counted_and_marked(deficient):
+    queries, keys, T = random_qkt(4, 14, 5, 6)
+    cut = torch.diag(torch.tensor([1.0, 1, 1, 0, 0], dtype=torch.float64))
+    mix = torch.linalg.qr(torch.randn(5, 5, generator=seeded(), dtype=torch.float64)).Q
+    if deficient in ("queries", "both"):
+        queries = queries @ cut @ mix
+    if deficient in ("keys", "both"):
+        keys = keys @ cut @ mix.T
+    if deficient == "equal keys":
+        keys = keys[:1].expand(14, 5).clone()
+    found = realisable_dimension(queries, keys, T)
+    assert not found.regular
+    assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T)
+    assert found.gauge > 5 * 5 + 5
+
+
+def test_gauge_directions_are_those_of_the_construction():
+    queries, keys, T = random_qkt(4, 14, 5, 6)
+    found = realisable_dimension(queries, keys, T)
+    moves = []
+    for index in range(25):
+        G = torch.zeros(25, dtype=torch.float64)
+        G[index] = 1
+        moves.append(torch.cat([(queries @ G.view(5, 5)).flatten(), (-keys @ G.view(5, 5).T).flatten()]))
+    for column in range(5):
+        shift = torch.zeros(14, 5, dtype=torch.float64)
+        shift[:, column] = 1
+        moves.append(torch.cat([torch.zeros(70, dtype=torch.float64), shift.flatten()]))
+    assert int(torch.linalg.matrix_rank(torch.stack(moves))) == found.gauge == 30
+
+
+def test_scaling_and_bias_do_not_change_the_dimension_but_are_used():
+    queries, keys, T = random_qkt(4, 12, 5, 6)
+    bias = torch.randn(12, 12, generator=seeded(), dtype=torch.float64)
+    found = realisable_dimension(queries, keys, T, scaling=0.3, bias=bias)
+    assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T, None, 0.3, bias)
+    walked = realisable_alternative(queries, keys, T, scaling=0.3, bias=bias, generator=seeded())
+    assert torch.allclose(walked.original, torch.softmax(0.3 * queries @ keys.T + bias, -1))
+    assert torch.allclose(walked.weights, torch.softmax(0.3 * walked.queries @ walked.keys.T + bias, -1))
+    assert walked.reached
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("n", "d_k", "d_v"), [(24, 8, 8), (24, 5, 8), (12, 3, 4), (30, 10, 12), (16, 15, 8)])
+def test_alternatives_of_random_heads(n, d_k, d_v, masked):
+    queries, keys, T = random_qkt(n + d_k, n, d_k, d_v)
+    visible = causal(n) if masked else None
+    assert realisable_dimension(queries, keys, T, visible=visible).dimension > 0
+    found = realisable_alternative(queries, keys, T, distance=0.06, visible=visible, generator=seeded())
+    logits = found.queries @ found.keys.T / d_k**0.5
+    weights = torch.softmax(logits if visible is None else logits.masked_fill(~visible, -torch.inf), -1)
+    assert torch.allclose(weights, found.weights, atol=1e-14)
+    assert found.reached
+    assert 0.06 <= found.distance <= 0.0625
+    assert float((weights - found.original).abs().sum(-1).mean() / 2) == pytest.approx(found.distance)
+    lost = torch.linalg.matrix_norm((weights - found.original) @ T) / torch.linalg.matrix_norm(found.original @ T)
+    assert lost < 1e-9
+    if masked:
+        assert found.row_distance[: d_v + 1].max() < 1e-9  # these rows have no alternative on the simplex
+
+
+def test_identifiable_heads_have_no_way_to_go():
+    queries, keys, T = random_qkt(0, 24, 4, 8)
+    found = realisable_alternative(queries, keys, T, generator=seeded())
+    assert not found.reached
+    assert found.distance < 1e-8
+
+
+def test_walk_repeats_with_the_seed_and_tells_progress():
+    queries, keys, T = random_qkt(0, 16, 6, 6)
+    told = []
+    first = realisable_alternative(queries, keys, T, generator=seeded(3), progress=lambda *call: told.append(call))
+    again = realisable_alternative(queries, keys, T, generator=seeded(3))
+    assert torch.equal(first.weights, again.weights)
+    assert [goal for _, goal in told] == [0.1] * len(told)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1][0] == first.distance
+
+
+@pytest.mark.parametrize(("layer", "head"), [(2, 5), (0, 0)])
+def test_other_parameters_of_the_bundled_encoder_give_the_same_final_hidden_state(bundled_path, layer, head):
+    model, ids = load_encoder(bundled_path)
+    ids = ids[:, :44]
+    found = real_head(model, ids, layer, head)
+    T = found.values @ found.output_projection
+    dimension = realisable_dimension(found.queries, found.keys, T)
+    assert dimension.dimension == dimension.formula == realisable_formula(44, 32, 32) == 352
+    assert dimension.smooth
+    walked = realisable_alternative(found.queries, found.keys, T, distance=0.06, generator=seeded())
+    assert torch.allclose(walked.original, found.weights, atol=1e-12)
+    assert walked.output_error < 1e-9
+    assert walked.distance >= 0.06
+
+    block = model.encoder.layer[layer].attention.self
+    part = slice(32 * head, 32 * (head + 1))
+    query, key = (
+        changed_projection(found.embeddings, wanted, linear.weight[part], linear.bias[part])
+        for linear, wanted in ((block.query, walked.queries), (block.key, walked.keys))
+    )
+    changed = with_projections(model, layer, head, query, key)
+    with torch.no_grad():
+        before = model(ids, output_attentions=True)
+        after = changed(ids, output_attentions=True)
+    moved = (after.attentions[layer] - before.attentions[layer])[0].abs().sum(-1).mean(-1) / 2
+    assert float(moved[head]) == pytest.approx(walked.distance, rel=1e-6)
+    assert moved[[other for other in range(12) if other != head]].max() < 1e-12
+    change = torch.linalg.vector_norm(after.last_hidden_state - before.last_hidden_state)
+    assert change / torch.linalg.vector_norm(before.last_hidden_state) < 1e-8
+
+
+def test_projection_without_bias_and_its_limits():
+    generator = seeded()
+    E = torch.randn(6, 9, generator=generator, dtype=torch.float64)
+    weight = torch.randn(4, 9, generator=generator, dtype=torch.float64)
+    wanted = torch.randn(6, 4, generator=generator, dtype=torch.float64)
+    found = changed_projection(E, wanted, weight)
+    assert found.bias is None
+    assert torch.allclose(E @ found.weight.T, wanted)
+    with_bias = changed_projection(E, wanted, weight, torch.zeros(4))
+    assert torch.allclose(E @ with_bias.weight.T + with_bias.bias, wanted)
+    assert with_bias.change < found.change
+    same = changed_projection(E, E @ weight.T, weight)
+    assert same.change < 1e-14
+    with pytest.raises(InputError, match=r"full row rank, 12; got rank 6 \(d_model = 9\)"):
+        changed_projection(torch.cat([E, 2 * E]), torch.cat([wanted, wanted]), weight[:, :9])
+
+
+def test_too_large_a_problem_names_the_formula():
+    queries, keys, T = random_qkt(0, 24, 5, 8)
+    with pytest.raises(InputError, match="for generic tensors the dimension is 18; take a shorter text"):
+        realisable_dimension(queries, keys, T, memory_limit=1000)
+    with pytest.raises(InputError, match=r"expected a problem within 0\.00 GiB; .* the dimension is 18"):
+        realisable_alternative(queries, keys, T, memory_limit=1000)
+
+
+def test_wrong_inputs_are_refused(unchecked_shapes):
+    queries, keys, T = random_qkt(0, 6, 3, 2)
+    with pytest.raises(InputError, match=r"queries and keys of one size .* keys \(6, 2\)"):
+        realisable_dimension(queries, keys[:, :2], T)
+    with pytest.raises(InputError, match=r"one projected value a key; .* projected values \(5, 2\)"):
+        realisable_dimension(queries, keys, T[:5])
+    with pytest.raises(NumericalError, match="queries has 18 NaN"):
+        realisable_dimension(queries * float("nan"), keys, T)
+    with pytest.raises(NumericalError, match="bias has 15 NaN or infinite"):
+        realisable_alternative(queries, keys, T, bias=torch.zeros(6, 6).masked_fill(~causal(6), -torch.inf))
+    with pytest.raises(InputError, match="a bias of 6 x 6; got"):
+        realisable_dimension(queries, keys, T, bias=torch.zeros(5, 6))
+    with pytest.raises(InputError, match="visible must be a boolean mask of shape"):
+        realisable_dimension(queries, keys, T, visible=torch.ones(5, 6, dtype=torch.bool))
+    with pytest.raises(InputError, match=r"a distance in \(0, 1\); got 2"):
+        realisable_alternative(queries, keys, T, distance=2)

@@ -1,0 +1,221 @@
+"""LN([T, 1]), λ_max and the three samplers: known spaces, known laws, invariants on random and real heads."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from identilens.errors import InputError, NumericalError
+from identilens.measures.attention.centre import analytic_centre
+from identilens.measures.attention.rank import numerical_rank
+from identilens.measures.attention.samplers import (
+    far_alternative,
+    far_alternatives,
+    hit_and_run,
+    iterate_alternatives,
+    sample_alternatives,
+)
+from identilens.measures.attention.simplex import largest_step, row_spaces, simplex_space, total_variation
+
+METHODS = ("brunner", "bhardwaj", "hit_and_run")
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def random_head(seed, n, d, sharpness=1.0):
+    generator = seeded(seed)
+    T = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    return torch.softmax(sharpness * torch.randn(n, n, generator=generator, dtype=torch.float64), -1), T
+
+
+def causal(n):
+    return torch.ones(n, n, dtype=torch.bool).tril()
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), n=st.integers(2, 30), rank=st.integers(1, 12), scale=st.sampled_from([1e-6, 1.0, 1e6])
+)
+def test_the_space_of_values_of_known_rank(seed, n, rank, scale):
+    rank = min(rank, n)
+    generator = seeded(seed)
+    left = torch.linalg.qr(torch.randn(n, rank, generator=generator, dtype=torch.float64)).Q
+    T = scale * left @ torch.randn(rank, 40, generator=generator, dtype=torch.float64)
+    space = simplex_space(T)
+    expected = n - min(n, rank + 1)
+    assert space.nullity == expected == int(numerical_rank(T).simplex_nullity)
+    augmented = torch.cat([T / scale, torch.ones(n, 1)], 1)
+    assert (space.free.T @ augmented).abs().max() < 1e-9 if expected else True
+    assert torch.allclose(space.free.T @ space.free, torch.eye(expected, dtype=torch.float64), atol=1e-9)
+    assert torch.allclose(space.kept @ (space.kept.T @ augmented), augmented, atol=1e-9)
+
+
+def test_values_whose_columns_span_the_constant_lose_no_further_dimension():
+    _, T = random_head(0, 12, 4)
+    T = torch.cat([T, 7 - T.sum(1, keepdim=True)], 1)
+    assert int(torch.linalg.matrix_rank(T)) == 5
+    assert simplex_space(T).nullity == 12 - 5
+
+
+def test_hidden_keys_stay_out_of_the_space():
+    _, T = random_head(0, 12, 3)
+    seen = torch.zeros(12, dtype=torch.bool)
+    seen[[1, 2, 5, 6, 7, 9]] = True
+    space = simplex_space(T, seen)
+    assert space.nullity == 6 - 4
+    assert space.free[~seen].abs().max() == 0
+    assert space.kept[~seen].abs().max() == 0
+    inside = torch.cat([T[seen], torch.ones(6, 1)], 1)
+    assert (space.free[seen].T @ inside).abs().max() < 1e-12
+
+
+def test_rows_that_see_the_same_share_one_space():
+    _, T = random_head(0, 6, 3)
+    mask = causal(6)
+    mask[4] = mask[3]
+    spaces = row_spaces(T, 6, mask)
+    assert spaces[4] is spaces[3]
+    assert spaces[5] is not spaces[3]
+
+
+def test_largest_step_by_hand():
+    row = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64)
+    directions = torch.tensor([[1, -1, 0, 0], [1, 1, -2, 0], [1, 0, 0, -1], [0, 0, 0, 0]], dtype=torch.float64)
+    assert largest_step(row.expand(4, 4), directions).tolist() == pytest.approx([0.3, 0.1, 0.0, 0.0])
+    assert largest_step(row, torch.tensor([1.0, 0, 0, 0]).double()).item() == float("inf")
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=8, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(2, 16),
+    d=st.integers(1, 6),
+    sharpness=st.sampled_from([1.0, 6.0, 40.0]),
+    masked=st.booleans(),
+)
+def test_every_alternative_is_a_distribution_with_the_same_output(method, seed, n, d, sharpness, masked):
+    A, T = random_head(seed, n, d)
+    logits = sharpness * torch.log(A)
+    mask = causal(n) if masked else None
+    A = torch.softmax(logits if mask is None else logits.masked_fill(~mask, -torch.inf), -1)
+    drawn = sample_alternatives(A, T, 3, method=method, visible=mask, generator=seeded(seed))
+    assert drawn.shape == (3, n, n)
+    assert drawn.min() >= 0
+    assert (drawn.sum(-1) - 1).abs().max() < 1e-9
+    assert (drawn @ T - A @ T).abs().max() < 1e-8
+    if mask is not None:
+        assert drawn.masked_fill(mask, 0.0).max() == 0
+
+
+def test_the_step_to_the_edge_empties_a_weight():
+    A, T = random_head(3, 12, 4)
+    for drawn in iterate_alternatives(A, T, 4, method="bhardwaj", share=1.0, generator=seeded()):
+        assert drawn.amin(-1).max() < 1e-15
+    for drawn in iterate_alternatives(A, T, 4, method="bhardwaj", generator=seeded()):
+        assert drawn.min() > 0
+
+
+def test_no_null_space_gives_the_weights_back():
+    A, T = random_head(3, 6, 9)
+    for method in METHODS:
+        assert torch.allclose(sample_alternatives(A, T, 2, method=method), A.expand(2, 6, 6), atol=1e-14)
+    assert torch.equal(far_alternatives(A, T), A)
+
+
+def test_draws_repeat_with_the_seed():
+    A, T = random_head(3, 10, 4)
+    for method in METHODS:
+        first = sample_alternatives(A, T, 2, method=method, generator=seeded(5))
+        assert torch.equal(first, sample_alternatives(A, T, 2, method=method, generator=seeded(5)))
+        assert not torch.equal(first, sample_alternatives(A, T, 2, method=method, generator=seeded(6)))
+
+
+def test_hit_and_run_is_uniform_on_the_whole_simplex():
+    n, count = 6, 6000
+    row = torch.softmax(torch.arange(n).double(), 0)
+    drawn = hit_and_run(row, simplex_space(torch.ones(n, 2)), count, generator=seeded())
+    # Dirichlet(1, …, 1): mean 1/n, variance (1/n)(1 − 1/n)/(n + 1).
+    assert (drawn.mean(0) - 1 / n).abs().max() < 0.01
+    expected = (1 / n) * (1 - 1 / n) / (n + 1)
+    assert (drawn.var(0) / expected - 1).abs().max() < 0.1
+
+
+@pytest.mark.parametrize("start", [0.2, 1e-7])
+def test_hit_and_run_is_uniform_on_a_segment(start):
+    # Keys at 0, 1, 1/2: (start + t, start + t, 1 − 2 start − 2t), so the last weight is uniform on [0, 1].
+    row = torch.tensor([start, start, 1 - 2 * start], dtype=torch.float64)
+    T = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
+    drawn = hit_and_run(row, simplex_space(T), 4000, generator=seeded())[:, 2]
+    quantiles = torch.quantile(drawn, torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9]).double())
+    assert quantiles.tolist() == pytest.approx([0.1, 0.25, 0.5, 0.75, 0.9], abs=0.03)
+
+
+def test_analytic_centre_by_hand():
+    row = torch.tensor([0.05, 0.15, 0.8], dtype=torch.float64)
+    centre = analytic_centre(row, simplex_space(torch.ones(3, 1)))
+    assert centre.point.tolist() == pytest.approx([1 / 3] * 3, abs=1e-7)
+
+
+def test_one_hot_rows():
+    _, T = random_head(1, 12, 2)
+    T[0] = T[1:].mean(0)  # inside the others' hull: its one-hot row has many alternatives
+    T[1] = 100.0  # a corner: its one-hot row has none
+    A = torch.eye(12, dtype=torch.float64)
+    far = far_alternatives(A, T, generator=seeded())
+    walked = sample_alternatives(A, T, 3, method="hit_and_run", generator=seeded())
+    scaled = sample_alternatives(A, T, 3, method="brunner", generator=seeded())
+    for alternatives in (far[None], walked, scaled):
+        assert (alternatives @ T - T).abs().max() < 1e-9
+        assert alternatives.min() >= 0
+        assert total_variation(A, alternatives)[:, 1].max() < 1e-9
+    assert total_variation(A, far)[0] == pytest.approx(1.0)
+    assert total_variation(A, walked)[:, 0].min() > 0.5
+    nearly = 0.999999 * A + 1e-6 / 12
+    assert total_variation(nearly, sample_alternatives(nearly, T, 3, method="hit_and_run"))[:, 0].min() > 0.5
+
+
+def test_far_alternative_by_hand_and_beyond_the_samples():
+    row = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
+    T = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
+    far = far_alternative(row, simplex_space(T), generator=seeded())
+    assert far.tolist() == pytest.approx([0.5, 0.5, 0.0], abs=1e-9)  # t = 0.3: distance 0.6 against 0.4 for t = −0.2
+    A, T = random_head(2, 20, 6)
+    drawn = sample_alternatives(A, T, 30, method="hit_and_run", generator=seeded())
+    assert (total_variation(A, far_alternatives(A, T, generator=seeded())) >= total_variation(A, drawn).amax(0)).all()
+
+
+def test_progress_is_told():
+    A, T = random_head(2, 5, 2)
+    calls = []
+    far_alternatives(A, T, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(index, 5) for index in range(1, 6)]
+
+
+def wrong_inputs():
+    A, T = random_head(0, 5, 2)
+    nan = A.clone()
+    nan[0, 0] = float("nan")
+    yield "rows of attention weights that sum to 1; row 0 sums to 2.0000", InputError, (2 * A, T), {}
+    yield "pass the weights after softmax", InputError, (A - 0.5, T), {}
+    yield r"weights has 1 NaN or infinite entries", NumericalError, (nan, T), {}
+    yield "projected_values has 10 NaN", NumericalError, (A, T * float("inf")), {}
+    yield "one row of projected values for each of the 5 keys; got 4 rows", InputError, (A, T[:4]), {}
+    yield "visible hides every key", InputError, (A, T), {"visible": torch.zeros(5, 5, dtype=torch.bool)}
+    yield "no weight on hidden keys; row 0", InputError, (A, T), {"visible": causal(5)}
+    yield "share of λ_max in", InputError, (A, T), {"share": 1.5}
+    yield "no share with method", InputError, (A, T), {"share": 0.5, "method": "hit_and_run"}
+
+
+@pytest.mark.parametrize(("message", "kind", "tensors", "options"), list(wrong_inputs()))
+def test_wrong_inputs_are_refused(message, kind, tensors, options):
+    with pytest.raises(kind, match=message):
+        sample_alternatives(*tensors, 1, **options)
+
+
+def test_an_unknown_method_lists_the_choices(unchecked_shapes):
+    A, T = random_head(0, 5, 2)
+    with pytest.raises(InputError, match="'brunner', 'bhardwaj' or 'hit_and_run'; got 'gibbs'"):
+        sample_alternatives(A, T, 1, method="gibbs")

@@ -1,0 +1,39 @@
+"""Eq. 11 and its standard errors."""
+
+import pytest
+import torch
+
+from identilens.errors import NumericalError
+from identilens.measures.mixing import contributions
+
+
+def test_shares_by_hand():
+    squares = torch.tensor([[9.0, 1.0], [0.0, 4.0]], dtype=torch.float64)
+    found = contributions(squares, torch.zeros_like(squares))
+    assert found.shares.tolist() == [[0.75, 0.25], [0.0, 1.0]]
+    assert not found.errors.any()
+
+
+def test_errors_match_a_simulation():
+    generator = torch.Generator().manual_seed(0)
+    squares = torch.rand(3, 6, generator=generator, dtype=torch.float64) + 0.5
+    deviations = 0.04 * torch.rand(3, 6, generator=generator, dtype=torch.float64)
+    found = contributions(squares, deviations.square())
+    noise = torch.randn(20_000, 3, 6, generator=generator, dtype=torch.float64)
+    seen = contributions(squares + noise * deviations, torch.zeros(20_000, 3, 6, dtype=torch.float64)).shares.std(0)
+    torch.testing.assert_close(found.errors, seen, rtol=0.04, atol=0)
+
+
+def test_a_sure_zero_has_no_error():
+    squares = torch.tensor([[2.0, 0.0, 3.0]], dtype=torch.float64)
+    found = contributions(squares, torch.tensor([[0.1, 0.0, 0.1]], dtype=torch.float64))
+    assert found.shares[0, 1] == 0
+    assert found.errors[0, 1] == 0
+    assert bool((found.errors[0, [0, 2]] > 0).all())
+
+
+@pytest.mark.parametrize("bad", [0.0, float("nan")])
+def test_a_state_that_nothing_changes_is_an_error(bad):
+    squares = torch.tensor([[1.0, 2.0], [bad, bad]], dtype=torch.float64)
+    with pytest.raises(NumericalError, match=r"shares of it are not defined.*layers="):
+        contributions(squares, torch.zeros_like(squares))

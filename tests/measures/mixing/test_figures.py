@@ -1,0 +1,160 @@
+"""Tables behind the figures, from contributions small enough to work out by hand."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from helpers.mixings import mixing_of, random_mixing
+from identilens.errors import InputError
+from identilens.measures.mixing import (
+    box_statistics,
+    by_relative_position,
+    context_of_token,
+    neighbour_groups,
+    rollout_correlation,
+    track_token,
+)
+
+
+@pytest.fixture
+def random():
+    tokens = [
+        ["[CLS]", "a", "[SEP]", "[SEP]"],
+        ["[CLS]", "b", "a", "a", "c", "[SEP]", "d", "e", "f", "g", "h", "i", "[SEP]"],
+    ]
+    return random_mixing(tokens)
+
+
+def test_array_and_names_give_back_what_went_in(random):
+    arrays, result = random
+    for text, array in enumerate(arrays):
+        np.testing.assert_array_equal(result.array(text), array)
+    np.testing.assert_allclose(result.array(1, measure="raw_rollout"), arrays[1] ** 2, rtol=1e-6)
+    assert result.names(0) == ["[CLS]", "a", "[SEP]", "[SEP]"]
+    with pytest.raises(InputError, match=r"no text 2; it holds 0 to 1"):
+        result.array(2)
+    with pytest.raises(InputError, match=r"expected one of the kinds encoder; got 'cross'"):
+        result.array(0, "cross")
+
+
+def test_own_contribution_and_largest(random):
+    arrays, result = random
+    own = result.own()
+    assert len(own) == 3 * (4 + 13)
+    for text, array in enumerate(arrays):
+        rows = own.filter(pl.col("text") == text).sort("layer", "position")
+        np.testing.assert_array_equal(rows["contribution"], np.diagonal(array, axis1=1, axis2=2).flatten())
+        np.testing.assert_array_equal(rows["largest"], (array.argmax(2) == np.arange(array.shape[1])).flatten())
+    layers = result.by_layer()
+    every = np.concatenate([np.diagonal(array[1]) for array in arrays])
+    assert layers["median_own"][1] == pytest.approx(np.median(every))
+    wrong = np.concatenate([array[1].argmax(1) != np.arange(len(array[1])) for array in arrays])
+    assert layers["not_largest"][1] == pytest.approx(wrong.mean())
+
+
+def test_boxes_leave_outliers_outside_the_whiskers():
+    rows = pl.DataFrame({"kind": ["encoder"] * 6, "layer": [1] * 6, "contribution": [1.0, 2, 3, 4, 5, 100]})
+    box = box_statistics(rows).row(0, named=True)
+    assert (box["low"], box["q1"], box["median"], box["q3"], box["high"]) == (1, 2.25, 3.5, 4.75, 5)
+    assert box["mean"] == pytest.approx(115 / 6)
+    assert box["tokens"] == 6
+    assert "not_largest" not in box
+
+
+def test_neighbour_groups_by_loops(random):
+    arrays, result = random
+    found = neighbour_groups(result.table)
+    groups = {
+        "1st": (1, 1),
+        "2nd": (2, 2),
+        "3rd": (3, 3),
+        "4th-5th": (4, 5),
+        "6th-10th": (6, 10),
+        "11th onwards": (11, 99),
+    }
+    assert found["group"].unique(maintain_order=True).to_list() == list(groups)
+    for name, (low, high) in groups.items():
+        means = []
+        for layer in range(3):
+            tokens = []
+            for array in arrays:
+                n = len(array[layer])
+                for hidden in range(n):
+                    near = [array[layer, hidden, i] for i in range(n) if low <= abs(i - hidden) <= high]
+                    tokens += [np.mean(near)] if near else []
+            means.append(np.mean(tokens))
+        rows = found.filter(pl.col("group") == name)
+        np.testing.assert_allclose(rows["mean"], means)
+        np.testing.assert_allclose(rows["share"], np.array(means) / sum(means))
+
+
+def test_relative_positions_by_loops(random):
+    arrays, result = random
+    found = by_relative_position(result.table)
+    assert found["layer"].unique().sort().to_list() == [1, 2, 3]
+    assert by_relative_position(result.table, [2])["layer"].unique().to_list() == [2]
+    rows = found.filter(pl.col("layer") == 3)
+    assert rows["offset"].to_list() == [offset for offset in range(-12, 13) if offset]
+    totals = {offset: sum(np.trace(array[2], offset) for array in arrays) for offset in rows["offset"]}
+    np.testing.assert_allclose(rows["total"], list(totals.values()))
+    np.testing.assert_allclose(rows["share"], np.array(list(totals.values())) / sum(totals.values()))
+    assert rows["pairs"].to_list()[:2] == [1, 2]
+
+
+def test_later_tokens_are_no_neighbours_in_a_decoder():
+    array = np.tril(np.ones((2, 3, 3)))
+    result = mixing_of([array / array.sum(-1, keepdims=True)], [["a", "b", "c"]], kind="decoder")
+    assert by_relative_position(result.table)["offset"].unique().sort().to_list() == [-2, -1]
+    first = neighbour_groups(result.table).filter((pl.col("group") == "1st") & (pl.col("layer") == 1))
+    assert first["mean"].item() == pytest.approx((1 / 2 + 1 / 3) / 2)
+    assert first["tokens"].item() == 2
+
+
+def test_context_centred_on_another_token(random):
+    arrays, result = random
+    found = context_of_token(result.table, result.tokens, "[CLS]", "[SEP]", layers=[2])
+    # The first [SEP] stands at 2 and at 5; the own input of [CLS] is left out.
+    expected = {}
+    for array, separator in zip(arrays, (2, 5), strict=True):
+        for position in range(1, len(array[1])):
+            expected[position - separator] = expected.get(position - separator, 0) + array[1, 0, position]
+    assert found["offset"].to_list() == sorted(expected)
+    np.testing.assert_allclose(found["total"], [expected[offset] for offset in sorted(expected)])
+    assert found["share"].sum() == pytest.approx(1)
+    assert found.filter(pl.col("offset") == 0)["texts"].item() == 2
+    own = context_of_token(result.table, result.tokens, layers=[1])
+    assert own["offset"].min() == 1
+    with pytest.raises(InputError, match=r"no text holds both '\[MASK\]' and '\[SEP\]'.*'\[CLS\]'"):
+        context_of_token(result.table, result.tokens, "[MASK]", "[SEP]")
+
+
+def test_one_token_tracked_through_the_layers(random):
+    arrays, result = random
+    found = track_token(result.table, result.tokens, "a", text=1, occurrence=1)
+    assert found["token"].to_list()[:4] == ["[CLS]", "b", "a", "a"]
+    np.testing.assert_array_equal(found["contribution"].to_numpy().reshape(3, 13), arrays[1][:, 3])
+    assert found.equals(track_token(result.table, result.tokens, 3, text=1))
+    for arguments, message in (
+        (("zebra",), r"holds 'zebra' 0 times.*Its tokens are: \[CLS\] a \[SEP\] \[SEP\]"),
+        (("a", 0, None, 1), r"holds 'a' 1 times, occurrence 1 was asked for"),
+        ((4,), r"positions 0 to 3; got 4"),
+        (("a", 7), r"a text from 0 to 1 with encoder states; got text 7"),
+    ):
+        with pytest.raises(InputError, match=message):
+            track_token(result.table, result.tokens, *arguments)
+
+
+def test_correlation_with_and_without_the_own_token(random):
+    arrays, result = random
+    found = rollout_correlation(result.table)
+    layer = found.filter((pl.col("layer") == 2) & (pl.col("rollout") == "raw"))
+    flat = [array[1].flatten() for array in arrays]
+    expected = np.mean([np.corrcoef(values, values**2)[0, 1] for values in flat])
+    assert layer.filter(pl.col("pairs") == "all")["pearson"].item() == pytest.approx(expected, abs=1e-6)
+    others = [array[1][~np.eye(len(array[1]), dtype=bool)] for array in arrays]
+    expected = np.mean([np.corrcoef(values, values**2)[0, 1] for values in others])
+    assert layer.filter(pl.col("pairs") == "context")["pearson"].item() == pytest.approx(expected, abs=1e-6)
+    # The square rises with the value, one less the value falls: ranks agree or are reversed.
+    ranks = dict(found.filter(pl.col("pairs") == "all").group_by("rollout").agg(pl.col("spearman").mean()).iter_rows())
+    assert ranks["raw"] == pytest.approx(1)
+    assert ranks["effective"] == pytest.approx(-1, abs=1e-3)

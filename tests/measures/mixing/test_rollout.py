@@ -1,0 +1,39 @@
+"""Attention rollout by hand."""
+
+import torch
+
+from identilens.measures.mixing import attention_rollout, mean_over_heads
+
+
+def test_two_layers_by_hand():
+    first = torch.tensor([[0.5, 0.5], [0.0, 1.0]])
+    second = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    found = attention_rollout(torch.stack([first, second]))
+    torch.testing.assert_close(found[0], torch.tensor([[0.75, 0.25], [0.0, 1.0]]))
+    torch.testing.assert_close(found[1], torch.tensor([[0.375, 0.625], [0.375, 0.625]]))
+
+
+def test_rows_sum_to_one_and_causal_attention_stays_causal():
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(4, 3, 7, 7, generator=generator).tril()
+    weights = weights / weights.sum(-1, keepdim=True)
+    found = attention_rollout(torch.stack([mean_over_heads(layer) for layer in weights]))
+    torch.testing.assert_close(found.sum(-1), torch.ones(4, 7))
+    assert not found.triu(1).any()
+
+
+def test_raw_weights_are_their_plain_mean():
+    generator = torch.Generator().manual_seed(1)
+    weights = torch.rand(5, 6, 6, generator=generator, dtype=torch.float64).softmax(-1)
+    torch.testing.assert_close(mean_over_heads(weights), weights.mean(0))
+
+
+def test_negative_weights_count_by_size_and_do_not_cancel():
+    weights = torch.tensor([[[0.6, -0.2], [0.3, -0.3]], [[-0.6, 0.2], [0.0, 0.0]]])
+    torch.testing.assert_close(mean_over_heads(weights), torch.tensor([[0.75, 0.25], [0.5, 0.5]]))
+
+
+def test_a_query_without_effective_attention_keeps_its_own_token():
+    weights = torch.zeros(2, 3, 3)
+    torch.testing.assert_close(mean_over_heads(weights), torch.eye(3))
+    torch.testing.assert_close(attention_rollout(mean_over_heads(weights)[None])[0], torch.eye(3))

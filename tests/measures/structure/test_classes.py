@@ -1,0 +1,146 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.heads import random_weights, seeded
+from identilens.errors import InputError
+from identilens.measures.attention.simplex import largest_step
+from identilens.measures.structure import RELATIONS, circularity, efficient_attention, equivalent
+
+
+def moved(weights, T, seed, share=0.5, ones=True):
+    """Other weights with the same output; with ``ones`` on the simplex too."""
+    columns = torch.cat([T, torch.ones(len(T), 1, dtype=T.dtype)], 1) if ones else T
+    basis = torch.linalg.qr(columns).Q
+    noise = torch.randn(weights.shape, generator=seeded(seed), dtype=torch.float64)
+    noise = noise - noise @ basis @ basis.mT
+    return weights + share * largest_step(weights, noise)[:, None] * noise
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=25, deadline=None)
+def test_they_are_equivalence_relations(relation, seed):
+    one, T = random_weights(seed, 12, 4)
+    two = moved(one, T, seed + 1)
+    three = moved(two, T, seed + 2)
+    for first in (one, two, three):
+        for second in (one, two, three):
+            assert equivalent(first, second, T, relation=relation)
+            torch.testing.assert_close(
+                efficient_attention(first, T).efficient, efficient_attention(second, T).efficient
+            )
+    other = random_weights(seed + 3, 12, 4)[0]
+    assert not equivalent(one, other, T, relation=relation)
+    assert not equivalent(other, three, T, relation=relation)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@given(seed=st.integers(0, 10**6), tolerance=st.floats(1e-6, 1e-2))
+@settings(max_examples=25, deadline=None)
+def test_tolerances_add_up(relation, seed, tolerance):
+    one, T = random_weights(seed, 10, 4)
+    generator = seeded(seed + 1)
+
+    def near(weights):
+        noise = torch.rand(10, 10, generator=generator, dtype=torch.float64)
+        other = noise / noise.sum(-1, keepdim=True)
+        return weights + 0.9 * tolerance / 2 * (other - weights)
+
+    two = near(one)
+    three = near(two)
+    assert equivalent(one, two, T, relation=relation, tolerance=tolerance)
+    assert equivalent(two, one, T, relation=relation, tolerance=tolerance)
+    assert equivalent(one, three, T, relation=relation, tolerance=2 * tolerance)
+
+
+def test_each_relation_is_finer_than_the_one_before():
+    one, T = random_weights(0, 12, 4)
+    loose = moved(one, T, 1, ones=False)
+    assert equivalent(one, loose, T)
+    assert not equivalent(one, loose, T, relation="row_sums")
+    far = moved(one, T, 2, share=3.0)
+    assert equivalent(one, far, T, relation="row_sums")
+    assert bool((far < 0).any())
+    assert not equivalent(one, far, T, relation="simplex")
+
+
+def test_the_finer_relations_live_on_distributions():
+    """Weights whose rows do not sum to 1 are not even equivalent to themselves."""
+    one, T = random_weights(0, 8, 3)
+    assert equivalent(2 * one, 2 * one, T)
+    assert not equivalent(2 * one, 2 * one, T, relation="row_sums")
+    assert not equivalent(-one, -one, T, relation="simplex")
+
+
+def test_the_output_projection_counts():
+    one, V = random_weights(1, 12, 4)
+    lost = torch.zeros(4, 6, dtype=torch.float64)
+    lost[:2, :2] = torch.eye(2)
+    two = moved(one, V @ lost[:, :2], 3)
+    assert equivalent(one, two, V, lost)
+    assert not equivalent(one, two, V)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_refusals():
+    one, T = random_weights(1, 6, 2)
+    with pytest.raises(InputError, match="relation must be one of output, row_sums, simplex"):
+        equivalent(one, one, T, relation="all")
+    with pytest.raises(InputError, match="tolerance must be 0 or more"):
+        equivalent(one, one, T, tolerance=-1.0)
+    with pytest.raises(InputError, match="weights of one shape"):
+        equivalent(one, one[:3], T)
+
+
+def heads_of(seed, n=16, d=5, heads=3):
+    pairs = [random_weights(seed + head, n, d) for head in range(heads)]
+    return torch.stack([weights for weights, _ in pairs]), torch.stack([T for _, T in pairs])
+
+
+def test_random_texts_share_what_chance_gives():
+    weights, first = heads_of(0)
+    second = heads_of(100)[1]
+    found = circularity(weights, first, second, seed=1)
+    assert found.freedom.tolist() == [10, 10, 10]
+    assert bool((found.first < 1e-12).all())
+    assert bool(found.disagree(1e-6).all())
+    torch.testing.assert_close(found.overlap, found.chance, atol=0.2, rtol=0)
+    many = torch.stack([circularity(weights, first, heads_of(seed)[1]).overlap for seed in range(200, 240)])
+    assert float(many.mean()) == pytest.approx(float(found.chance[0]), abs=0.02)
+
+
+def test_equal_values_agree_on_everything():
+    weights, first = heads_of(7)
+    found = circularity(weights, first, 3 * first)
+    torch.testing.assert_close(found.overlap, torch.ones(3, dtype=torch.float64))
+    assert not bool(found.disagree(1e-6).any())
+    assert bool((found.moved > 0.01).all())
+    again = circularity(weights, first, 3 * first)
+    torch.testing.assert_close(again.moved, found.moved)
+
+
+def test_nothing_moves_where_nothing_is_free():
+    weights, first = heads_of(3, n=5, d=6)
+    found = circularity(weights, first, heads_of(9, n=5, d=6)[1])
+    assert found.freedom.tolist() == [0, 0, 0]
+    assert bool(found.overlap.isnan().all())
+    assert float(found.moved.max()) == 0
+    assert not bool(found.disagree(1e-6).any())
+
+
+def test_one_hot_rows_cannot_move():
+    _, first = heads_of(3)
+    weights = torch.eye(16, dtype=torch.float64).expand(3, 16, 16)
+    found = circularity(weights, first, heads_of(50)[1])
+    assert found.freedom.tolist() == [10, 10, 10]
+    assert not bool(found.able.any())
+    assert not bool(found.disagree(1e-6).any())
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_texts_of_two_lengths_are_refused():
+    weights, first = heads_of(3)
+    with pytest.raises(InputError, match="two texts of one length"):
+        circularity(weights, first, heads_of(3, n=12)[1])

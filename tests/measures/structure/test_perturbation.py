@@ -1,0 +1,57 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.heads import random_weights
+from identilens.errors import InputError
+from identilens.measures.structure import perturbation_directions, perturbed, structure_distance, structure_weights
+
+
+def case(seed, n=10):
+    weights = torch.softmax(random_weights(seed, n, 2, sharpness=2.0)[0] * 6, -1)
+    return weights, structure_weights(weights, 0.12)
+
+
+@given(seed=st.integers(0, 10**6), share=st.floats(0, 1))
+@settings(max_examples=30, deadline=None)
+def test_every_move_stays_on_the_simplex(seed, share):
+    weights, W = case(seed)
+    for direction in perturbation_directions(weights, W, seed).values():
+        size = share * float(torch.linalg.matrix_norm(direction))
+        after = perturbed(weights, direction, size)
+        assert float(after.min()) >= 0
+        torch.testing.assert_close(after.sum(-1), torch.ones(10, dtype=torch.float64))
+        assert float(torch.linalg.matrix_norm(after - weights)) == pytest.approx(size, abs=1e-9)
+
+
+def test_aware_moves_keep_the_structure_and_breaking_ones_take_it():
+    weights, W = case(3)
+    inside = W > 0
+    moves = perturbation_directions(weights, W)
+    assert float((moves["aware"] * inside).abs().max()) == 0
+    torch.testing.assert_close((weights + moves["breaking"]) * inside, torch.zeros_like(weights))
+    size = 0.3
+    kept, broken = (perturbed(weights, moves[name], size) for name in ("aware", "breaking"))
+    floor = W.clamp_min(1e-3)
+    assert float(structure_distance(weights, broken, floor)) > 10 * float(structure_distance(weights, kept, floor))
+
+
+def test_rows_with_one_side_only_are_split():
+    weights, _ = case(4)
+    for W in (torch.zeros_like(weights), torch.full_like(weights, 0.1)):
+        moves = perturbation_directions(weights, W)
+        for direction in moves.values():
+            assert bool(torch.isfinite(direction).all())
+            assert bool((direction.abs().sum(-1) > 0).all())
+
+
+def test_refusals():
+    weights, W = case(5)
+    moves = perturbation_directions(weights, W)
+    with pytest.raises(InputError, match="the direction's own norm; got 99"):
+        perturbed(weights, moves["aware"], 99.0)
+    with pytest.raises(InputError, match="negative entries"):
+        perturbation_directions(-weights, W)
+    with pytest.raises(InputError, match="at least 2 keys"):
+        perturbation_directions(torch.ones(3, 1), torch.ones(3, 1))

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from identilens.errors import InputError
+from identilens.measures.structure import best_clusters, choose_clusters, cluster
+
+CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+
+
+def blobs(sizes=(12, 8, 5)):
+    generator = np.random.default_rng(0)
+    return np.concatenate(
+        [centre + generator.normal(0, 0.5, (size, 2)) for centre, size in zip(CENTRES, sizes, strict=True)]
+    )
+
+
+def test_the_nearest_real_texts_stand_for_their_clusters():
+    points = blobs()
+    found = cluster(points, 3)
+    assert found.sizes.tolist() == [12, 8, 5]
+    assert [int(member) for member in found.members] == [
+        start + int(np.linalg.norm(points[start:end] - points[start:end].mean(0), axis=1).argmin())
+        for start, end in ((0, 12), (12, 20), (20, 25))
+    ]
+    assert found.silhouette > 0.8
+
+
+def test_the_silhouette_finds_the_number():
+    found = choose_clusters(blobs())
+    assert best_clusters(found) == 3
+    assert sorted(found) == [2, 3, 4, 6, 8, 12]
+    assert 5 in choose_clusters(blobs(), 5)
+
+
+def test_the_same_seed_gives_the_same_texts():
+    one, two = (cluster(blobs(), 4, seed=3).members.tolist() for _ in range(2))
+    assert one == two
+
+
+def test_few_texts():
+    points = CENTRES[:2]
+    found = choose_clusters(points)
+    assert best_clusters(found) == 2
+    assert np.isnan(found[2].silhouette)
+    with pytest.raises(InputError, match="at least 2 distinct texts; got 1"):
+        choose_clusters(np.zeros((5, 3)))
+    with pytest.raises(InputError, match="from 1 to the number of distinct texts, 2; got 3"):
+        cluster(points, 3)

@@ -1,0 +1,149 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.heads import random_weights
+from identilens.errors import InputError
+from identilens.measures.structure import (
+    cut,
+    normalise_rows,
+    pattern_of,
+    pattern_scores,
+    structure_weights,
+    summed_attention,
+)
+
+
+def stack(count=5, n=8):
+    return [random_weights(seed, n, 2, sharpness=2.0)[0] for seed in range(count)]
+
+
+def test_by_hand():
+    summed = torch.tensor([[0.9, 0.1], [0.3, 0.3], [0.05, 0.1]])
+    torch.testing.assert_close(cut(summed, 0.3), torch.tensor([[0.9, 0.0], [0.3, 0.3], [0.0, 0.0]]))
+    torch.testing.assert_close(structure_weights(summed, 0.3), torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]]))
+    torch.testing.assert_close(cut(summed, 0.3, 0.5)[2], torch.tensor([0.025, 0.05]))
+    torch.testing.assert_close(cut(summed, 0.3, torch.square)[0], torch.tensor([0.9, 0.01]))
+
+
+@given(threshold=st.floats(0, 1), count=st.integers(1, 6))
+@settings(max_examples=30, deadline=None)
+def test_the_mean_at_l_is_the_sum_at_n_l(threshold, count):
+    weights = stack(count)
+    summed = summed_attention(weights)
+    W = structure_weights(summed / count, threshold)
+    torch.testing.assert_close(
+        W, structure_weights(summed / count, threshold * count, texts=count, scale="sum"), atol=1e-9, rtol=0
+    )
+    torch.testing.assert_close(W, normalise_rows(cut(summed, threshold * count)), atol=1e-9, rtol=0)
+    sums = W.sum(-1)
+    assert bool(((sums - 1).abs() < 1e-9).logical_or(sums == 0).all())
+
+
+def test_cutting_nothing_keeps_the_mean():
+    weights = stack()
+    torch.testing.assert_close(structure_weights(summed_attention(weights) / 5, 0.0), torch.stack(weights).mean(0))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_refusals():
+    weights = stack(2)
+    with pytest.raises(InputError, match=r"lies in \[0, 1\]; got 1.5. Pass scale=sum"):
+        structure_weights(weights[0], 1.5)
+    with pytest.raises(InputError, match=r"lies in \[0, 3\]; got 4.0. Nothing is left above it"):
+        structure_weights(weights[0], 4.0, texts=3, scale="sum")
+    with pytest.raises(InputError, match="lies in"):
+        structure_weights(weights[0], -0.1)
+    with pytest.raises(InputError, match="must be 0 or more; got nan"):
+        cut(weights[0], float("nan"))
+    with pytest.raises(InputError, match="scale must be mean or sum"):
+        structure_weights(weights[0], 0.1, scale="both")
+    with pytest.raises(InputError, match="penalty must be a share"):
+        cut(weights[0], 0.1, 1.0)
+    with pytest.raises(InputError, match=r"0 <= h\(x\) < x"):
+        cut(weights[0], 0.1, lambda x: 2 * x)
+    with pytest.raises(InputError, match="weights of text 1 have negative entries"):
+        summed_attention([weights[0], -weights[1]])
+    with pytest.raises(InputError, match="texts differ in length"):
+        summed_attention([weights[0], random_weights(0, 5, 2)[0]])
+    with pytest.raises(InputError, match="at least one text"):
+        summed_attention([])
+    with pytest.raises(InputError, match="finite entries"):
+        cut(torch.full((2, 2), torch.nan), 0.1)
+
+
+N = 12
+EYE = torch.eye(N, dtype=torch.float64)
+
+
+def blocks(place):
+    W = torch.zeros(N, N, dtype=torch.float64)
+    W[:place, :place] = 1
+    W[place:, place:] = 1
+    return normalise_rows(W)
+
+
+def column(place):
+    W = torch.zeros(N, N, dtype=torch.float64)
+    W[:, place] = 1
+    return W
+
+
+CASES = {
+    "diagonal": (EYE, None),
+    "offset": (torch.diag(torch.ones(N - 2, dtype=torch.float64), -2) + 1e-6, -2),
+    "antidiagonal": (EYE.flip(-1), None),
+    "block": (blocks(5), 5),
+    "vertical": (column(7), 7),
+    "uniform": (torch.full((N, N), 1 / N, dtype=torch.float64), None),
+}
+
+
+@pytest.mark.parametrize("pattern", CASES)
+def test_each_pattern_is_found(pattern):
+    W, place = CASES[pattern]
+    found = pattern_of(pattern_scores(W))
+    assert (found.pattern, found.place) == (pattern, place)
+    assert found.score > 0.98
+
+
+@pytest.mark.parametrize("pattern", CASES)
+def test_uniform_rows_score_nothing_on_the_others(pattern):
+    scores = {one.pattern: one.score for one in pattern_scores(CASES["uniform"][0])}
+    if pattern != "uniform":
+        assert scores[pattern] == pytest.approx(0, abs=1e-9)
+
+
+def test_half_a_diagonal_scores_half():
+    scores = {one.pattern: one.score for one in pattern_scores(0.5 * EYE + 0.5 / N)}
+    assert scores["diagonal"] == pytest.approx(0.5)
+    assert scores["uniform"] == pytest.approx(0.5)
+
+
+def test_columns_of_special_tokens_come_first():
+    W = 0.6 * column(7) + 0.4 * column(0)
+    assert {one.pattern: one.place for one in pattern_scores(W)}["vertical"] == 7
+    special = next(one for one in pattern_scores(W, special=[0, 11]) if one.pattern == "vertical")
+    assert special.place == 0
+    assert special.score == pytest.approx((0.4 - 1 / N) / (1 - 1 / N))
+
+
+def test_neighbourhoods_are_local_and_no_blocks():
+    distance = (torch.arange(N)[:, None] - torch.arange(N)).abs()
+    found = pattern_of(pattern_scores((distance <= 3).double()))
+    assert found.pattern == "local"
+    scores = {one.pattern: one.score for one in pattern_scores((distance <= 1).double())}
+    assert scores["block"] < 0.25 < scores["local"]
+    assert pattern_of(pattern_scores(EYE + 0.05 * (distance <= 3))).pattern == "diagonal"
+
+
+def test_no_pattern_is_mixed():
+    places = (5 * torch.arange(N) + 6) % N
+    assert pattern_of(pattern_scores(EYE[places])) is None
+    assert pattern_of(pattern_scores(torch.zeros(N, N))) is None
+
+
+def test_negative_weights_have_no_pattern():
+    with pytest.raises(InputError, match="negative entries"):
+        pattern_scores(-EYE)

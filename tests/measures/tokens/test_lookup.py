@@ -1,0 +1,149 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from identilens.errors import InputError
+from identilens.measures.tokens import lookup
+from identilens.measures.tokens.lookup import look_up
+
+
+def plain(predicted, inputs, lengths, distance, offset=0, ids=None):
+    """Token by token in float64; None where a token has no such neighbour."""
+    credit, token_credit, chance, token_chance = [], [], [], []
+    start = 0
+    for n in lengths:
+        for i in range(n):
+            if not 0 <= i + offset < n:
+                continue
+            g, x = predicted[start + i].double(), inputs[start : start + n].double()
+            far = (x - g).norm(dim=1) if distance == "l2" else 1 - torch.cosine_similarity(x, g[None], eps=1e-300)
+            tied = (far - far.min() < 1e-9).double()
+            credit.append(float(tied[i + offset] / tied.sum()))
+            chance.append(1 / n)
+            if ids is not None:
+                same = (ids[start : start + n] == ids[start + i + offset]).double()
+                token_credit.append(float((tied * same).sum() / tied.sum()))
+                token_chance.append(float(same.mean()))
+        start += n
+    return credit, token_credit, chance, token_chance
+
+
+@pytest.mark.parametrize("distance", ["cosine", "l2"])
+@pytest.mark.parametrize("offset", [0, -1, 2])
+@settings(deadline=None, max_examples=25)
+@given(
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=8), seed=st.integers(0, 1000), budget=st.integers(1, 400)
+)
+def test_agrees_with_a_search_token_by_token(distance, offset, lengths, seed, budget):
+    if max(lengths) <= abs(offset):
+        lengths = [*lengths, 4]
+    generator = torch.Generator().manual_seed(seed)
+    n = sum(lengths)
+    inputs = torch.randn(n, 3, generator=generator)
+    predicted = inputs + torch.randn(n, 3, generator=generator)
+    ids = torch.randint(3, (n,), generator=generator)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lookup, "BLOCK_ENTRIES", budget)
+        found = look_up(predicted, inputs, lengths, distance=distance, offset=offset, token_ids=ids)
+    credit, token_credit, chance, token_chance = plain(predicted, inputs, lengths, distance, offset, ids)
+    assert found.credit.tolist() == pytest.approx(credit)
+    assert found.token_credit is not None
+    assert found.token_credit.tolist() == pytest.approx(token_credit)
+    assert found.rate == pytest.approx(sum(credit) / len(credit))
+    assert found.chance == pytest.approx(sum(chance) / len(chance))
+    assert found.token_chance == pytest.approx(sum(token_chance) / len(chance))
+    assert found.tokens == len(credit)
+    assert found.sentences == sum(size > abs(offset) for size in lengths)
+
+
+@pytest.mark.parametrize("distance", ["cosine", "l2"])
+def test_exact_predictions_are_recovered(distance):
+    inputs = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    found = look_up(inputs, inputs, [5, 7], distance=distance)
+    assert found.rate == 1.0
+    assert found.chance == pytest.approx(2 / 12)
+    assert found.token_rate is None
+
+
+def test_neighbours_in_other_sentences_do_not_count():
+    inputs = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 2.0], [5.0, 5.0]])
+    predicted = torch.tensor([[0.0, 2.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
+    # Row 0 is nearer to row 2, row 2 to row 0, row 3 to row 1: all in the other sentence.
+    assert look_up(predicted, inputs, [2, 2], distance="l2").credit.tolist() == [1, 1, 1, 0]
+
+
+def test_scale_matters_for_l2_only():
+    inputs = torch.tensor([[1.0, 0.0], [3.0, 0.1]])
+    predicted = torch.tensor([[9.0, 0.0], [3.0, 0.1]])
+    assert look_up(predicted, inputs, [2], distance="cosine").rate == 1.0
+    assert look_up(predicted, inputs, [2], distance="l2").rate == 0.5
+
+
+@pytest.mark.parametrize("distance", ["cosine", "l2"])
+def test_duplicates_share_the_credit(distance):
+    inputs = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    ids = torch.tensor([7, 7, 8])
+    found = look_up(inputs, inputs, [3], distance=distance, token_ids=ids)
+    assert found.credit.tolist() == [0.5, 0.5, 1]
+    assert found.token_rate == 1.0
+    assert found.token_chance == pytest.approx((2 + 2 + 1) / 9)
+
+
+@pytest.mark.parametrize("distance", ["cosine", "l2"])
+def test_wide_duplicates_tie_in_float32(distance):
+    vectors = torch.randn(3, 384, generator=torch.Generator().manual_seed(1)) * 20
+    inputs = vectors.repeat(17, 1)
+    assert look_up(inputs, inputs, [51], distance=distance).rate == pytest.approx(1 / 17)
+
+
+def test_repeated_tokens_at_their_own_positions():
+    token = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
+    position = 0.1 * torch.randn(4, 4, generator=torch.Generator().manual_seed(1))
+    ids = torch.tensor([0, 1, 0, 1])
+    inputs = token[ids] + position
+    swapped = inputs[[2, 3, 0, 1]]
+    found = look_up(swapped, inputs, [4], distance="l2", token_ids=ids)
+    assert found.rate == 0.0
+    assert found.token_rate == 1.0
+    assert found.token_chance == 0.5
+
+
+def test_one_prediction_for_all_scores_chance():
+    inputs = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
+    zero = look_up(torch.zeros(10, 4), inputs, [4, 6], distance="cosine")
+    assert zero.rate == pytest.approx(zero.chance)
+    constant = look_up(torch.ones(10, 4), inputs, [4, 6], distance="l2")
+    assert constant.rate == pytest.approx(constant.chance)
+
+
+def test_one_token_sentences():
+    inputs = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    found = look_up(-inputs, inputs, [1, 1, 1], distance="cosine")
+    assert (found.rate, found.chance, found.tokens, found.sentences) == (1.0, 1.0, 3, 3)
+    with pytest.raises(InputError, match=r"more than 1 tokens to look up neighbours at \+1, got at most 1"):
+        look_up(inputs, inputs, [1, 1, 1], distance="cosine", offset=1)
+
+
+def test_random_predictions_stay_at_chance():
+    generator = torch.Generator().manual_seed(0)
+    inputs, predicted = (torch.randn(4000, 8, generator=generator) for _ in range(2))
+    found = look_up(predicted, inputs, [20] * 200, distance="cosine")
+    assert found.chance == pytest.approx(0.05)
+    assert abs(found.rate - 0.05) < 4 * (0.05 * 0.95 / 4000) ** 0.5
+
+
+def test_what_cannot_be_looked_up():
+    inputs = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+    broken = inputs.clone()
+    broken[2, 1] = torch.nan
+    with pytest.raises(InputError, match="finite predicted vectors, got 1 entries that are NaN or infinite"):
+        look_up(broken, inputs, [4], distance="l2")
+    with pytest.raises(InputError, match="finite inputs, got 1 entries"):
+        look_up(inputs, broken, [4], distance="l2")
+    with pytest.raises(InputError, match="add up to the 4 tokens given, got a sum of 5"):
+        look_up(inputs, inputs, [2, 3], distance="l2")
+    with pytest.raises(InputError, match="at least one sentence, got an empty one"):
+        look_up(inputs[:0], inputs[:0], [], distance="l2")
+    with pytest.raises(InputError, match="got 0 in sentence 1; leave empty sentences out"):
+        look_up(inputs, inputs, [4, 0], distance="l2")

@@ -1,0 +1,233 @@
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from identilens.errors import InputError
+from identilens.measures.tokens.closed_form import fit_ridge
+from identilens.measures.tokens.fitting import fit_probes
+from identilens.measures.tokens.probes import LinearProbe, MlpProbe, NaiveProbe, Probe, RidgeProbe
+from identilens.measures.tokens.splits import split_sentences, token_rows
+
+D = 8
+LENGTHS = [5, 9, 1, 7, 4, 8, 6, 1, 10, 9] * 12
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    return torch.randn(sum(LENGTHS), D, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def mapped(inputs):
+    """An invertible, not orthogonal linear map of the inputs."""
+    left, right = (torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(s)))[0] for s in (1, 2))
+    return inputs @ (left * torch.linspace(0.3, 3, D)) @ right
+
+
+@pytest.fixture(scope="module")
+def parts():
+    split = split_sentences(len(LENGTHS), folds=1)[0]
+    return [token_rows(LENGTHS, part) for part in (split.train, split.validation, split.test)], split.test
+
+
+def probes(distance):
+    return {
+        "linear": LinearProbe(distance, learning_rate=0.02, batch_size=128, patience=8, max_epochs=120),
+        "mlp": MlpProbe(distance, hidden_units=64, learning_rate=0.01, batch_size=128, patience=8, max_epochs=120),
+        "ridge": RidgeProbe(),
+    }
+
+
+def fit_and_score(probe, hidden, inputs, parts):
+    (train, validation, test), sentences = parts
+    assert probe.fit(hidden[train], inputs[train], hidden[validation], inputs[validation]) is probe
+    return probe.score(hidden[test], inputs[test], [LENGTHS[s] for s in sentences])
+
+
+@pytest.mark.parametrize("distance", ["cosine", "l2"])
+@pytest.mark.parametrize("kind", ["linear", "mlp", "ridge"])
+def test_inverts_a_linear_map_exactly(kind, distance, inputs, mapped, parts):
+    assert fit_and_score(probes(distance)[kind], mapped, inputs, parts) == 1.0
+    assert fit_and_score(NaiveProbe(distance), mapped, inputs, parts) < 0.8
+
+
+@pytest.mark.parametrize("distance", ["cosine", "l2"])
+@pytest.mark.parametrize("kind", ["linear", "mlp", "ridge"])
+def test_random_hidden_states_stay_at_chance(kind, distance, inputs, parts):
+    hidden = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(9))
+    probe = probes(distance)[kind]
+    rate = fit_and_score(probe, hidden, inputs, parts)
+    sentences = parts[1]
+    tokens = sum(LENGTHS[s] for s in sentences)
+    chance = len(sentences) / tokens
+    # Four standard errors of a guess, tokens of one sentence being independent here.
+    spread = (sum((1 - 1 / LENGTHS[s]) for s in sentences)) ** 0.5 / tokens
+    assert abs(rate - chance) < 4 * spread
+
+
+def test_naive_needs_no_map_where_nothing_moved(inputs):
+    probe = NaiveProbe("l2").fit(inputs, inputs)
+    assert torch.equal(probe.transform(inputs), inputs)
+    assert probe.score(inputs + 1e-3, inputs, LENGTHS) == 1.0
+
+
+def test_closed_form_is_least_squares(inputs, mapped, parts):
+    (train, validation, _), _ = parts
+    noisy = mapped + torch.randn(mapped.shape, generator=torch.Generator().manual_seed(4))
+    fit = fit_ridge(noisy[train], inputs[train], noisy[validation], inputs[validation], [0.0])
+    expected = torch.linalg.lstsq(noisy[train].double(), inputs[train].double()).solution.T
+    torch.testing.assert_close(fit.weight.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 0.1, 10.0])
+def test_closed_form_with_penalty_solves_the_ridge_equations(penalty, inputs, mapped, parts):
+    (train, validation, _), _ = parts
+    e, x = mapped[train].double(), inputs[train].double()
+    fit = fit_ridge(e, x, mapped[validation].double(), inputs[validation].double(), [penalty])
+    size = penalty * e.square().sum() / D
+    torch.testing.assert_close(fit.weight @ (e.T @ e + size * torch.eye(D)), x.T @ e)
+
+
+def test_penalty_is_the_best_on_validation(inputs, parts):
+    (train, validation, _), _ = parts
+    generator = torch.Generator().manual_seed(4)
+    hidden = torch.cat([inputs, torch.randn(len(inputs), 60, generator=generator)], 1)
+    hidden = hidden + 0.5 * torch.randn(hidden.shape, generator=generator)
+    penalties = (0.0, 1e-4, 0.1, 0.3, 30.0)
+    few = train[:90]
+    data = hidden[few].double(), inputs[few].double(), hidden[validation].double(), inputs[validation].double()
+    fit = fit_ridge(*data, penalties)
+    alone = [fit_ridge(*data, [penalty]).validation_loss for penalty in penalties]
+    assert fit.losses == pytest.approx(alone)
+    assert fit.penalty == penalties[alone.index(min(alone))]
+    assert 0 < fit.penalty < 30
+    assert fit.validation_loss == pytest.approx(min(alone))
+
+
+def test_closed_form_survives_flat_directions(inputs, parts):
+    (train, validation, _), _ = parts
+    hidden = torch.cat([inputs, inputs[:, :3], torch.zeros(len(inputs), 2)], 1)
+    probe = RidgeProbe(penalties=(0.0,))
+    assert fit_and_score(probe, hidden, inputs, parts) == 1.0
+    few = RidgeProbe(penalties=(0.0,)).fit(hidden[train[:4]], inputs[train[:4]], hidden[validation], inputs[validation])
+    torch.testing.assert_close(few.transform(hidden[train[:4]]), inputs[train[:4]], rtol=1e-4, atol=1e-4)
+
+
+def test_trained_linear_l2_converges_to_the_closed_form(inputs, mapped, parts):
+    (train, _, _), _ = parts
+    noisy = (mapped + 0.5 * torch.randn(mapped.shape, generator=torch.Generator().manual_seed(4)))[train].double()
+    x = inputs[train].double()
+    # Full batches, and the training tokens validate: what it converges to is the least training loss.
+    trained = LinearProbe("l2", learning_rate=0.01, batch_size=len(x), max_epochs=1000).fit(noisy, x, noisy, x)
+    solved = RidgeProbe(penalties=(0.0,)).fit(noisy, x, noisy, x)
+    assert trained.outcome_ is not None
+    assert solved.solution_ is not None
+    torch.testing.assert_close(trained.outcome_.parameters[0], solved.solution_.weight, rtol=1e-3, atol=1e-4)
+    assert solved.solution_.validation_loss <= trained.outcome_.validation_loss * (1 + 1e-9)
+    assert trained.outcome_.validation_loss == pytest.approx(solved.solution_.validation_loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["linear", "mlp", "ridge"])
+def test_fit_probes_equals_fit_on_each_layer_and_fold(kind, inputs, mapped):
+    noise = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(4))
+    hidden = torch.stack([mapped + noise, mapped + 2 * noise]).double()
+    x = inputs.double()
+    probe = probes("l2")[kind]
+    if kind != "ridge":
+        probe.max_epochs = 6
+    splits = split_sentences(len(LENGTHS), folds=3, seed=2)
+    fitted = fit_probes(probe, hidden, x[None], LENGTHS, splits)
+    assert [(one.split.fold, one.layer) for one in fitted] == [(f, layer) for f in range(3) for layer in range(2)]
+    for one in fitted:
+        train, validation, test = (
+            token_rows(LENGTHS, p) for p in (one.split.train, one.split.validation, one.split.test)
+        )
+        e = hidden[one.layer]
+        alone = probe.fit(e[train], x[train], e[validation], x[validation])
+        torch.testing.assert_close(one.probe.transform(e[test]), alone.transform(e[test]), rtol=1e-7, atol=1e-7)
+
+
+def test_search_on_the_first_fold_serves_the_others(inputs, mapped):
+    hidden = torch.stack([mapped, torch.randn(mapped.shape, generator=torch.Generator().manual_seed(8))])
+    splits = split_sentences(len(LENGTHS), folds=3)
+    probe = LinearProbe("cosine", batch_size=64, max_epochs=8)
+    full = fit_probes(probe, hidden, inputs[None], LENGTHS, splits)
+    first = fit_probes(probe, hidden, inputs[None], LENGTHS, splits, search="first fold")
+    rates = {(one.layer, 0): one.probe.outcome_.learning_rate for one in full if one.split.fold == 0}
+    assert len(set(rates.values())) == 2
+    for one in first:
+        outcome = one.probe.outcome_
+        assert outcome.learning_rate == rates[one.layer, 0]
+        assert len(outcome.losses) == (7 if one.split.fold == 0 else 1)
+    given = fit_probes(probe, hidden, inputs[None], LENGTHS, splits[1:], rates=rates)
+    assert [g.probe.outcome_.losses for g in given] == [
+        pytest.approx(f.probe.outcome_.losses) for f in first if f.split.fold > 0
+    ]
+
+
+def test_layer_to_layer_and_neighbours(inputs):
+    hidden = torch.stack(
+        [inputs, inputs @ torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(1)))[0]]
+    )
+    split = split_sentences(len(LENGTHS), folds=1)[0]
+    down = fit_probes(RidgeProbe(), hidden, hidden, LENGTHS, [split], pairs=[(1, 0)])[0]
+    torch.testing.assert_close(down.probe.transform(hidden[1]), hidden[0], rtol=1e-4, atol=1e-4)
+    # Each state holds the input to its left.
+    left = torch.roll(inputs, 1, dims=0)[None]
+    found = fit_probes(RidgeProbe(), left, inputs[None], LENGTHS, [split], offset=-1)[0]
+    torch.testing.assert_close(found.probe.transform(left[0]), left[0], rtol=1e-4, atol=1e-4)
+
+
+def test_every_probe_keeps_the_interface():
+    for probe in (NaiveProbe(), LinearProbe(), MlpProbe(), RidgeProbe()):
+        assert isinstance(probe, Probe)
+    assert repr(LinearProbe("l2", learning_rate=0.001)).startswith("LinearProbe(distance='l2', learning_rate=0.001")
+
+
+def test_what_cannot_be_fitted(inputs):
+    for probe in (LinearProbe(), MlpProbe(), RidgeProbe()):
+        with pytest.raises(InputError, match="got one that has not seen data; call fit first"):
+            probe.transform(inputs)
+        with pytest.raises(InputError, match="one input a hidden state for training, got 8 and 7"):
+            probe.fit(inputs[:8], inputs[:7], inputs, inputs)
+        with pytest.raises(InputError, match="hidden states for training, got an empty tensor"):
+            probe.fit(inputs[:0], inputs[:0], inputs, inputs)
+        with pytest.raises(InputError, match="finite inputs for validation, got"):
+            probe.fit(inputs, inputs, inputs, inputs * torch.nan)
+    with pytest.raises(InputError, match="as wide as the inputs, got 8 and 5"):
+        NaiveProbe().score(inputs, inputs[:, :5], LENGTHS)
+    with pytest.raises(InputError, match="width 8, as in fit, got width 5; use a probe fitted on the same model"):
+        RidgeProbe().fit(inputs, inputs, inputs, inputs).transform(inputs[:, :5])
+    with pytest.raises(InputError, match="hidden_units of at least 1, got 0"):
+        MlpProbe(hidden_units=0).fit(inputs, inputs, inputs, inputs)
+    with pytest.raises(InputError, match="penalties of at least 0"):
+        RidgeProbe(penalties=(-1.0,)).fit(inputs, inputs, inputs, inputs)
+    with pytest.raises(InputError, match="at least one fold, got none"):
+        fit_probes(RidgeProbe(), inputs[None], inputs[None], LENGTHS, [])
+    with pytest.raises(InputError, match="expected training tokens, got none for layer 0 at offset 9"):
+        fit_probes(LinearProbe(), inputs[:12][None], inputs[:12][None], [3] * 4, split_sentences(4, folds=1), offset=9)
+
+
+def test_tokens_of_a_real_encoder_are_read_off_its_last_layer(bundled_path):
+    """Held-out sentences of a real model: far above chance, and the learned map above the naive one."""
+    tokenizer = AutoTokenizer.from_pretrained(bundled_path)
+    model = AutoModel.from_pretrained(bundled_path).eval()
+    things = ["the old bridge", "a small bank", "her first novel", "this winter storm", "the new law", "our last train"]
+    acts = ["was closed by the city", "had lost most of its value", "changed how people think", "came late again today"]
+    texts = [f"{thing} {act}, said {name}." for thing in things for act in acts for name in ("Maria", "the mayor")]
+    layers, lengths = [], []
+    with torch.no_grad():
+        for text in texts:
+            states = model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states
+            layers.append(torch.cat([states[0], states[-1]]))
+            lengths.append(states[0].shape[1])
+    hidden = torch.cat(layers, 1)
+    split = split_sentences(len(texts), folds=1)[0]
+    test = token_rows(lengths, split.test)
+    sizes = [lengths[s] for s in split.test]
+    rates = {}
+    for probe in (NaiveProbe("cosine"), RidgeProbe()):
+        one = fit_probes(probe, hidden[1:], hidden[:1], lengths, [split])[0].probe
+        rates[type(probe)] = one.score(hidden[1, test], hidden[0, test], sizes)
+    assert rates[RidgeProbe] > 0.95 > rates[NaiveProbe] > 2 * len(sizes) / len(test)
+    assert NaiveProbe("l2").score(hidden[0, test], hidden[0, test], sizes) == 1.0

@@ -1,0 +1,200 @@
+"""Alternatives of texts: other weights, the same model output, measured by running it."""
+
+import subprocess
+import sys
+import time
+
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+import identilens as idl
+from helpers import zoo
+from identilens.errors import InputError
+from identilens.results.alternatives import ALTERNATIVE_COLUMNS, CHANGE_COLUMNS
+from identilens.studies.alternatives.put_back import compare_runs
+
+# 45, 64 and 88 tokens of the bundled encoder.
+TEXTS = [
+    "A keeper of bees told the council that the hives along the canal had gone quiet in a single week, and that "
+    "neither the frost nor the mites he had counted could explain what he found there on the boards.",
+    "The river had risen during the night, and by morning the lower meadow lay under a sheet of brown water in which "
+    "the fence posts stood like the teeth of a broken comb. Nobody in the village was surprised, because the old "
+    "people had said for weeks that the ice in the hills would go at once.",
+    "When the last train had left, the porter swept the platform from one end to the other, slowly, as he had done for "
+    "thirty years, and put the paper cups into one bag and the tickets into another. He read the tickets first. Most "
+    "of them were for the coast, some for the capital, and once in a long while there was one for a station that he "
+    "had never heard of and could not find on the map behind the counter.",
+]
+
+
+@pytest.fixture(scope="module")
+def whole(bundled):
+    return idl.alternatives(bundled, TEXTS, heads=5, starts=2)
+
+
+def test_put_back_they_change_nothing_though_they_lie_far_away(whole, bundled):
+    lengths = [item.length for item in bundled.read(TEXTS)]
+    assert all(40 <= length <= 120 for length in lengths)
+    assert dict(whole.table.schema) == ALTERNATIVE_COLUMNS
+    assert dict(whole.changes.schema) == CHANGE_COLUMNS
+    far = whole.table.filter(pl.col("alternative") == "far")
+    assert len(far) == 3 * 6
+    assert far["hidden_change"].max() < 1e-4
+    assert far["output_error"].max() < 1e-8
+    for (text,), rows in far.group_by("text"):
+        assert (rows["simplex_nullity"] == lengths[text] - 33).all()
+        if lengths[text] > 60:
+            assert rows["mean_total_variation"].min() > 0.1
+    even = whole.table.filter(pl.col("alternative") == "maximum_entropy")
+    assert even["logit_rank"].max() <= 32, "the head's own queries and keys could give it"
+    assert even["hidden_change"].max() < 1e-4
+
+
+def test_states_before_the_head_do_not_move(whole):
+    changes = whole.changes
+    assert (changes.filter(pl.col("state_layer") <= pl.col("layer"))["largest_change"] == 0).all()
+    final = changes.filter((pl.col("state_layer") == 6) & (pl.col("alternative") == "far"))
+    far = whole.table.filter(pl.col("alternative") == "far")
+    assert final["relative_change"].to_list() == far["hidden_change"].to_list()
+
+
+def test_matrices_are_distributions_with_the_same_output(whole, bundled):
+    captured = next(bundled.capture(TEXTS[0], weights=True))
+    for head in captured.heads:
+        if head.head != 5:
+            continue
+        prefix = f"text0.layer{head.layer}.head5.encoder"
+        raw, T = whole.matrices[f"{prefix}.raw"], (head.values.double() @ head.output_projection.double())
+        assert torch.allclose(raw, head.weights.double(), atol=1e-6)
+        for name in ("sampled", "far", "maximum_entropy"):
+            other = whole.matrices[f"{prefix}.alternative_{name}"]
+            assert other.min() >= -1e-12
+            assert torch.allclose(other.sum(-1), raw.sum(-1), atol=1e-9)
+            assert torch.allclose(other @ T, raw @ T, atol=1e-5)
+    assert whole.tokens[0]["encoder"][0] == "[CLS]"
+
+
+def test_other_parameters_of_the_model_itself(bundled):
+    found = idl.alternatives(bundled, TEXTS[1], layers=2, heads=5, realisable=True, starts=1)
+    rows = {row["alternative"]: row for row in found.table.iter_rows(named=True)}
+    n = rows["realisable"]["n_key"]
+    assert rows["realisable"]["dimension"] == rows["realisable"]["formula"] == n * (2 * 32 - 32) - 32 * 32 - 32
+    for name in ("realisable", "parameters"):
+        assert rows[name]["mean_total_variation"] > 0.1
+        assert rows[name]["hidden_change"] < 1e-4
+        assert rows[name]["logit_rank"] <= 32
+    assert {"queries_realisable", "keys_realisable"} <= {key.rsplit(".", 1)[-1] for key in found.matrices}
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
+def test_masked_grouped_and_cross_attention(family):
+    lens = idl.Lens(zoo.build(family))
+    ids = torch.arange(5, 29)
+    batch = {"input_ids": ids[None], **({"decoder_input_ids": ids[None, :20]} if family in ("t5", "bart") else {})}
+    found = idl.alternatives(lens, batch, layers=1, heads=2, realisable=True, starts=1, distance=0.05)
+    kinds = {"encoder", "decoder", "cross"} if family in ("t5", "bart") else {"decoder"}
+    assert set(found.table["kind"]) == kinds
+    found_ones = found.table.drop_nulls("mean_total_variation")
+    assert found_ones["hidden_change"].max() < 1e-4
+    assert found_ones["output_error"].max() < 1e-5
+    far = found.table.filter(pl.col("alternative") == "far")
+    assert (far.filter(pl.col("simplex_nullity") > 5)["mean_total_variation"] > 0.03).all()
+    parameters = found.table.filter(pl.col("alternative") == "parameters")
+    if family == "llama":
+        assert parameters["mean_total_variation"].is_null().all()
+        assert parameters["note"].str.contains("keys serve 2 query heads").all()
+    if family == "gpt2":
+        assert parameters["mean_total_variation"].item() > 0.04
+        assert found.table["loss_change"].drop_nulls().max() < 1e-4
+
+
+def test_heads_with_other_logits_say_why_they_are_left_out():
+    lens = idl.Lens(zoo.build("gemma2"))
+    found = idl.alternatives(lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=0, realisable=True)
+    row = found.table.filter(pl.col("alternative") == "realisable").row(0, named=True)
+    assert row["mean_total_variation"] is None
+    assert "soft-capped logits" in row["note"]
+
+
+def test_sinks_are_refused():
+    lens = idl.Lens(zoo.build("gpt_oss"))
+    with pytest.raises(InputError, match="if the model has an attention sink"):
+        idl.alternatives(lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=0)
+
+
+def test_identifiable_attention_is_left_where_it_is(bundled):
+    found = idl.alternatives(bundled, "A short one.", layers=0, heads=0)
+    assert (found.table["simplex_nullity"] == 0).all()
+    assert found.table.drop_nulls("mean_total_variation")["mean_total_variation"].max() < 1e-6
+    assert "the output allows no other weights" in found.summary()
+
+
+def test_one_token():
+    lens = idl.Lens(zoo.build("bert"))
+    found = idl.alternatives(lens, [[7]], layers=0, heads=0, realisable=True)
+    assert found.table.filter(pl.col("alternative") == "far")["mean_total_variation"].item() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"distance": 1.5}, r"expected a distance in \(0, 1\); got 1.5"),
+        ({"starts": 0}, "expected at least one start; got 0"),
+        ({"heads": 12}, "has heads 0 to 11; got 12"),
+        ({"layers": [0, 9]}, "the model has layers 0 to 5; got 9"),
+        ({"kind": "cross"}, "the model has encoder attention; got kind 'cross'"),
+    ],
+)
+def test_bad_options(bundled, options, message):
+    with pytest.raises(InputError, match=message):
+        idl.alternatives(bundled, "A short one.", **options)
+
+
+def test_runs_of_different_texts_are_not_compared(bundled):
+    runs = [bundled.substitute({}, text) for text in ("A short one.", "Another, longer text.")]
+    with pytest.raises(InputError, match="two runs of one model on one text"):
+        compare_runs(*runs)
+
+
+def test_save_and_load(whole, tmp_path):
+    whole.save(tmp_path / "saved")
+    again = idl.Alternatives.load(tmp_path / "saved")
+    assert_frame_equal(again.table, whole.table)
+    assert_frame_equal(again.changes, whole.changes)
+    assert again.summary() == whole.summary()
+    for key, matrix in whole.matrices.items():
+        assert torch.equal(again.matrices[key], matrix)
+
+
+RUN = """
+import sys
+import identilens as idl
+lens = idl.load(sys.argv[1])
+idl.alternatives(
+    lens, sys.argv[3], layers=[0, 1], heads=[0, 1, 2], starts=2, out=sys.argv[2], resume="resume" in sys.argv
+)
+"""
+
+
+def test_a_killed_run_resumes_to_the_same_result(bundled_path, tmp_path):
+    def start(out, *more):
+        return subprocess.Popen(
+            [sys.executable, "-c", RUN, bundled_path, out, TEXTS[0], *more], stderr=subprocess.DEVNULL
+        )
+
+    assert start(tmp_path / "whole").wait() == 0
+    broken = tmp_path / "broken"
+    process = start(broken)
+    while not list(broken.glob("parts/done-*.json")):
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert start(broken, "resume").wait() == 0
+    expected, found = (idl.Alternatives.load(tmp_path / name) for name in ("whole", "broken"))
+    assert_frame_equal(found.table, expected.table)
+    assert set(found.matrices) == set(expected.matrices)
+    for key in expected.matrices:
+        assert torch.equal(found.matrices[key], expected.matrices[key])

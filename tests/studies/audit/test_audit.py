@@ -1,0 +1,302 @@
+"""The audit's table against a plain reference on real and tiny models, streaming, matrices, resuming."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+from safetensors import safe_open
+
+import identilens as idl
+from helpers.reference import effective_svd, rank_svd
+from helpers.zoo import BUILDERS, build, example, ids
+from identilens.errors import InputError, NumericalError, OutputFolderError
+from identilens.models import Lens
+from identilens.results.audit import COLUMNS, TOKEN_TYPE_COLUMNS
+from identilens.studies.audit import runner as audit_runner
+
+TEXTS = [
+    "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for it. "
+    "Letters arrived for weeks afterwards, each with a different stamp.",
+    "Stop.",
+    "A good map leaves things out, and the reader seldom notices that anybody decided.",
+]
+
+
+def reference_rows(lens, inputs):
+    """Every row of the table by plain definitions, a decomposition for each row of masked heads."""
+    rows = {}
+    for index, text in enumerate(lens.capture(inputs, weights=True)):
+        for head in text.heads:
+            T = head.values.double() @ head.output_projection.double()
+            full = bool(head.visible.all())
+            effective = effective_svd(head.weights, T, None if full else head.visible)
+            seen, weights = head.visible, head.weights.double()
+            last = T[head.visible[-1]]
+            rank = rank_svd(last)
+            pair = torch.stack([weights[seen], effective[seen]])
+            rows[index, head.layer, head.head, head.kind] = {
+                "n_query": len(weights),
+                "n_key": len(T),
+                "rank": rank,
+                "nullity": len(last) - rank,
+                "null_share": float((weights - effective).square().sum() / weights.square().sum()),
+                "pearson": float(torch.corrcoef(pair)[0, 1]) if pair.shape[1] > 1 else math.nan,
+            }
+    return rows
+
+
+@pytest.mark.parametrize("family", [*sorted(BUILDERS), "bundled"])
+def test_table_agrees_with_the_plain_reference(family, bundled):
+    lens = bundled if family == "bundled" else Lens(build(family))
+    inputs = TEXTS if family == "bundled" else example(family)
+    table = idl.audit(lens, inputs).table
+    reference = reference_rows(lens, inputs)
+    assert dict(table.schema) == COLUMNS
+    assert len(table) == len(reference)
+    for row in table.iter_rows(named=True):
+        expected = reference[row["text"], row["layer"], row["head"], row["kind"]]
+        for name in ("n_query", "n_key", "rank", "nullity"):
+            assert row[name] == expected[name]
+        assert row["null_share"] == pytest.approx(expected["null_share"], abs=1e-5)
+        if row["pearson"] is not None and not math.isnan(expected["pearson"]):
+            assert row["pearson"] == pytest.approx(expected["pearson"], abs=1e-4)
+        assert row["reconstruction_error"] < 1e-5
+    assert table["pearson"].null_count() < len(table)
+
+
+def test_every_head_of_the_bundled_model_has_rank_min_n_32(bundled):
+    table = idl.audit(bundled, TEXTS).table
+    assert set(table["n_key"]) == {35, 4, 18}
+    assert table.filter(pl.col("rank") != pl.min_horizontal("n_key", pl.lit(32))).is_empty()
+    assert table.filter(pl.col("nullity") != pl.col("n_key") - pl.col("rank")).is_empty()
+    identified = table.filter(pl.col("nullity") == 0)
+    assert identified["null_share"].max() == 0
+    assert identified["pearson"].min() == pytest.approx(1)
+
+
+def test_weight_on_cls_vanishes_in_long_texts(bundled):
+    long = " ".join(TEXTS * 3)
+    received = idl.audit(bundled, long).received()
+    cls = received.filter(pl.col("key_type") == "[CLS]", pl.col("layer") >= 1)
+    assert cls["raw"].mean() > 0.2
+    assert abs(cls["effective"].mean()) < 0.02
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "mistral", "gpt_oss", "modernbert", "t5"])
+def test_streaming_gives_the_same_table(family, monkeypatch):
+    lens = Lens(build(family))
+    inputs = [ids(40, 1), ids(23, 2)]
+    whole = idl.audit(lens, inputs, stream="never")
+    monkeypatch.setattr(audit_runner, "_BLOCK_BYTES", 1)
+    streamed = idl.audit(lens, inputs, stream="always")
+    assert_frame_equal(whole.table, streamed.table, abs_tol=1e-5, rel_tol=0)
+    assert_frame_equal(whole.token_types, streamed.token_types, abs_tol=1e-5, rel_tol=0)
+
+
+def test_batches_do_not_change_the_table(bundled):
+    alone = idl.audit(bundled, TEXTS, batch_size=1)
+    together = idl.audit(bundled, TEXTS, batch_size=3)
+    assert_frame_equal(alone.table, together.table, abs_tol=1e-5, rel_tol=0)
+
+
+def test_token_types_add_up_and_agree_with_the_matrices(bundled):
+    result = idl.audit(bundled, TEXTS, matrices=True)
+    assert dict(result.token_types.schema) == TOKEN_TYPE_COLUMNS
+    received = result.received().group_by("layer", "head").agg(pl.col("raw").sum())
+    assert received["raw"].to_numpy() == pytest.approx(1, abs=1e-5)
+    raw = torch.stack([result.matrices[f"text{t}.layer2.head7.encoder.raw"][:, 0].mean() for t in range(3)])
+    effective = torch.stack([result.matrices[f"text{t}.layer2.head7.encoder.effective"][:, 0].mean() for t in range(3)])
+    lengths = torch.tensor([35.0, 4, 18])
+    row = result.received().filter(layer=2, head=7, key_type="[CLS]")
+    assert row["raw"].item() == pytest.approx(float((raw * lengths).sum() / lengths.sum()), abs=1e-5)
+    assert row["effective"].item() == pytest.approx(float((effective * lengths).sum() / lengths.sum()), abs=1e-5)
+
+
+def test_matrices_split_the_weights_and_masked_rows_keep_their_ranks():
+    result = idl.audit(Lens(build("llama")), [ids(12)], matrices=True)
+    raw, effective, null = (
+        result.matrices[f"text0.layer1.head3.decoder.{name}"] for name in ("raw", "effective", "null")
+    )
+    torch.testing.assert_close(raw, effective + null)
+    rank = result.matrices["text0.layer1.head3.decoder.row_rank"]
+    nullity = result.matrices["text0.layer1.head3.decoder.row_nullity"]
+    assert rank.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8]
+    assert nullity.tolist() == [0] * 8 + [1, 2, 3, 4]
+    assert result.tokens[0]["encoder"] == [str(token) for token in ids(12)]
+
+
+def test_value_bias_can_be_left_out():
+    lens = Lens(build("bert"))
+    inside = idl.audit(lens, [ids(20)], value_bias="in", matrices=True)
+    outside = idl.audit(lens, [ids(20)], value_bias="out", matrices=True)
+    text = next(lens.capture([ids(20)], weights=True))
+    for head in text.heads:
+        key = f"text0.layer{head.layer}.head{head.head}.encoder.effective"
+        bias = lens.model.encoder.layer[head.layer].attention.self.value.bias.view(4, 8)[head.head].double()
+        values = head.values.double()
+        for result, kept in ((inside, values), (outside, values - bias)):
+            reference = effective_svd(head.weights, kept @ head.output_projection.double())
+            torch.testing.assert_close(result.matrices[key].double(), reference, atol=1e-5, rtol=0)
+    assert outside.table["reconstruction_error"].max() < 1e-5
+    assert (inside.table["null_share"] - outside.table["null_share"]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "qwen2", "bart", "whisper", "deepseek_v3"])
+def test_value_bias_is_found_in_every_kind_of_projection(family):
+    """With the bias out, values are a linear function of the hidden states: T keeps its rank of a head."""
+    table = idl.audit(Lens(build(family)), example(family), value_bias="out").table
+    assert table["reconstruction_error"].max() < 1e-4
+
+
+def test_save_and_load(bundled, tmp_path):
+    result = idl.audit(bundled, TEXTS, examples=1)
+    result.save(tmp_path / "run")
+    again = idl.Audit.load(tmp_path / "run")
+    assert_frame_equal(result.table, again.table)
+    assert_frame_equal(result.token_types, again.token_types)
+    assert again.summary() == result.summary()
+    assert set(again.matrices) == set(result.matrices)
+    key = "text0.layer0.head0.encoder.effective"
+    assert torch.equal(again.matrices[key], result.matrices[key])
+    assert again.tokens == result.tokens
+    with pytest.raises(OutputFolderError, match="holds another run"):
+        idl.audit(bundled, TEXTS[:1]).save(tmp_path / "run")
+
+
+def test_folder_run_equals_the_run_in_memory(bundled, tmp_path):
+    memory = idl.audit(bundled, TEXTS, examples=2)
+    disk = idl.audit(bundled, TEXTS, examples=2, out=tmp_path / "run")
+    assert_frame_equal(memory.table, disk.table)
+    assert_frame_equal(memory.token_types, disk.token_types)
+    assert set(memory.matrices) == set(disk.matrices)
+    assert not (tmp_path / "run" / "parts").exists()
+    for text in memory.tokens:
+        with safe_open(tmp_path / "run" / "matrices" / f"text{text}.safetensors", framework="pt") as file:
+            assert set(file.keys()) == {key for key in memory.matrices if key.startswith(f"text{text}.")}
+
+
+def test_resume_rules(bundled, tmp_path):
+    folder = tmp_path / "run"
+    idl.audit(bundled, TEXTS, out=folder)
+    with pytest.raises(OutputFolderError, match="already holds this run, finished. Pass --resume"):
+        idl.audit(bundled, TEXTS, out=folder)
+    before = (folder / "table.parquet").read_bytes()
+    idl.audit(bundled, TEXTS, out=folder, resume=True)
+    assert (folder / "table.parquet").read_bytes() == before
+    with pytest.raises(OutputFolderError, match="holds another run"):
+        idl.audit(bundled, TEXTS, out=folder, resume=True, layers=(0,))
+    assert (folder / "table.parquet").read_bytes() == before
+    changed = idl.audit(bundled, TEXTS, out=folder, overwrite=True, layers=(0,))
+    assert set(changed.table["layer"]) == {0}
+
+
+def test_a_killed_run_resumes_to_the_same_table(bundled_path, tmp_path):
+    script = (
+        "import sys, identilens as idl, torch; torch.set_num_threads(1);"
+        "module = sys.modules['identilens.studies.audit.study']; module._PART = 2;"
+        "lens = idl.load(sys.argv[1]);"
+        "texts = [f'Text number {i} speaks of {i * i} ships and ' + 'more ' * (i % 7) for i in range(60)];"
+        "idl.audit(lens, texts, out=sys.argv[2], resume='resume' in sys.argv, examples=3)"
+    )
+    command = [sys.executable, "-c", script, str(bundled_path)]
+    killed = subprocess.Popen([*command, str(tmp_path / "killed")], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "killed").glob("parts/done-*.json")):
+        assert time.monotonic() < deadline
+        assert killed.poll() is None
+        time.sleep(0.01)
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    done = len(list((tmp_path / "killed").glob("parts/done-*.json")))
+    assert 0 < done < 30
+    with pytest.raises(OutputFolderError, match="was interrupted. Finish it with --resume"):
+        idl.Audit.load(tmp_path / "killed")
+    subprocess.run([*command, str(tmp_path / "killed"), "resume"], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, stderr=subprocess.DEVNULL)
+    for name in ("table", "token_types"):
+        assert_frame_equal(
+            pl.read_parquet(tmp_path / "killed" / f"{name}.parquet"),
+            pl.read_parquet(tmp_path / "whole" / f"{name}.parquet"),
+            check_exact=True,
+        )
+    assert not list(Path(tmp_path / "killed").rglob("*.tmp"))
+
+
+def test_a_full_disk_loses_nothing(bundled, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    monkeypatch.setattr(sys.modules["identilens.studies.audit.study"], "_PART", 1)
+    written = []
+    original = pl.DataFrame.write_parquet
+
+    def fill_up(frame, target, *args, **kwargs):
+        if len(written) == 3:
+            Path(target).write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        written.append(target)
+        return original(frame, target, *args, **kwargs)
+
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", fill_up)
+    with pytest.raises(OutputFolderError, match=r"No space left on device.*--resume"):
+        idl.audit(bundled, TEXTS, out=folder)
+    assert not list(folder.rglob("*.tmp"))
+    monkeypatch.setattr(pl.DataFrame, "write_parquet", original)
+    resumed = idl.audit(bundled, TEXTS, out=folder, resume=True)
+    assert_frame_equal(resumed.table, idl.audit(bundled, TEXTS).table, check_exact=True)
+
+
+def test_nan_in_the_model_is_named():
+    model = build("bert")
+    lens = Lens(model)
+    lens.sites(lens.read([ids(5)])[0])
+    with torch.no_grad():
+        model.encoder.layer[1].attention.self.value.weight[0, 0] = torch.nan
+    with pytest.raises(NumericalError, match=r"text 0, encoder layer 1: attention values has NaN"):
+        idl.audit(lens, [ids(5)])
+    with pytest.raises(NumericalError, match=r"attention call 1 \(BertSelfAttention\): attention output has NaN"):
+        idl.audit(Lens(model), [ids(5)])
+    with torch.no_grad():
+        model.encoder.layer[0].attention.self.query.weight[0, 0] = torch.inf
+    with pytest.raises(NumericalError, match=r"text 0, encoder layer 0: attention output has NaN"):
+        idl.audit(lens, [ids(5)])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layers": (0, 9)}, r"layers 0 to 5; got \[9\]"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"stream": "sometimes"}, "auto, always or never"),
+        ({"matrices": True, "stream": "always"}, "Leave one of the two out"),
+        ({"matrix": True}, "unknown audit options matrix; choose from batch_size"),
+    ],
+)
+def test_bad_options(bundled, options, message, unchecked_shapes):
+    with pytest.raises(InputError, match=message):
+        idl.audit(bundled, TEXTS, **options)
+
+
+def test_one_token_and_repeated_tokens():
+    table = idl.audit(Lens(build("llama")), [[7], [7] * 20, [7, 9] * 30]).table
+    one = table.filter(pl.col("text") == 0)
+    assert set(one["rank"]) == {1}
+    assert set(one["nullity"]) == {0}
+    assert one["pearson"].null_count() == len(one)
+    repeated = table.filter(pl.col("text") == 1, pl.col("layer") == 0)
+    assert set(repeated["rank"]) == {1}
+    assert set(repeated["nullity"]) == {19}
+
+
+def test_show_prints_the_finding(bundled, capsys):
+    result = idl.audit(bundled, TEXTS)
+    result.show()
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "72 of 216 attention maps (33 %) over 3 texts have a null space" in printed
+    assert "72 of 216" in result._repr_html_()

@@ -1,0 +1,184 @@
+"""Texts in, results out: every kind of model, padding, resuming, saving; a real encoder."""
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+from helpers.zoo import build, example, ids
+from identilens.errors import InputError, NumericalError, OutputFolderError
+from identilens.measures.mixing import contributions
+from identilens.mixing.jacobian import jacobian_norms
+from identilens.models import Lens
+from identilens.models.linearise import HiddenMap
+from identilens.results.mixing import MIXING_COLUMNS, TOKEN_COLUMNS, Mixing
+from identilens.studies.mixing import study as analysis
+from identilens.studies.mixing.study import mixing
+
+QUICK: dict = {"probes": 6}
+
+
+@pytest.mark.parametrize("family", ["albert", "gpt2", "vit", "whisper", "deepseek_v3"])
+def test_every_kind_of_model(family):
+    lens = Lens(build(family))
+    result = mixing(lens, example(family)[:1] if isinstance(example(family), list) else example(family), **QUICK)
+    assert result.table.schema == pl.Schema(MIXING_COLUMNS)
+    assert result.tokens.schema == pl.Schema(TOKEN_COLUMNS)
+    expected = {"whisper": ["encoder", "decoder", "cross"]}
+    causal = ["decoder"] if family in ("gpt2", "deepseek_v3") else ["encoder"]
+    assert result.kinds == expected.get(family, causal)
+    for kind in result.kinds:
+        array = result.array(0, kind)
+        assert array.shape == (2, len(result.names(0, kind)), len(result.names(0, kind, "input")))
+        np.testing.assert_allclose(array.sum(-1), 1)
+        raw, effective = (result.array(0, kind, f"{name}_rollout") for name in ("raw", "effective"))
+        if kind == "cross":
+            assert np.isnan(raw).all()
+        else:
+            np.testing.assert_allclose(raw.sum(-1), 1, rtol=1e-5)
+            np.testing.assert_allclose(effective.sum(-1), 1, rtol=1e-5)
+        if kind == "decoder":
+            assert not np.triu(array, 1).any()
+            assert not np.triu(effective, 1).any()
+
+
+def test_numbers_are_those_of_the_measures():
+    lens = Lens(build("bert").double())
+    texts = example("bert")[:2]
+    result = mixing(lens, texts, method="exact", rollouts=False)
+    for text, item in enumerate(lens.read(texts)):
+        hidden = HiddenMap(lens, item)
+        for layer, norms in enumerate(jacobian_norms(hidden, hidden.inputs, method="exact")):
+            shares = contributions(norms.squares, norms.variances).shares
+            np.testing.assert_allclose(result.array(text)[layer], shares, rtol=1e-12)
+            np.testing.assert_allclose(result.array(text, measure="norm")[layer], norms.squares.sqrt(), rtol=1e-6)
+    assert result.table["standard_error"].max() == 0
+    assert result.table["raw_rollout"].null_count() == len(result.table)
+    assert "All norms are exact." in result.summary()
+
+
+def test_padding_and_training_mode_change_nothing():
+    model = build("bert")
+    lens = Lens(model)
+    texts = [ids(9, 0), ids(6, 1)]
+    alone = mixing(lens, texts, **QUICK)
+    for side in ("left", "right"):
+        rows = [[0] * 3 + texts[1] if side == "left" else texts[1] + [0] * 3]
+        batch = torch.tensor([texts[0], *rows])
+        mask = torch.ones(2, 9, dtype=torch.long)
+        mask[1, slice(0, 3) if side == "left" else slice(6, 9)] = 0
+        padded = mixing(lens, {"input_ids": batch, "attention_mask": mask}, **QUICK)
+        assert_frame_equal(padded.table, alone.table, rel_tol=1e-4, abs_tol=1e-5)
+    model.train()
+    assert_frame_equal(mixing(lens, texts, **QUICK).table, alone.table, rel_tol=1e-4, abs_tol=1e-5)
+    assert model.training
+
+
+def test_sketch_is_near_exact_and_says_how_near():
+    lens = Lens(build("bert"))
+    exact = mixing(lens, [ids(9)], method="exact").table
+    sketch = mixing(lens, [ids(9)], probes=24, seed=4).table
+    miss = (sketch["contribution"] - exact["contribution"]).abs()
+    assert (miss <= 2 * sketch["standard_error"]).mean() > 0.85
+    assert (miss / exact["contribution"]).median() < 0.04
+    other = mixing(lens, [ids(9)], probes=24, seed=5).table
+    assert not np.allclose(other["contribution"], sketch["contribution"], rtol=1e-4)
+
+
+def test_layers_are_chosen():
+    lens = Lens(build("bert"))
+    whole, last = (mixing(lens, [ids(5)], layers=layers, **QUICK) for layers in (None, [2]))
+    np.testing.assert_array_equal(whole.array(0)[1:], last.array(0))
+    assert last.table["layer"].unique().to_list() == [2]
+    for layers, got in (([0, 1], r"got \[0\]"), ([3], r"got \[3\]"), ([], r"got none")):
+        with pytest.raises(InputError, match=r"layers 1 to 2; " + got):
+            mixing(lens, [ids(5)], layers=layers)
+
+
+def test_embedding_sum_differs_from_embeddings():
+    lens = Lens(build("bert"))
+    before, behind = (
+        mixing(lens, [ids(7)], wrt=wrt, method="exact").array(0) for wrt in ("embedding_sum", "embeddings")
+    )
+    assert np.abs(before - behind).max() > 1e-3
+
+
+def test_saved_and_loaded(tmp_path):
+    result = mixing(Lens(build("gpt2")), [ids(5), ids(7)], **QUICK)
+    result.save(tmp_path / "run")
+    again = Mixing.load(tmp_path / "run")
+    assert_frame_equal(again.table, result.table)
+    assert_frame_equal(again.tokens, result.tokens)
+    assert again.provenance["fingerprint"] == result.provenance["fingerprint"]
+    assert result.provenance["settings"]["probes"] == 6
+    result.save(tmp_path / "run")
+    other = mixing(Lens(build("gpt2")), [ids(6)], **QUICK)
+    with pytest.raises(OutputFolderError, match=r"holds another run"):
+        other.save(tmp_path / "run")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep")
+    with pytest.raises(OutputFolderError, match=r"holds no mixing result"):
+        result.save(tmp_path / "mine")
+    with pytest.raises(OutputFolderError, match=r"holds no mixing result"):
+        Mixing.load(tmp_path / "mine")
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    lens = Lens(build("bert"))
+    texts = [ids(5, 0), ids(7, 1), ids(6, 2)]
+    whole = mixing(lens, texts, **QUICK)
+    real = analysis._one_text
+    seen = []
+
+    def dies_at_text_1(lens, item, text, *rest):
+        if text == 1:
+            raise KeyboardInterrupt
+        return real(lens, item, text, *rest)
+
+    monkeypatch.setattr(analysis, "_one_text", dies_at_text_1)
+    with pytest.raises(KeyboardInterrupt):
+        mixing(lens, texts, out=tmp_path / "run", **QUICK)
+    with pytest.raises(OutputFolderError, match=r"interrupted"):
+        Mixing.load(tmp_path / "run")
+    monkeypatch.setattr(analysis, "_one_text", lambda *all: seen.append(all[2]) or real(*all))
+    done = []
+    result = mixing(lens, texts, out=tmp_path / "run", resume=True, progress=lambda *at: done.append(at), **QUICK)
+    assert seen == [1, 2]
+    assert done == [(1, 3), (2, 3), (3, 3)]
+    assert_frame_equal(result.table, whole.table)
+    assert_frame_equal(result.tokens, whole.tokens)
+    with pytest.raises(OutputFolderError, match=r"already holds this run, finished"):
+        mixing(lens, texts, out=tmp_path / "run", **QUICK)
+    with pytest.raises(OutputFolderError, match=r"holds another run"):
+        mixing(lens, texts, out=tmp_path / "run", resume=True, probes=7)
+
+
+def test_half_precision_and_broken_models_are_refused():
+    with pytest.raises(InputError, match=r"computes in float16, too coarse for derivatives"):
+        mixing(Lens(build("bert").half()), [ids(5)])
+    model = build("bert")
+    with torch.no_grad():
+        model.encoder.layer[1].output.dense.weight[0, 0] = float("inf")
+    with pytest.raises(NumericalError, match=r"text 0: .*NaN or infinite"):
+        mixing(Lens(model), [ids(5)], rollouts=False, **QUICK)
+
+
+def test_shown_in_words(capsys):
+    result = mixing(Lens(build("bert")), [ids(9)], **QUICK)
+    result.show()
+    printed = capsys.readouterr().out
+    assert "Own contribution by layer" in printed
+    assert "typical standard error" in " ".join(printed.split())
+    assert "not_largest" in result._repr_html_()
+
+
+def test_a_real_encoder_mixes_more_with_every_layer(bundled):
+    pair = ("A storm closed the northern pass.", "The pass was shut by snow.")
+    result = mixing(bundled, [pair], probes=12)
+    layers = result.by_layer()
+    assert len(layers) == 6
+    assert layers["median_own"].is_sorted(descending=True)
+    assert 0.3 < layers["median_own"][0] < 0.55
+    assert layers["not_largest"][0] == 0
+    assert result.names(0)[0] == "[CLS]"

@@ -1,0 +1,68 @@
+import pytest
+
+from helpers.zoo import build, ids
+from identilens.errors import InputError
+from identilens.models import Lens
+from identilens.studies.structure.lengths import special_positions, texts_of_length
+
+LONG = "The ferry left before dawn, and nobody on the quay could say who had paid for it."
+
+
+def test_clipped_texts_have_one_length(bundled):
+    items = texts_of_length(bundled, [LONG, f"{LONG} {LONG}"], 12)
+    assert [item.length for item in items] == [12, 12]
+    assert items[0].tokens["encoder"][0] == "[CLS]"
+    assert items[0].tokens["encoder"][-1] == "[SEP]"
+    assert special_positions(bundled, items) == [0, 11]
+
+
+def test_short_texts_are_named_or_skipped(bundled):
+    texts = [LONG, "Short.", LONG, "Also short."]
+    with pytest.raises(InputError, match="2 of 4 texts have fewer than 12 tokens; text 1 has 4. Lower length"):
+        texts_of_length(bundled, texts, 12)
+    assert len(texts_of_length(bundled, texts, 12, shorter="skip")) == 2
+
+
+@pytest.mark.parametrize("cut", ["clip", "window"])
+def test_one_text_is_not_enough(bundled, cut):
+    with pytest.raises(InputError, match="at least 2 texts of 20 tokens, got 1"):
+        texts_of_length(bundled, [LONG], 20, cut=cut)
+    with pytest.raises(InputError, match="got 0. Give more texts"):
+        texts_of_length(bundled, ["a", "b"], 20, cut=cut, shorter="skip")
+
+
+def test_windows_hold_every_token_once(bundled):
+    items = texts_of_length(bundled, f"{LONG} {LONG} {LONG}", 12, cut="window")
+    whole = bundled.read(f"{LONG} {LONG} {LONG}")[0].tokens["encoder"][1:-1]
+    assert len(items) == len(whole) // 10
+    inner = [token for item in items for token in item.tokens["encoder"][1:-1]]
+    assert inner == list(whole[: len(inner)])
+    assert {(item.tokens["encoder"][0], item.tokens["encoder"][-1]) for item in items} == {("[CLS]", "[SEP]")}
+
+
+def test_windows_of_token_ids_need_no_tokenizer():
+    lens = Lens(build("gpt2"), name="tiny")
+    items = texts_of_length(lens, [ids(23), ids(9, 1)], 8, cut="window")
+    assert [item.tensors["input_ids"].tolist() for item in items] == [ids(23)[:8], ids(23)[8:16], ids(9, 1)[:8]]
+    assert special_positions(lens, items) == []
+    with pytest.raises(InputError, match="1 of 3 texts have fewer than 8 tokens"):
+        texts_of_length(lens, [ids(16), ids(5, 1)], 8, cut="window")
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_refusals(bundled):
+    with pytest.raises(InputError, match="length must be at least 2"):
+        texts_of_length(bundled, [LONG, LONG], 1)
+    with pytest.raises(InputError, match="512 positions"):
+        texts_of_length(bundled, [LONG * 100, LONG * 100], 600)
+    with pytest.raises(InputError, match="windows are cut from strings"):
+        texts_of_length(bundled, [(LONG, LONG), (LONG, LONG)], 10, cut="window")
+    with pytest.raises(InputError, match="leaves no room beside the 2 special tokens"):
+        texts_of_length(bundled, [LONG, LONG], 2, cut="window")
+    with pytest.raises(InputError, match="cut must be clip or window"):
+        texts_of_length(bundled, [LONG], 5, cut="both")
+    with pytest.raises(InputError, match="shorter must be error or skip"):
+        texts_of_length(bundled, [LONG], 5, shorter="pad")
+    vit = Lens(build("vit"), name="tiny")
+    with pytest.raises(InputError, match="not made of tokens"):
+        texts_of_length(vit, {"pixel_values": __import__("torch").zeros(2, 3, 12, 12)}, 10)

@@ -1,0 +1,57 @@
+import polars as pl
+import pytest
+
+from identilens.results.structure import TABLES
+from identilens.studies.structure.norm_study import NORMS, by_perturbation, norm_correlations
+
+
+def perturbations():
+    """Two heads; ‖·‖_S is the change itself, the 1-norm its reverse, and Frobenius is the size alone."""
+    rows = []
+    for head, scale in ((0, 1.0), (1, 100.0)):
+        for share in (0.5, 1.0):
+            for place, kind in enumerate(("aware", "breaking", "random")):
+                hidden = scale * share * (1 + place)
+                norms = (hidden, hidden**3, -hidden, hidden, share * (1 + 1e-13 * place), 2 * hidden)
+                rows.append((0, "encoder", 0, head, kind, 0, share, *norms, hidden))
+    return pl.DataFrame(rows, schema=TABLES["perturbations"], orient="row")
+
+
+def test_correlations_by_construction():
+    found = {row["norm"]: row for row in norm_correlations(perturbations()).iter_rows(named=True)}
+    assert list(found) == list(NORMS)
+    assert found["structure"]["within_spearman"] == pytest.approx(1)
+    assert found["structure"]["pooled_pearson"] == pytest.approx(1)
+    assert found["structure_effective"]["within_spearman"] == pytest.approx(1)
+    assert found["structure_effective"]["within_pearson"] < 1
+    assert found["one"]["within_spearman"] == pytest.approx(-1)
+    assert found["frobenius"]["same_size_spearman"] is None, "rounding must not be ranked"
+    assert found["frobenius"]["within_spearman"] > 0
+    assert found["output"]["same_size_spearman"] == pytest.approx(1)
+    assert found["structure"]["whole_spearman"] is None
+
+
+def test_whole_moves_stand_apart():
+    rows = perturbations()
+    whole = rows.filter(share=1.0).with_columns(
+        share=pl.lit(None, pl.Float64), structure=-pl.col("hidden"), frobenius=pl.col("hidden") ** 2
+    )
+    found = {row["norm"]: row for row in norm_correlations(pl.concat([rows, whole])).iter_rows(named=True)}
+    assert found["structure"]["whole_spearman"] == pytest.approx(-1)
+    assert found["frobenius"]["whole_spearman"] == pytest.approx(1)
+    assert found["structure"]["within_spearman"] == pytest.approx(1)
+    assert by_perturbation(pl.concat([rows, whole]))["share"].to_list()[-3:] == [None] * 3
+
+
+def test_no_perturbations_no_correlations():
+    none = norm_correlations(perturbations().clear())
+    assert none.is_empty()
+    assert none.columns == norm_correlations(perturbations()).columns
+
+
+def test_means_by_kind():
+    found = by_perturbation(perturbations())
+    row = found.filter(share=1.0, perturbation="random").row(0, named=True)
+    assert row["hidden"] == pytest.approx((3 + 300) / 2)
+    assert row["count"] == 2
+    assert found["perturbation"].to_list()[:3] == ["aware", "breaking", "random"]

@@ -1,0 +1,294 @@
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+import identilens as idl
+from helpers.zoo import build, ids
+from identilens.errors import InputError, OutputFolderError
+from identilens.measures.attention import effective_attention, numerical_rank
+from identilens.measures.structure import structure_weights
+from identilens.models import Lens
+from identilens.results.structure import TABLES, Structure
+from identilens.studies.structure import runner
+from identilens.studies.structure.runner import Plan, Runner
+from identilens.studies.structure.study import structure
+
+N = 12
+
+
+def tiny(family="bert"):
+    return Lens(build(family), name="tiny")
+
+
+def corpus(count=9, length=N + 3):
+    return [ids(length, seed) for seed in range(count)]
+
+
+@pytest.fixture(scope="module")
+def found():
+    return structure(tiny(), corpus(), length=N, clusters=3, pairs=3, perturbed=1)
+
+
+def heads(text, lens):
+    return list(next(iter(lens.capture([text[:N]], weights=True))).heads)
+
+
+def test_the_public_name():
+    assert idl.structure is structure
+    assert idl.Structure is Structure
+
+
+def test_tables_have_their_columns(found):
+    for name, schema in TABLES.items():
+        assert dict(getattr(found, name).schema) == schema, name
+    assert found.table.select("kind", "layer", "head").rows() == [
+        ("encoder", layer, head) for layer in range(2) for head in range(4)
+    ]
+
+
+def test_w_is_made_of_the_representatives(found):
+    lens = tiny()
+    members = found.representatives["text"].to_list()
+    assert len(members) == 3
+    assert found.representatives["size"].sum() == 9
+    maps = [heads(corpus()[text], lens) for text in members]
+    for layer, head in ((0, 1), (1, 3)):
+        mean = torch.stack([one[4 * layer + head].weights for one in maps]).mean(0)
+        torch.testing.assert_close(found.mean_weights(layer, head), mean, atol=1e-6, rtol=1e-4)
+    assert found.threshold == pytest.approx(2 / N)
+
+
+def test_effective_sums_are_of_sizes(found):
+    lens = tiny()
+    total = torch.zeros(N, N, dtype=torch.float64)
+    for text in corpus():
+        one = heads(text, lens)[5]
+        total += effective_attention(
+            one.values, weights=one.weights.double(), output_projection=one.output_projection
+        ).effective.abs()
+    torch.testing.assert_close(found.mean_weights(1, 1, name="all_effective").double(), total / 9, atol=1e-6, rtol=1e-4)
+
+
+def test_r_and_the_texts_inside_it(found):
+    lens = tiny()
+    ones = [heads(text, lens)[2] for text in corpus()]
+    ranks = [int(numerical_rank(one.values, one.output_projection).rank) for one in ones]
+    T = torch.cat([(one.values.double() @ one.output_projection.double()) for one in ones], 1)
+    sigma = torch.linalg.svdvals(T)
+    row = found.table.filter(pl.col("layer") == 0, pl.col("head") == 2).row(0, named=True)
+    assert row["dim_r"] == int((sigma > 1e-6 * sigma[0]).sum()) == N
+    assert row["mean_rank"] == pytest.approx(np.mean(ranks))
+    growth = found.growth.filter(pl.col("layer") == 0, pl.col("head") == 2)
+    assert growth["texts"].to_list() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert growth["dim_r"].to_list() == [8] + [N] * 8
+    assert row["texts_to_fill"] == 2
+    visible = found.visibility_by_position().filter(layer=0, head=2)
+    assert visible["position"].to_list() == list(range(N))
+    assert visible["visibility"].sum() == pytest.approx(np.mean(ranks), rel=1e-5)
+    pinv = [one.values.double() @ torch.linalg.pinv(one.values.double()) for one in ones]
+    assert visible["visibility"].to_list() == pytest.approx(
+        torch.stack([matrix.diagonal() for matrix in pinv]).mean(0).tolist(), abs=1e-5
+    )
+    texts = found.texts.filter(pl.col("layer") == 0, pl.col("head") == 2)
+    assert texts["rank"].to_list() == ranks
+    assert texts["outside"].max() < 1e-9
+    assert texts["ignored_dimension"].to_list() == pytest.approx([N - rank for rank in ranks])
+    assert 0 < texts["negative"].mean() < 1
+    assert texts["row_sum_error"].max() < 1e-9
+
+
+def test_pairs_disagree(found):
+    pairs = found.pairs
+    assert sorted(pairs["first_text"].unique()) == [0, 2, 4]
+    assert set(pairs["freedom"].to_list()) == {N - 9}
+    assert pairs["disagree"].all()
+    assert pairs["change_first"].max() < 1e-9
+    assert pairs["change_second"].min() > 1e-4
+    assert pairs["overlap"].mean() == pytest.approx(pairs["chance"].mean(), abs=0.1)
+
+
+def test_perturbations_were_put_back(found):
+    rows = found.perturbations
+    assert len(rows) == 8 * 3 * 2 * 4
+    assert set(rows["text"]) == {found.representatives["text"][0]}
+    assert (rows["hidden"] > 0).all()
+    one_size = rows.drop_nulls("share").group_by("layer", "head", "share").agg(pl.col("frobenius").std().alias("apart"))
+    assert one_size["apart"].max() < 1e-9
+    aware, breaking = (
+        rows.filter(pl.col("perturbation") == name)["structure"].mean() for name in ("aware", "breaking")
+    )
+    assert aware < 0.2 * breaking
+    largest = rows.drop_nulls("share").group_by("layer", "head").agg(pl.col("frobenius").max().alias("largest"))
+    whole = rows.filter(pl.col("share").is_null()).join(largest, on=["layer", "head"])
+    assert (whole["frobenius"] >= whole["largest"] - 1e-9).all()
+    found_correlations = found.correlations()
+    assert found_correlations["norm"].to_list()[0] == "structure"
+    assert found_correlations.filter(pl.col("norm") == "output")["within_spearman"].item() > 0.8
+    assert found_correlations.filter(pl.col("norm") == "frobenius")["same_size_spearman"].item() is None
+
+
+def test_stability_ends_at_all_texts():
+    one = structure(tiny(), corpus(6), length=N, clusters=6, pairs=0, perturbed=0)
+    assert one.stability.filter(pl.col("clusters") == 6)["to_all"].max() < 1e-6
+    assert one.stability.filter(pl.col("clusters") == 6)["to_next"].null_count() == 8
+    assert len(one.pairs) == len(one.perturbations) == 0
+    assert one.correlations().is_empty()
+    assert one.clusters.filter(pl.col("chosen"))["clusters"].to_list() == [6]
+
+
+def test_random_texts_are_the_mean_over_all_choices():
+    lens, texts = tiny(), corpus(6)
+    found = structure(lens, texts, length=N, clusters=2, pairs=0, perturbed=0).stability
+    maps = torch.stack([torch.stack([one.weights.double() for one in heads(text, lens)]) for text in texts])
+    whole = maps.mean(0)
+    chosen = [maps[list(pair)].mean(0) - whole for pair in combinations(range(6), 2)]
+    squares = torch.stack(chosen).square().sum((-2, -1)).mean(0) / whole.square().sum((-2, -1))
+    rows = found.filter(pl.col("clusters") == 2)
+    assert rows["random_to_all"].to_list() == pytest.approx(squares.sqrt().tolist(), rel=1e-4)
+
+
+def test_nothing_left_is_measured_by_nothing():
+    found = structure(tiny(), corpus(6), length=N, threshold=1.0, pairs=0, perturbed=0)
+    assert found.stability["to_all"].drop_nulls().len() == 0 or found.stability["to_all"].drop_nulls().max() == 0
+    assert found.table["empty_rows"].to_list() == [N] * 8
+    assert set(found.table["pattern"]) == {"empty"}
+    assert "differs from the W" not in found.summary() or "0.0 %" in found.summary()
+
+
+def test_a_decoder_keeps_its_mask():
+    found = structure(tiny("gpt2"), corpus(4), length=N, pairs=4, perturbed=1)
+    assert found.table["kind"].unique().to_list() == ["decoder"]
+    for name in ("raw", "effective", "all_effective"):
+        assert float(found.mean_weights(0, 0, name=name).triu(1).abs().max()) == 0
+    assert found.texts["negative"].null_count() == len(found.texts)
+    assert len(found.pairs) == len(found.perturbations) == 0
+    assert "Naim" not in found.summary()
+
+
+def test_an_encoder_decoder_has_three_kinds():
+    found = structure(tiny("bart"), corpus(3), length=N, pairs=1, perturbed=1)
+    assert found.table["kind"].unique(maintain_order=True).to_list() == ["encoder", "decoder", "cross"]
+    assert set(found.perturbations["kind"]) == {"encoder", "cross"}
+    with pytest.raises(InputError, match="kinds encoder, decoder, cross. Pass kind"):
+        found.mean_weights(0, 0)
+    assert found.mean_weights(0, 0, "cross").shape == (N, N)
+
+
+def test_saved_and_loaded(found, tmp_path):
+    found.save(tmp_path / "run")
+    again = Structure.load(tmp_path / "run")
+    for name in TABLES:
+        assert_frame_equal(getattr(again, name), getattr(found, name))
+    assert set(again.matrices) == set(found.matrices)
+    torch.testing.assert_close(again.mean_weights(1, 2), found.mean_weights(1, 2))
+    with pytest.raises(InputError, match="no raw weights of encoder layer 7, head 0. There are encoder layer 0"):
+        again.mean_weights(7, 0)
+    with pytest.raises(OutputFolderError, match="holds no structure result"):
+        Structure.load(tmp_path)
+
+
+class BrokenOffError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 5])
+def test_a_resumed_run_gives_the_same_tables(tmp_path, monkeypatch, stop):
+    monkeypatch.setattr(runner, "PART", 4)
+    options = {"length": N, "pairs": 2, "perturbed": 1, "clusters": 2}
+    whole = structure(tiny(), corpus(8), **options)
+    calls = 0
+
+    def break_off(done, total):
+        nonlocal calls
+        calls += 1
+        if calls == stop:
+            raise BrokenOffError
+
+    out = tmp_path / "run"
+    with pytest.raises(BrokenOffError):
+        structure(tiny(), corpus(8), **options, out=out, progress=break_off)
+    with pytest.raises(OutputFolderError, match="interrupted"):
+        structure(tiny(), corpus(8), **options, out=out)
+    resumed = structure(tiny(), corpus(8), **options, out=out, resume=True)
+    for name in TABLES:
+        assert_frame_equal(getattr(resumed, name), getattr(whole, name))
+    for key, matrix in whole.matrices.items():
+        torch.testing.assert_close(resumed.matrices[key], matrix, atol=0, rtol=0)
+    assert not (out / "parts").exists()
+    assert json.loads((out / "provenance.json").read_text())["finished"]
+
+
+def test_memory_does_not_grow_with_the_number_of_texts():
+    def state_bytes(count):
+        lens, texts = tiny(), corpus(count)
+        items = [lens.read([text[:N]])[0] for text in texts]
+        plan = Plan(N, None, "mean", 0.0, 2, tuple(range(4)), 2, 0, 0, ())
+        running = Runner(lens, items, plan, None)
+        for part in range(len(running.sizes)):
+            running.run(part)
+        return running.state.bytes
+
+    assert state_bytes(6) == state_bytes(40)
+
+
+def test_texts_outside_the_pool_are_no_representatives():
+    found = structure(tiny(), corpus(20), length=N, pool=4, clusters=3, pairs=0, perturbed=0, seed=2)
+    drawn = np.random.default_rng(2).permutation(20)[:4]
+    assert set(found.representatives["text"]) <= {int(number) for number in drawn}
+    assert found.table["texts"].unique().to_list() == [20]
+
+
+def test_the_sum_is_cut_at_its_own_units():
+    options = {"length": N, "clusters": 3, "pairs": 0, "perturbed": 0}
+    mean = structure(tiny(), corpus(6), threshold=0.1, **options)
+    total = structure(tiny(), corpus(6), threshold=0.3, scale="sum", **options)
+    assert total.threshold == pytest.approx(mean.threshold)
+    assert_frame_equal(total.patterns, mean.patterns)
+    W = structure_weights(mean.mean_weights(0, 0), 0.1)
+    row = mean.table.row(0, named=True)
+    assert row["empty_rows"] == int((W.sum(-1) == 0).sum())
+
+
+def test_the_same_seed_gives_the_same_result():
+    one, two = (structure(tiny(), corpus(6), length=N, seed=5, perturbed=1) for _ in range(2))
+    assert one.provenance["fingerprint"] == two.provenance["fingerprint"]
+    assert_frame_equal(one.perturbations, two.perturbations)
+    other = structure(tiny(), corpus(6), length=N, seed=6, perturbed=1)
+    assert other.provenance["fingerprint"] != one.provenance["fingerprint"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 30}, "9 of 9 texts have fewer than 30 tokens"),
+        ({"threshold": 1.5}, r"lies in \[0, 1\]; got 1.5"),
+        ({"threshold": -0.5}, r"lies in \[0, 1\]; got -0.5"),
+        ({"threshold": -0.5, "scale": "sum"}, "must be 0 or more; got -0.5"),
+        ({"threshold": 5.0, "scale": "sum", "clusters": 3}, r"sum of 3 texts' weights lies in \[0, 3\]; got 5.0"),
+        ({"penalty": 1.0}, r"penalty must be a share in \[0, 1\)"),
+        ({"clusters": 0}, "clusters must be at least 1"),
+        ({"clusters": 10}, "at most 9 clusters, one a text; got 10"),
+        ({"pool": 1}, "pool of at least 2"),
+        ({"perturbed": -1}, "perturbed of 0 or more"),
+    ],
+)
+def test_bad_options_say_what_to_do(options, message):
+    with pytest.raises(InputError, match=message):
+        structure(tiny(), corpus(), **{"length": N, **options})
+
+
+def test_one_text_is_refused():
+    with pytest.raises(InputError, match="at least 2 texts of 12 tokens, got 1"):
+        structure(tiny(), corpus(1), length=N)
+    with pytest.raises(InputError, match="at least 2 distinct texts; got 1"):
+        structure(tiny(), corpus(1) * 3, length=N)
+
+
+def test_nothing_of_the_machine_is_kept(found):
+    assert str(Path.cwd()) not in json.dumps(found.provenance["settings"])

@@ -1,0 +1,195 @@
+"""Hidden states on disk: what is written, when it is reused, and what an interruption leaves."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+
+from helpers.zoo import build, example, ids
+from identilens.errors import InputError, NumericalError, OutputFolderError
+from identilens.models import Lens
+from identilens.studies.tokens import extraction
+from identilens.studies.tokens.extraction import extract
+
+TEXTS = [ids(length, seed) for seed, length in enumerate([9, 3, 12, 1, 7, 7, 20, 5])]
+
+
+def alone(lens, texts):
+    """Each text's states by itself, one after the other."""
+    with torch.no_grad():
+        outputs = [lens.body(torch.tensor([text]), output_hidden_states=True) for text in texts]
+    return torch.cat([torch.stack(output.hidden_states)[:, 0] for output in outputs], 1)
+
+
+def count_runs(lens, monkeypatch):
+    """Sizes of the batches that the model runs from now on."""
+    sizes, before = [], lens.run
+
+    def run(items, *arguments, **options):
+        sizes.append(len(items))
+        return before(items, *arguments, **options)
+
+    monkeypatch.setattr(lens, "run", run)
+    return sizes
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "gpt2", "llama", "albert"])
+def test_batches_hold_what_each_text_gives_alone(family, tmp_path):
+    lens = Lens(build(family))
+    found = extract(lens, TEXTS, tmp_path, batch_size=3)
+    torch.testing.assert_close(found.layers, alone(lens, TEXTS), rtol=1e-4, atol=1e-5)
+    assert found.lengths == tuple(map(len, TEXTS))
+    assert found.token_ids.tolist() == [token for text in TEXTS for token in text]
+    assert found.tokens == tuple(str(token) for text in TEXTS for token in text)
+
+
+def test_of_an_encoder_decoder_the_encoder_is_read(tmp_path):
+    lens = Lens(build("t5"))
+    found = extract(lens, TEXTS[:3], tmp_path)
+    with torch.no_grad():
+        states = lens.model.get_encoder()(torch.tensor([TEXTS[2]]), output_hidden_states=True).hidden_states
+    torch.testing.assert_close(found.layers[:, 12:24], torch.stack(states)[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_file_is_a_plain_array_that_is_mapped(tmp_path):
+    found = extract(Lens(build("bert")), TEXTS, tmp_path)
+    array = np.load(found.folder / "states.npy", allow_pickle=False)
+    np.testing.assert_array_equal(array, found.layers.numpy())
+    assert sorted(path.name for path in found.folder.iterdir()) == ["states.json", "states.npy", "tokens.parquet"]
+    found.layers[0, 0] = 7.0
+    assert not (np.load(found.folder / "states.npy")[0, 0] == 7.0).all()
+
+
+def test_reused_while_model_and_texts_are_unchanged(tmp_path, monkeypatch):
+    lens = Lens(build("bert"))
+    first = extract(lens, TEXTS, tmp_path)
+    sizes = count_runs(lens, monkeypatch)
+    again = extract(lens, TEXTS, tmp_path)
+    assert sizes == []
+    assert again.folder == first.folder
+    assert torch.equal(again.layers, first.layers)
+    assert (again.lengths, again.tokens) == (first.lengths, first.tokens)
+    other_texts = extract(lens, TEXTS[1:], tmp_path)
+    other_model = extract(Lens(build("bert", seed=1)), TEXTS, tmp_path)
+    cut = extract(lens, TEXTS, tmp_path, max_length=5)
+    assert len({first.folder, other_texts.folder, other_model.folder, cut.folder}) == 4
+    assert not torch.equal(other_model.layers, first.layers)
+
+
+def test_an_interrupted_extraction_goes_on(tmp_path, monkeypatch):
+    lens = Lens(build("bert"))
+    whole = extract(lens, TEXTS, tmp_path / "whole", batch_size=2)
+    monkeypatch.setattr(extraction, "MARK_BYTES", 1)
+
+    def stop(done, total):
+        if done == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract(lens, TEXTS, tmp_path / "cut", batch_size=2, progress=stop)
+    assert not list((tmp_path / "cut").rglob("states.npy"))
+    sizes = count_runs(lens, monkeypatch)
+    steps = []
+    found = extract(lens, TEXTS, tmp_path / "cut", batch_size=2, progress=lambda *step: steps.append(step))
+    # One text tells the shape; then only the last batch is left.
+    assert sizes == [1, 2]
+    assert steps == [(8, 8)]
+    assert torch.equal(found.layers, whole.layers)
+    assert not list((tmp_path / "cut").rglob("partial.npy"))
+
+
+@pytest.mark.parametrize("spoil", ["mark", "array"])
+def test_what_cannot_be_gone_on_with_starts_anew(spoil, tmp_path, monkeypatch):
+    lens = Lens(build("bert"))
+    monkeypatch.setattr(extraction, "MARK_BYTES", 1)
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extract(lens, TEXTS, tmp_path, batch_size=2, progress=stop)
+    folder = next(tmp_path.iterdir())
+    if spoil == "mark":
+        (folder / "done.json").write_text("{")
+    else:
+        np.save(folder / "partial.npy", np.zeros((2, 2, 2), "f4"))
+    found = extract(lens, TEXTS, tmp_path, batch_size=2)
+    torch.testing.assert_close(found.layers, alone(lens, TEXTS), rtol=1e-4, atol=1e-5)
+
+
+def test_an_unfinished_array_is_never_taken_for_a_whole_one(tmp_path):
+    lens = Lens(build("bert"))
+    found = extract(lens, TEXTS, tmp_path)
+    (found.folder / "states.json").unlink()
+    again = extract(lens, TEXTS, tmp_path)
+    assert torch.equal(again.layers, found.layers)
+    (again.folder / "states.npy").write_bytes(b"broken")
+    with pytest.raises(OutputFolderError, match=r"hidden states that cannot be read .* Remove it"):
+        extract(lens, TEXTS, tmp_path)
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path):
+    """About 60 MB of states: what the process itself holds must stay far below."""
+    torch.manual_seed(0)
+    config = hf.BertConfig(
+        vocab_size=50, hidden_size=256, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
+    )
+    lens = Lens(hf.BertModel(config).eval())
+    texts = [torch.randint(5, 50, (100,)).tolist() for _ in range(200)]
+    extract(lens, texts[:8], tmp_path)
+
+    def own_bytes():
+        with open("/proc/self/status") as status:  # noqa: PTH123 the kernel's file
+            line = next(line for line in status if line.startswith("RssAnon"))
+        return int(line.split()[1]) * 1024
+
+    before, most = own_bytes(), [0]
+    found = extract(lens, texts, tmp_path, batch_size=4, progress=lambda *_: most.append(own_bytes() - before))
+    size = found.layers.numel() * found.layers.itemsize
+    assert size > 60_000_000
+    assert max(most) < size / 3
+
+
+@pytest.mark.parametrize(("kind", "stored"), [("float16", "float32"), ("bfloat16", "float32"), ("float64", "float64")])
+def test_precision_on_disk(kind, stored, tmp_path):
+    lens = Lens(build("bert").to(getattr(torch, kind)))
+    found = extract(lens, TEXTS[:3], tmp_path, batch_size=1)
+    assert found.layers.dtype == getattr(torch, stored)
+    torch.testing.assert_close(found.layers, alone(lens, TEXTS[:3]).to(found.layers.dtype), rtol=1e-2, atol=1e-2)
+
+
+def test_a_model_in_training_mode_is_read_without_dropout(tmp_path):
+    model = build("bert")
+    lens = Lens(model)
+    expected = extract(lens, TEXTS, tmp_path / "a").layers
+    model.train()
+    assert torch.equal(extract(lens, TEXTS, tmp_path / "b").layers, expected)
+    assert model.training
+
+
+def test_what_cannot_be_extracted(tmp_path):
+    with pytest.raises(InputError, match=r"text 0 is not made of tokens \(it holds pixel_values\)"):
+        extract(Lens(build("vit")), example("vit"), tmp_path)
+    with pytest.raises(InputError, match=r"not made of tokens \(it holds decoder_input_ids, input_features\)"):
+        extract(Lens(build("whisper")), example("whisper"), tmp_path)
+    with pytest.raises(InputError, match="expected one or more texts"):
+        extract(Lens(build("bert")), [], tmp_path)
+    with pytest.raises(InputError, match="batch_size of at least 1, got 0"):
+        extract(Lens(build("bert")), TEXTS, tmp_path, batch_size=0)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(OutputFolderError, match="could not write"):
+        extract(Lens(build("bert")), TEXTS, tmp_path / "file")
+
+
+def test_nan_names_the_text(tmp_path):
+    model = build("bert")
+    with torch.no_grad():
+        model.embeddings.word_embeddings.weight[TEXTS[4][0]] = torch.nan
+    first = next(index for index, text in enumerate(TEXTS) if TEXTS[4][0] in text)
+    with pytest.raises(NumericalError, match=r"text \d+: hidden states hold NaN or infinity; load the model in float"):
+        extract(Lens(model), TEXTS[first:], tmp_path)
+    assert not list(tmp_path.rglob("states.npy"))
+    assert not [json.loads(path.read_text()) for path in tmp_path.rglob("states.json")]

@@ -1,0 +1,100 @@
+"""Which cells an experiment is made of, and which options it refuses."""
+
+import pytest
+
+from identilens.errors import InputError
+from identilens.studies.tokens.settings import (
+    Cell,
+    ProbeKind,
+    TokenSettings,
+    cells,
+    check_corpus,
+    chosen_settings,
+    probe_kinds,
+)
+
+
+def chosen(**options):
+    return chosen_settings(None, options)
+
+
+def test_cells_of_each_experiment():
+    assert cells(chosen(), 3, "linear") == [Cell(1, (1,)), Cell(2, (2,)), Cell(3, (3,))]
+    across = chosen(experiment="across-layers", layers=(1, 3))
+    assert cells(across, 3, "linear") == [Cell(1, (1, 2, 3)), Cell(3, (1, 2, 3))]
+    assert cells(across, 3, "naive") == [Cell(1, (1,)), Cell(3, (3,))]
+    down = chosen(experiment="layer-to-layer")
+    assert cells(down, 2, "mlp") == [Cell(1, (1,), target=0), Cell(2, (2,), target=1)]
+    near = chosen(experiment="neighbours", offsets=(-1, 2))
+    assert cells(near, 1, "ridge") == [Cell(1, (1,), offset=-1), Cell(1, (1,), offset=2)]
+    share = chosen(experiment="data-share", shares=(0.5, 1.0))
+    # The paper takes layer 11 of 12.
+    assert cells(share, 12, "mlp") == [Cell(11, (11,), share=0.5), Cell(11, (11,))]
+    assert cells(share, 12, "naive") == [Cell(11, (11,))]
+    assert cells(share, 1, "naive") == [Cell(1, (1,))]
+
+
+def test_ridge_has_no_cosine_form():
+    settings = chosen(probes=("naive", "ridge"))
+    assert probe_kinds(settings) == [ProbeKind("naive", "cosine"), ProbeKind("naive", "l2"), ProbeKind("ridge", "l2")]
+    with pytest.raises(InputError, match="no cosine form; add the distance l2"):
+        chosen(probes=("ridge",), distances="cosine")
+
+
+def test_probes_are_built_with_the_settings():
+    settings = chosen(learning_rates=0.01, batch_size=7, patience=3, max_epochs=5, hidden_units=9)
+    linear, mlp = (ProbeKind(name, "l2").build(settings, seed=4) for name in ("linear", "mlp"))
+    course = {"learning_rate": (0.01,), "batch_size": 7, "patience": 3, "max_epochs": 5, "seed": 4, "distance": "l2"}
+    assert {name: getattr(linear, name) for name in course} == course
+    assert {name: getattr(mlp, name) for name in course} == course
+    assert mlp.hidden_units == 9
+    assert ProbeKind("naive", "cosine").build(settings, 0).distance == "cosine"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"probe": "linear"}, "unknown options probe; choose from experiment, probes, distances"),
+        ({"probes": ("linear", "forest")}, "expected probes from naive, linear, mlp, ridge; got forest"),
+        ({"probes": ()}, "expected probes from naive, linear, mlp, ridge; got none"),
+        ({"distances": ("manhattan",)}, "expected distances from cosine, l2; got manhattan"),
+        ({"experiment": "layers"}, "expected experiment to be same-layer or across-layers"),
+        ({"search": "never"}, "expected search to be every fold or first fold"),
+        ({"folds": 0}, "folds of at least 1, got 0"),
+        ({"max_epochs": 0}, "max_epochs of at least 1, got 0"),
+        ({"folds": 3, "mlp_folds": 4}, "mlp_folds from 1 to the 3 folds, got 4"),
+        ({"learning_rates": (0.1, -1.0)}, r"positive learning_rates, got \[0.1, -1.0\]"),
+        ({"learning_rates": ()}, "positive learning_rates"),
+        ({"experiment": "neighbours", "offsets": (0, 1)}, "offsets other than 0"),
+        ({"shares": (0.5, 1.5)}, r"in \(0, 1\], got \[1.5\]"),
+    ],
+)
+def test_options_that_make_no_sense(options, expected, unchecked_shapes):
+    with pytest.raises(InputError, match=expected):
+        chosen(**options)
+
+
+@pytest.mark.parametrize(("layers", "got"), [((0,), r"got \[0\]"), ((2, 4), r"got \[4\]"), ((), "got none")])
+def test_layers_the_model_lacks(layers, got):
+    with pytest.raises(InputError, match="layers 1 to 3; " + got):
+        cells(chosen(layers=layers), 3, "naive")
+
+
+def test_single_options_go_over_settings():
+    base = TokenSettings(folds=4, probes=("mlp",))
+    assert chosen_settings(base, {"folds": 2, "distances": "l2"}) == TokenSettings(
+        folds=2, probes=("mlp",), distances=("l2",)
+    )
+
+
+def test_corpora_that_are_too_small():
+    check_corpus(chosen(folds=3), [5] * 10, seed=0)
+    with pytest.raises(InputError, match="got 10 folds for 9 sentences; use folds <= 9 or more text"):
+        check_corpus(chosen(), [5] * 9, seed=0)
+    with pytest.raises(InputError, match="corpus with at least one sentence, got an empty one"):
+        check_corpus(chosen(), [], seed=0)
+    near = chosen(experiment="neighbours", folds=1, offsets=(1, -4))
+    with pytest.raises(InputError, match=r"neighbours at -4, got at most 4 in fold 0; use a smaller offset"):
+        check_corpus(near, [4] * 10, seed=0)
+    with pytest.raises(InputError, match=r"neighbours at \+1, got at most 1 in fold 0"):
+        check_corpus(near, [1] * 10, seed=0)

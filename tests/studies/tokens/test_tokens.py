@@ -1,0 +1,299 @@
+"""Texts in, results out: the numbers are those of the measures; resuming, comparing, odd corpora."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+from helpers.zoo import build, ids
+from identilens.errors import InputError, NumericalError, OutputFolderError
+from identilens.measures.tokens import LinearProbe, fit_probes, look_up, split_sentences
+from identilens.measures.tokens.splits import keep_training_share, token_rows
+from identilens.models import Lens
+from identilens.results.tokens import RATE_COLUMNS, TokenIdentifiability
+from identilens.studies.tokens import runner
+from identilens.studies.tokens.extraction import HiddenStates, extract
+from identilens.studies.tokens.runner import Part, Runner
+from identilens.studies.tokens.settings import ProbeKind, TokenSettings
+from identilens.studies.tokens.study import token_identifiability
+
+TEXTS = [ids(4 + seed % 7, seed) for seed in range(40)]
+LENGTHS = [len(text) for text in TEXTS]
+QUICK: dict = {"folds": 2, "learning_rates": (0.01, 0.003), "max_epochs": 4, "hidden_units": 16}
+
+
+@pytest.fixture(scope="module")
+def lens():
+    return Lens(build("bert"))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("states")
+
+
+def row(result, **where):
+    found = result.table.filter(*(pl.col(name) == value for name, value in where.items()))
+    assert len(found) == 1
+    return found.row(0, named=True)
+
+
+@pytest.mark.parametrize("search", ["first fold", "every fold"])
+def test_numbers_are_those_of_the_measures(search, lens, cache):
+    result = token_identifiability(
+        lens, TEXTS, probes="linear", distances="cosine", search=search, states=cache, **QUICK
+    )
+    assert result.table.schema == pl.Schema(RATE_COLUMNS)
+    states = extract(lens, TEXTS, cache)
+    splits = split_sentences(40, folds=2)
+    probe = LinearProbe("cosine", learning_rate=(0.01, 0.003), max_epochs=4)
+    fitted = fit_probes(probe, states.layers, states.layers[:1], LENGTHS, splits, pairs=[(1, 0), (2, 0)], search=search)
+    for one in fitted:
+        found = row(result, layer_tested=one.layer, fold=one.split.fold)
+        for column, sentences in (("rate", one.split.test), ("train_rate", one.split.train)):
+            rows = token_rows(LENGTHS, sentences)
+            sizes = [LENGTHS[s] for s in sentences]
+            expected = look_up(
+                one.probe.transform(states.layers[one.layer, rows]),
+                states.layers[0, rows],
+                sizes,
+                distance="cosine",
+                token_ids=states.token_ids[rows],
+            )
+            assert found[column] == pytest.approx(expected.rate)
+            if column == "rate":
+                assert (found["tokens"], found["sentences"]) == (expected.tokens, expected.sentences)
+                assert found["token_rate"] == pytest.approx(expected.token_rate)
+                assert (found["chance"], found["token_chance"]) == pytest.approx(
+                    (expected.chance, expected.token_chance)
+                )
+        outcome = one.probe.outcome_
+        assert (found["learning_rate"], found["epochs"]) == (outcome.learning_rate, 4)
+        assert found["validation_loss"] == pytest.approx(outcome.validation_loss, rel=1e-5)
+        assert found["converged"] is False
+        assert found["train_tokens"] == len(token_rows(LENGTHS, one.split.train))
+
+
+def test_across_layers_holds_the_same_layer_on_its_diagonal(lens, cache):
+    options = {"probes": ("naive", "linear", "ridge"), "states": cache, **QUICK}
+    same = token_identifiability(lens, TEXTS, **options)
+    across = token_identifiability(lens, TEXTS, experiment="across-layers", **options)
+    assert len(same.table) == 2 * 2 * (2 + 2 + 1)
+    assert len(across.table) == 2 * (2 * 2 + 4 * 3)
+    diagonal = across.table.filter(pl.col("layer_trained") == pl.col("layer_tested")).drop("experiment")
+    assert_frame_equal(diagonal, same.table.drop("experiment"))
+    assert across.same_layer().drop("experiment").equals(same.means().drop("experiment"))
+
+
+def test_layer_to_layer_and_two_checkpoints(lens, cache):
+    other = Lens(build("bert", seed=3))
+    options = {"experiment": "layer-to-layer", "probes": ("naive", "ridge"), "states": cache, "folds": 2}
+    both = token_identifiability(lens, TEXTS, compare=other, **options)
+    for name, one in (("model", lens), ("compared", other)):
+        alone = token_identifiability(one, TEXTS, **options).table.drop("checkpoint")
+        assert_frame_equal(both.table.filter(pl.col("checkpoint") == name).drop("checkpoint"), alone)
+    states = extract(lens, TEXTS, cache)
+    test = token_rows(LENGTHS, split_sentences(40, folds=2)[0].test)
+    sizes = [LENGTHS[s] for s in split_sentences(40, folds=2)[0].test]
+    down = look_up(states.layers[2, test], states.layers[1, test], sizes, distance="l2")
+    found = row(both, checkpoint="model", probe="naive", distance="l2", layer_tested=2, fold=0)
+    assert found["rate"] == pytest.approx(down.rate)
+    assert both.table["layer_target"].to_list() == (both.table["layer_trained"] - 1).to_list()
+    assert both.provenance["settings"]["compared"]["sha256"] == other.digest
+    assert "(compared)" in both.summary()
+    with pytest.raises(InputError, match="two checkpoints that read the same tokens, but text 0 differs"):
+        token_identifiability(lens, {"input_ids": torch.tensor([TEXTS[0]] * 9)}, compare=_typed(other), folds=1)
+
+
+def _typed(lens):
+    """A lens that reads token types beside the ids."""
+    before = lens.reader.read
+
+    def read(inputs, max_length=None):
+        items = before(inputs, max_length)
+        return [
+            replace(item, tensors={**item.tensors, "token_type_ids": item.tensors["input_ids"] * 0}) for item in items
+        ]
+
+    lens.reader.read = read
+    return lens
+
+
+def test_neighbours_and_shares(lens, cache):
+    near = token_identifiability(
+        lens, TEXTS, experiment="neighbours", offsets=(-2, 1), probes="ridge", folds=1, states=cache
+    )
+    states = extract(lens, TEXTS, cache)
+    split = split_sentences(40, folds=1)[0]
+    found = row(near, offset=-2, layer_tested=2)
+    assert found["tokens"] == sum(max(0, LENGTHS[s] - 2) for s in split.test)
+    sizes = [LENGTHS[s] for s in split.test]
+    mapped = fit_probes(
+        ProbeKind("ridge", "l2").build(TokenSettings(), 0),
+        states.layers,
+        states.layers[:1],
+        LENGTHS,
+        [split],
+        pairs=[(2, 0)],
+        offset=-2,
+    )
+    test = token_rows(LENGTHS, split.test)
+    expected = look_up(
+        mapped[0].probe.transform(states.layers[2, test]), states.layers[0, test], sizes, distance="l2", offset=-2
+    )
+    assert found["rate"] == pytest.approx(expected.rate)
+    share = token_identifiability(
+        lens, TEXTS, experiment="data-share", probes=("naive", "ridge"), folds=1, states=cache
+    )
+    few = row(share, probe="ridge", share=0.5)
+    assert few["train_tokens"] == len(token_rows(LENGTHS, keep_training_share(split, 0.5).train))
+    assert share.table.filter(pl.col("probe") == "naive")["share"].to_list() == [1.0, 1.0]
+    assert share.table["layer_trained"].unique().to_list() == [1]
+
+
+def hand_made(layers):
+    """Runs the settings on given hidden states, without a model."""
+    ids = torch.arange(layers.shape[1])
+    states = HiddenStates(layers, tuple(LENGTHS), ids, ("",) * layers.shape[1], Path())
+
+    def run(kind, **options):
+        settings = TokenSettings(learning_rates=(0.02,), max_epochs=60, hidden_units=64, batch_size=64, **options)
+        split = split_sentences(40, folds=1)[0]
+        return Runner(lambda name: states, settings, 0, torch.device("cpu")).run(Part("model", kind, split))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("probe", "distance"), [("linear", "cosine"), ("linear", "l2"), ("mlp", "cosine"), ("mlp", "l2"), ("ridge", "l2")]
+)
+def test_exact_for_an_invertible_map_and_chance_for_random_states(probe, distance):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(sum(LENGTHS), 8, generator=generator)
+    mixed = inputs @ (torch.linalg.qr(torch.randn(8, 8, generator=generator))[0] * torch.linspace(0.5, 2, 8))
+    noise = torch.randn(inputs.shape, generator=generator)
+    table = hand_made(torch.stack([inputs, mixed, noise]))(ProbeKind(probe, distance))
+    first, second = table.to_dicts()
+    assert first["rate"] == 1.0
+    assert first["token_rate"] == 1.0
+    spread = (second["chance"] * (1 - second["chance"]) / second["tokens"]) ** 0.5
+    assert abs(second["rate"] - second["chance"]) < 4 * spread
+    assert second["chance"] == pytest.approx(second["sentences"] / second["tokens"])
+
+
+def test_chunks_change_nothing(monkeypatch):
+    layers = torch.randn(2, sum(LENGTHS), 8, generator=torch.Generator().manual_seed(0))
+    run = hand_made(layers + 0.5 * layers[:1])
+    for options in ({}, {"experiment": "neighbours", "offsets": (5,)}):
+        whole = run(ProbeKind("ridge", "l2"), **options)
+        monkeypatch.setattr(runner, "CHUNK_TOKENS", 7)
+        assert_frame_equal(run(ProbeKind("ridge", "l2"), **options), whole)
+        monkeypatch.undo()
+
+
+def test_a_killed_run_goes_on_with_the_rates_it_found(lens, cache, tmp_path):
+    options = {"probes": ("linear", "mlp"), "distances": "l2", "states": cache, **QUICK, "folds": 3, "mlp_folds": 2}
+    whole = token_identifiability(lens, TEXTS, **options)
+
+    def stop(done, total):
+        assert total == 5
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        token_identifiability(lens, TEXTS, out=tmp_path / "run", progress=stop, **options)
+    said = []
+    found = token_identifiability(lens, TEXTS, out=tmp_path / "run", resume=True, watch=said.append, **options)
+    assert_frame_equal(found.table, whole.table)
+    # The last fold of the linear probe trains one rate a layer: what the first fold chose.
+    assert not any("linear l2, fold 0" in line or "linear l2, fold 1" in line for line in said)
+    assert any("linear l2, fold 2: 0 of 2 probes, epoch 1" in line for line in said)
+    rates = (
+        whole.table.filter(pl.col("probe") == "linear")
+        .group_by("layer_trained")
+        .agg(pl.col("learning_rate").n_unique())
+    )
+    assert rates["learning_rate"].to_list() == [1, 1]
+    with pytest.raises(OutputFolderError, match="already holds this run, finished"):
+        token_identifiability(lens, TEXTS, out=tmp_path / "run", **options)
+    assert_frame_equal(
+        token_identifiability(lens, TEXTS, out=tmp_path / "run", resume=True, **options).table, whole.table
+    )
+    with pytest.raises(OutputFolderError, match="holds another run"):
+        token_identifiability(lens, TEXTS, out=tmp_path / "run", resume=True, **(options | {"patience": 2}))
+
+
+def test_seed_decides_and_states_need_no_folder(lens, cache):
+    options = {"probes": "linear", "distances": "cosine", **QUICK}
+    one, other = (token_identifiability(lens, TEXTS, seed=seed, states=cache, **options) for seed in (1, 2))
+    assert not one.table["rate"].equals(other.table["rate"])
+    assert_frame_equal(token_identifiability(lens, TEXTS, seed=1, **options).table, one.table)
+
+
+def test_means_and_their_errors(lens, cache):
+    result = token_identifiability(lens, TEXTS, probes="naive", distances="l2", folds=4, states=cache)
+    means = result.means().row(1, named=True)
+    rates = result.table.filter(pl.col("layer_tested") == 2)["rate"]
+    assert (means["folds"], means["rate"]) == (4, pytest.approx(rates.mean()))
+    assert means["rate_error"] == pytest.approx(rates.std() / 2)
+    assert means["tokens"] == result.table.filter(pl.col("layer_tested") == 2)["tokens"].sum()
+    assert "4 folds" in result.summary()
+    single = token_identifiability(lens, TEXTS, probes="naive", distances="l2", folds=1, states=cache)
+    assert single.means()["rate_error"].to_list() == [None, None]
+
+
+def test_saved_and_loaded(lens, cache, tmp_path, capsys):
+    result = token_identifiability(lens, TEXTS, probes="ridge", folds=1, states=cache)
+    result.save(tmp_path / "run")
+    again = TokenIdentifiability.load(tmp_path / "run")
+    assert_frame_equal(again.table, result.table)
+    assert again.provenance["settings"]["offsets"] is None
+    again.show()
+    assert "Ridge probe, L2" in capsys.readouterr().out
+    assert "Ridge probe" in again._repr_html_()
+    with pytest.raises(OutputFolderError, match="holds no tokens result"):
+        TokenIdentifiability.load(tmp_path)
+
+
+def test_odd_corpora(lens):
+    options = {"probes": ("naive", "ridge"), "folds": 2}
+    ones = token_identifiability(lens, [[7 + place] for place in range(12)], **options)
+    assert ones.table["rate"].to_list() == ones.table["chance"].to_list() == [1.0] * len(ones.table)
+    # The same text over and over: in training and test alike.
+    same = token_identifiability(lens, [TEXTS[3]] * 12, **options)
+    assert same.table.filter(pl.col("probe") == "ridge")["rate"].min() == 1.0
+    # A token repeated: position tells its places apart, and any of them may count.
+    repeated = token_identifiability(lens, [[9] * 6 for _ in range(12)], **options)
+    assert (
+        repeated.table["token_rate"].to_list()
+        == repeated.table["token_chance"].to_list()
+        == [1.0] * len(repeated.table)
+    )
+    assert repeated.table["chance"].to_list() == [pytest.approx(1 / 6)] * len(repeated.table)
+    with pytest.raises(InputError, match=r"neighbours at \+1, got at most 1 in fold 0"):
+        token_identifiability(
+            lens, [[7 + place] for place in range(12)], experiment="neighbours", offsets=(1,), folds=1
+        )
+
+
+def test_what_cannot_be_analysed(lens, tmp_path):
+    out = tmp_path / "out"
+    for texts, options, expected in (
+        (TEXTS[:9], {}, "got 10 folds for 9 sentences"),
+        ([], {}, "expected one or more texts"),
+        (TEXTS, {"layers": (3,)}, r"layers 1 to 2; got \[3\]"),
+        (TEXTS, {"probe": "linear"}, "unknown options probe"),
+    ):
+        with pytest.raises(InputError, match=expected):
+            token_identifiability(lens, texts, out=out, **options)
+    with pytest.raises(InputError, match="text 0 is not made of tokens"):
+        token_identifiability(Lens(build("vit")), {"pixel_values": torch.zeros(2, 3, 12, 12)}, out=out)
+    assert not out.exists()
+    broken = build("bert")
+    with torch.no_grad():
+        broken.encoder.layer[1].output.dense.weight[0, 0] = torch.nan
+    with pytest.raises(NumericalError, match=r"text \d+: hidden states hold NaN"):
+        token_identifiability(Lens(broken), TEXTS, out=out)
