@@ -30,8 +30,8 @@ from identilens.cli.common import (
 from identilens.cli.texts import read_texts
 from identilens.errors import InputError
 from identilens.measures.mixing import find_token, spacy_tagger, tag_tokens, track_token
-from identilens.mixing.jacobian import DEFAULT_PROBES
 from identilens.models import Lens
+from identilens.models.derivative.jacobian import DEFAULT_PROBES
 from identilens.results import Mixing
 from identilens.results.stored import print_table
 from identilens.runs.conllu import read_conllu
