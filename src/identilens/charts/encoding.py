@@ -88,7 +88,10 @@ def layered(layers: Sequence[Any]) -> alt.LayerChart:
     for layer in bare:
         for name in names:
             layer[name] = alt.Undefined
-    return alt.layer(*bare).properties(**about)
+    whole = alt.LayerChart(layer=bare)
+    for name, value in about.items():
+        whole[name] = value
+    return whole
 
 
 def field(column: str) -> str:
@@ -109,9 +112,8 @@ def named(channel: type[Channel], frame: pl.DataFrame, column: str) -> Channel:
     """Return a channel of names in the order in which the frame has them, whatever a choice leaves of them."""
     texts = frame[column].drop_nulls().unique(maintain_order=True).to_list()
     values = [shown(value) for value in (texts if isinstance(texts[0] if texts else "", str) else sorted(texts))]
-    scale = {} if channel in (alt.X, alt.Y) else {"scale": alt.Scale(domain=values)}
-    sort = {} if channel is alt.Tooltip else {"sort": values}
-    return channel(field(column), type="nominal", title=column, **sort, **scale)
+    scale: dict[str, Any] = {} if channel in (alt.X, alt.Y) else {"scale": alt.Scale(domain=values)}
+    return channel(field(column), type="nominal", title=column, sort=values, **scale)
 
 
 def on_field(axis: Channel, column: str) -> Channel:
