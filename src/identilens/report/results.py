@@ -64,9 +64,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         OutputFolderError: If the folder holds no finished result, or the file cannot be written.
     """
     views, target = _views(folder), path or folder / "report.html"
-    result = views.load(folder)
-    if isinstance(result, Audit):
-    return views.report(result, target)
+    return views.report(views.load(folder), target)
 
 
 def save_figures(folder: Path, out: Path | None = None, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
