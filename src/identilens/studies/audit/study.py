@@ -1,7 +1,7 @@
 """How much of each attention map has no effect on its head's output (Brunner et al. 2020)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS
@@ -40,7 +40,7 @@ class AuditStudy(Study[AuditSettings, Audit]):
     name = "audit"
     settings_type = AuditSettings
     result_type = Audit
-    merge = {"token_types": merge_token_types}
+    merge: ClassVar = {"token_types": merge_token_types}
 
     def __init__(self, lens: Lens, texts: Any, settings: AuditSettings) -> None:
         self.lens, self.settings = lens, settings
