@@ -4,30 +4,11 @@ import shutil
 
 import polars as pl
 import pytest
-import torch
 
-from identilens.charts import Page, Section, TokenMap, bars, choose, heat, lines, rule, scatter
+from identilens.charts import Page, Section, bars, choose, heat, lines, rule, scatter
+from pages import SCRIPT, TOKENS, heads, token_map
 
-SCRIPT = "<script>alert(1)</script>"
-TOKENS = ["[CLS]", SCRIPT, "</script>", "<!--", "\u2028", "&amp;", "水", "", "\n", "\u202egnp", "harbour", "[SEP]"]
 _FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-
-
-def heads(kinds=("encoder", "decoder"), layers=3, count=4):
-    """Return a made-up number for every head."""
-    rows = [(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(count)]
-    values = [(7 * place % 11) / 11 for place in range(len(rows))]
-    frame = pl.DataFrame(rows, schema=["kind", "layer", "head"], orient="row")
-    return frame.with_columns(pl.Series("share", values), signed=0.5 - pl.Series("share", values))
-
-
-def token_map(text, layer, head, tokens):
-    generator = torch.Generator().manual_seed(100 * text + 10 * layer + head)
-    raw = torch.softmax(2 * torch.randn(len(tokens), len(tokens), generator=generator), -1)
-    effective = raw + 0.05 * torch.randn(raw.shape, generator=generator)
-    choices = {"text": text, "layer": layer, "head": head}
-    layers = {"raw": raw, "effective": effective}
-    return TokenMap(choices, layers, tokens, tokens, differences={"null": ("raw", "effective")})
 
 
 @pytest.fixture(scope="session")

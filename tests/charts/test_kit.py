@@ -40,9 +40,11 @@ def test_lines_draw_every_value_once_and_break_where_there_is_none():
     assert [row[y] for row in rows(spec)] == [0.5, None, 1.0, None]
     assert marks(spec) == ["line", "point"]
     encoding = spec["layer"][0]["encoding"]
-    assert encoding["y"]["field"] == y and encoding["y"]["title"] == "Rate"
+    assert encoding["y"]["field"] == y
+    assert encoding["y"]["title"] == "Rate"
     assert encoding["color"]["scale"]["domain"] == ["\\u202eb", "b", "a"]
-    assert spec["width"] == "container" and spec["title"] == "T"
+    assert spec["width"] == "container"
+    assert spec["title"] == "T"
     json.dumps(spec, allow_nan=False)
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from conftest import SCRIPT, TOKENS
 
 from identilens.charts import Page, Section, TokenMap, render_page, write_page
 from identilens.charts.page import MOST_ROWS
 from identilens.charts.viewer import fitting, viewer_data
 from identilens.errors import InputError
+from pages import SCRIPT, TOKENS
 
 
 class Elements(HTMLParser):
@@ -53,7 +53,8 @@ def test_the_page_asks_for_nothing_and_may_make_no_code(written):
     elements = Elements(written)
     policy = next(one["content"] for _, one in elements.found if one.get("http-equiv") == "Content-Security-Policy")
     assert policy.startswith("default-src 'none'; ")
-    assert "unsafe-eval" not in policy and "http" not in policy
+    assert "unsafe-eval" not in policy
+    assert "http" not in policy
     links = [one[name] for _, one in elements.found for name in ("src", "href") if name in one]
     assert all(link.startswith(("#", "data:,")) for link in links)
 
@@ -77,11 +78,13 @@ def test_tables_are_cut_at_a_length_that_a_page_can_hold(record):
 
 def test_matrices_come_back_and_differences_are_not_stored(data, maps):
     first = data["viewers"]["maps-maps"]["maps"][0]
-    assert set(first["layers"]) == {"raw", "effective"} and first["differences"] == {"null": ["raw", "effective"]}
+    assert set(first["layers"]) == {"raw", "effective"}
+    assert first["differences"] == {"null": ["raw", "effective"]}
     raw = np.frombuffer(base64.b64decode(first["layers"]["raw"]), "<f4").reshape(len(TOKENS), -1)
     np.testing.assert_array_equal(raw, maps[0].layers["raw"].numpy())
     tokens = data["viewers"]["maps-maps"]["tokens"]
-    assert len(tokens) == 2 and tokens[0][7:10] == ["∅", "\\n", "\\u202egnp"]
+    assert len(tokens) == 2
+    assert tokens[0][7:10] == ["∅", "\\n", "\\u202egnp"]
 
 
 def test_maps_without_differences_are_half_as_long(maps):

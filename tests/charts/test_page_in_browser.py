@@ -1,7 +1,7 @@
 import pytest
-from conftest import TOKENS
 
 from identilens.charts import write_page
+from pages import TOKENS
 
 PARTS = ("raw", "effective", "null")
 
@@ -56,7 +56,7 @@ def test_every_chart_is_drawn_as_wide_as_its_box(visit):
 
 def test_a_drop_down_changes_what_a_chart_shows_and_outlives_the_look(visit):
     def numbers():
-        return visit.page.locator("#heads-0 .mark-text.role-mark text").all_inner_texts()
+        return visit.page.locator("#heads-0 .mark-text.role-mark text").all_text_contents()
 
     before = numbers()
     visit.page.locator("#heads-0-controls").get_by_label("Attention").select_option("decoder")
@@ -64,7 +64,8 @@ def test_a_drop_down_changes_what_a_chart_shows_and_outlives_the_look(visit):
         "first => document.querySelector('#heads-0 .mark-text.role-mark text').textContent !== first", arg=before[0]
     )
     after = numbers()
-    assert len(before) == len(after) == 12 and before != after
+    assert len(before) == len(after) == 12
+    assert before != after
     visit.page.emulate_media(color_scheme="dark" if visit.page.viewport_size["width"] == 1280 else "light")
     visit.page.wait_for_timeout(500)
     assert numbers() == after
@@ -93,7 +94,7 @@ def test_a_map_is_read_cell_by_cell_by_pointer_and_keyboard(visit, maps):
 
 def test_only_maps_that_exist_are_offered(visit):
     def offered(label):
-        return visit.page.locator("#maps").get_by_label(label, exact=True).locator("option").all_inner_texts()
+        return visit.page.locator("#maps").get_by_label(label, exact=True).locator("option").all_text_contents()
 
     assert (offered("Layer"), offered("Head")) == (["0", "1"], ["0", "1"])
     visit.choose("Layer", "1")

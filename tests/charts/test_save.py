@@ -2,10 +2,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from conftest import heads
 
 from identilens.charts import choose, heat, lines, save_charts
 from identilens.errors import InputError, OutputFolderError
+from pages import heads
 
 FRAME = pl.DataFrame({"layer": [0, 1, 2], "rate": [0.5, 0.7, 0.6]})
 
@@ -28,7 +28,8 @@ def test_a_chart_that_offers_a_choice_is_written_once_for_each(tmp_path):
     paths = save_charts({"share": chart}, tmp_path, ["svg"])
     assert [path.name for path in paths] == ["share_Encoder.svg", "share_De.svg"]
     first, second = (path.read_text() for path in paths)
-    assert first.count(">0.64<") == 1 and first != second
+    assert first.count(">0.64<") == 1
+    assert first != second
 
 
 @pytest.mark.parametrize("formats", [["png", "gif"], [], "png"])

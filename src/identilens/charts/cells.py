@@ -8,7 +8,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from identilens.charts.encoding import Look, base_chart, field, inline, layered
+from identilens.charts.encoding import Look, Number, base_chart, field, inline, layered
 from identilens.charts.labels import shortened, visible_text
 
 _MOST_NUMBERS = 24
@@ -19,7 +19,7 @@ _TICK = 9
 
 def heat(
     frame: pl.DataFrame, x: str, y: str, value: str, *, diverging: bool = False,
-    domain: tuple[float, float] | None = None, stretch: bool = False, numbers: str | None = ".2f", **look: Unpack[Look],
+    domain: tuple[Number, Number] | None = None, stretch: bool = False, numbers: str | None = ".2f", **look: Unpack[Look],
 ) -> alt.LayerChart:  # fmt: skip
     """Return a cell for every row, coloured by its value, such as one for each layer and head.
 
@@ -56,7 +56,7 @@ def heat(
 
 def token_map(
     layers: Mapping[str, Tensor] | Tensor, queries: Sequence[str], keys: Sequence[str], title: str, *,
-    columns: int = 3, side: int = 200, domain: tuple[float, float] | None = None,
+    columns: int = 3, side: int = 200, domain: tuple[Number, Number] | None = None,
 ) -> alt.ConcatChart:  # fmt: skip
     """Return maps by query and key token for print, side by side on one scale of colours.
 
@@ -93,8 +93,8 @@ def token_map(
 
 
 def _colors(
-    values: pl.Series, diverging: bool, domain: tuple[float, float] | None, stretch: bool
-) -> tuple[alt.Scale, list[alt.Parameter]]:
+    values: pl.Series, diverging: bool, domain: tuple[Number, Number] | None, stretch: bool
+) -> tuple[alt.Scale, list[Any]]:
     """Return the scale of the colours, and the drop-down that stretches it where it is offered."""
     middle: Any = 0 if diverging else alt.Undefined
     reached = _ends(values, diverging)
@@ -113,7 +113,7 @@ def _ends(values: pl.Series, diverging: bool) -> tuple[float, float]:
     return (-reach, reach) if diverging else (min(held), max(held))
 
 
-def _cells(matrix: Tensor) -> list[dict[str, float]]:
+def _cells(matrix: Tensor) -> list[dict[str, Number]]:
     return [
         {"query": query, "key": key, "value": float(f"{value:.4g}")}
         for query, row in enumerate(matrix.tolist())

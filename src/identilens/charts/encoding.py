@@ -11,6 +11,7 @@ from polars import selectors
 from identilens.charts.labels import visible_text
 
 AnyChart = alt.Chart | alt.LayerChart | alt.ConcatChart
+Number = int | float
 Channel = TypeVar("Channel", bound=alt.SchemaBase)
 
 _MOST_TICKS = 12
@@ -44,8 +45,8 @@ class Look(TypedDict, total=False):
     color_title: str
     log_x: bool
     log_y: bool
-    x_domain: tuple[float, float]
-    y_domain: tuple[float, float]
+    x_domain: tuple[Number, Number]
+    y_domain: tuple[Number, Number]
     x_format: str
     y_format: str
     also: Sequence[str]
@@ -64,7 +65,12 @@ def base_chart(
         color: Column of the colours.
         grouped: Axes ("x", "y", "xy") whose numbers are names of groups; text always is.
         **look: See `Look`.
+
+    Raises:
+        TypeError: For a name that `Look` does not have.
     """
+    if unknown := sorted(look.keys() - Look.__annotations__.keys()):
+        raise TypeError(f"a chart takes {', '.join(Look.__annotations__)}; got {', '.join(unknown)}.")
     names = [x, y, *([color] if color else []), *look.get("also", ())]
     titles = {x: look.get("x_title", x), y: look.get("y_title", y), color: look.get("color_title", color)}
     axes = {

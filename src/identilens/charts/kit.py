@@ -10,7 +10,18 @@ from typing import Any, Unpack
 import altair as alt
 import polars as pl
 
-from identilens.charts.encoding import AnyChart, Look, base_chart, field, inline, layered, named, on_field, shown
+from identilens.charts.encoding import (
+    AnyChart,
+    Look,
+    Number,
+    base_chart,
+    field,
+    inline,
+    layered,
+    named,
+    on_field,
+    shown,
+)
 
 Value = str | int | float | bool | None
 
@@ -49,7 +60,7 @@ def lines(
     elif error:
         layers.insert(0, _error_bars(base, y, error))
     if points:
-        layers.append(_points(base, frame, color, opacity=1, size=36))
+        layers.append(_points(base, frame, color, opacity=1.0, size=36))
     return layered(layers)
 
 
@@ -159,7 +170,7 @@ def strip(frame: pl.DataFrame, value: str, group: str, color: str | None = None,
 
 
 def rule(
-    chart: AnyChart, *, x: float | None = None, y: float | None = None, label: str = "", **of: Value
+    chart: AnyChart, *, x: Number | None = None, y: Number | None = None, label: str = "", **of: Value
 ) -> alt.LayerChart:
     """Return a chart with a dashed line across it.
 

@@ -14,7 +14,7 @@ function tokenMaps(root, { maps, tokens }, look) {
   };
 
   function selector(label, options) {
-    const select = make("select");
+    const select = make("select", { ariaLabel: label });
     select.addEventListener("change", update);
     offer(select, options);
     return { select, label: make("label", {}, label, select) };
