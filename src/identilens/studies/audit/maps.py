@@ -98,8 +98,8 @@ def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: To
         layers={"raw": raw, "effective": effective},
         queries=queries,
         keys=keys,
-        note=f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}: {space} (rank {row['rank']}, nullity "
-        f"{row['nullity']}); null share {row['null_share']:.3f}, correlation of raw and effective {pearson}.",
+        note=f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}: {space} (rank {row['rank']}, "
+        f"nullity {row['nullity']}); null share {row['null_share']:.3f}, correlation of raw and effective {pearson}.",
         differences={"null": ("raw", "effective")},
         interest=row["null_share"],
     )

@@ -164,8 +164,8 @@ class Audit(Result):
         if kept.is_empty():
             return Section("maps", title, note=reading.NO_MAPS)
         some = (
-            f"The audit kept {len(kept)} maps; to keep this file small it holds {len(shown)} of them, in each layer the "
-            "heads with the largest null share. In Python, Audit.load(folder).matrices has them all."
+            f"The audit kept {len(kept)} maps; to keep this file small it holds {len(shown)} of them, of texts that do "
+            "not fit whole the heads with the largest null share. In Python, Audit.load(folder).matrices has them all."
         )
         maps = page_maps(shown, self.matrices, self.tokens)
         return Section("maps", title, [reading.MAPS], maps=maps, note=some if len(shown) < len(kept) else "")

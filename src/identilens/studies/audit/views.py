@@ -127,21 +127,20 @@ def received_chart(received: pl.DataFrame, weights: str) -> AnyChart:
 
 def attention_to_type(token_types: pl.DataFrame) -> AnyChart:
     """Return what tokens of each type put on one type, raw and effective, as means over heads (Fig. 5)."""
-    keys = ["kind", "layer", "query_type", "key_type"]
+    keys = ["kind", "layer", "query_type", "key_type", "Weights"]
+    attention = pl.col("attention")
     means = (
-        token_types.unpivot(["raw", "effective"], index=keys, variable_name="weights", value_name="attention")
-        .group_by(*keys, "weights", maintain_order=True)
-        .agg(
-            pl.col("attention").mean(),
-            lowest_head=pl.col("attention").min(),
-            highest_head=pl.col("attention").max(),
-        )
+        token_types.unpivot(["raw", "effective"], index=keys[:-1], variable_name="Weights", value_name="attention")
+        .group_by(keys, maintain_order=True)
+        .agg(attention.mean(), attention.min().alias("Lowest head"), attention.max().alias("Highest head"))
+        # In the order of the other charts of types, so that colours are the same.
+        .sort("key_type", "query_type", maintain_order=True)
     )
     chart = lines(
-        means, "layer", "attention", "query_type", dash="weights",
+        means, "layer", "attention", "query_type", dash="Weights",
         title="Attention put on one type, by type of the query token",
         x_title="Layer (from 0)", y_title="Mean attention put on it", color_title="Query token",
-        also=["weights", "lowest_head", "highest_head"],
+        also=["Weights", "Lowest head", "Highest head"],
     )  # fmt: skip
     types = means["key_type"].unique(maintain_order=True)
     return by_kind(choose(chart, "key_type", "Attention to", {name: visible_text(name) for name in types}), token_types)
