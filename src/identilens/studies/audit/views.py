@@ -142,7 +142,7 @@ def attention_to_type(token_types: pl.DataFrame) -> AnyChart:
         x_title="Layer (from 0)", y_title="Mean attention put on it", color_title="Query token",
         also=["Weights", "Lowest head", "Highest head"],
     )  # fmt: skip
-    types = means["key_type"].unique(maintain_order=True)
+    types = token_types["key_type"].unique(maintain_order=True)
     return by_kind(choose(chart, "key_type", "Attention to", {name: visible_text(name) for name in types}), token_types)
 
 
@@ -162,7 +162,7 @@ def _head_map(by_head: pl.DataFrame, measure: str, title: str, domain: tuple[flo
     chart = heat(
         by_head.select("kind", "layer", "head", measure), "head", "layer", measure,
         domain=domain, diverging=domain[0] < 0, stretch=True,
-        title=title, x_title="Head", y_title="Layer", color_title=title,
+        title=title, x_title="Head", y_title="Layer", color_title=" ".join(title.split()[:3]),
     )  # fmt: skip
     return by_kind(chart, by_head)
 
