@@ -2,8 +2,6 @@
 
 from identilens.report.alternatives_figures import save_alternatives_figures as save_alternatives_figures
 from identilens.report.alternatives_report import write_alternatives_report as write_alternatives_report
-from identilens.report.audit_figures import save_audit_figures as save_audit_figures
-from identilens.report.audit_report import write_audit_report as write_audit_report
 from identilens.report.dyck_figures import save_dyck_figures as save_dyck_figures
 from identilens.report.dyck_report import write_dyck_report as write_dyck_report
 from identilens.report.intervals_figures import save_intervals_figures as save_intervals_figures

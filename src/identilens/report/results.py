@@ -8,15 +8,12 @@ from typing import Any
 from identilens.errors import OutputFolderError
 from identilens.report.alternatives_figures import save_alternatives_figures
 from identilens.report.alternatives_report import write_alternatives_report
-from identilens.report.audit_figures import save_audit_figures
-from identilens.report.audit_report import write_audit_report
 from identilens.report.dyck_figures import save_dyck_figures
 from identilens.report.dyck_report import write_dyck_report
 from identilens.report.dyck_tables import construction_view, pruning_view
 from identilens.report.encoder_tables import sweep_view, training_view
 from identilens.report.intervals_figures import save_intervals_figures
 from identilens.report.intervals_report import write_intervals_report
-from identilens.report.joined import joined_parts
 from identilens.report.mixing_figures import save_mixing_figures
 from identilens.report.mixing_report import write_mixing_report
 from identilens.report.structure_figures import save_structure_figures
@@ -25,7 +22,6 @@ from identilens.report.table_report import save_table_figures, write_table_repor
 from identilens.report.tokens_figures import save_tokens_figures
 from identilens.report.tokens_report import write_tokens_report
 from identilens.results.alternatives import Alternatives
-from identilens.results.audit import Audit
 from identilens.results.dyck import DyckRuns
 from identilens.results.intervals import Intervals
 from identilens.results.mixing import Mixing
@@ -44,7 +40,6 @@ class _Views:
 
 
 _VIEWS = {
-    "audit": _Views(Audit.load, write_audit_report, save_audit_figures),
     "intervals": _Views(Intervals.load, write_intervals_report, save_intervals_figures),
     "alternatives": _Views(Alternatives.load, write_alternatives_report, save_alternatives_figures),
     "mixing": _Views(Mixing.load, write_mixing_report, save_mixing_figures),
@@ -61,8 +56,6 @@ _VIEWS = {
 def write_report(folder: Path, path: Path | None = None) -> Path:
     """Write the HTML report of the result that a folder holds and return its path.
 
-    An audit's report also shows the intervals and alternatives that were run on its folder.
-
     Args:
         folder: A result folder.
         path: The file to write; report.html in the folder when not given.
@@ -71,10 +64,7 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         OutputFolderError: If the folder holds no finished result, or the file cannot be written.
     """
     views, target = _views(folder), path or folder / "report.html"
-    result = views.load(folder)
-    if isinstance(result, Audit):
-        return write_audit_report(result, target, parts=joined_parts(folder, result.provenance))
-    return views.report(result, target)
+    return views.report(views.load(folder), target)
 
 
 def save_figures(folder: Path, out: Path | None = None, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
