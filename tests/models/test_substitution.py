@@ -6,7 +6,7 @@ import torch
 from helpers import zoo
 from identilens.errors import InputError, NumericalError, UnsupportedModelError
 from identilens.models import Lens, Rows
-from identilens.models.head_call import read_head
+from identilens.models.reading import read_head
 from identilens.models.layout import find_site
 from identilens.models.projections import changed_parameters, query_key_projections
 

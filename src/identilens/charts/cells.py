@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Unpack
 
 import altair as alt
 import polars as pl
+import torch
 from torch import Tensor
 
 from identilens.charts.encoding import Look, base_chart, field, inline, layered
@@ -52,9 +54,9 @@ def heat(
 
 def token_map(
     layers: Mapping[str, Tensor] | Tensor, queries: Sequence[str], keys: Sequence[str], title: str, *,
-    columns: int = 3, side: int = 200, domain: tuple[float, float] | None = None,
+    columns: int = 3, side: int = 200, domain: tuple[float, float] | None = None, value_title: str = "Attention",
 ) -> alt.ConcatChart:  # fmt: skip
-    """Return maps by query and key token for print, side by side on one scale of colours.
+    """Return maps by query and key token for print, side by side on one scale of colours; NaN leaves its cell empty.
 
     Args:
         layers: The maps by title, or one without.
@@ -64,16 +66,17 @@ def token_map(
         columns: Maps in a row.
         side: Pixels of the longer side of a map.
         domain: Values of the ends of the colours; those of the maps where not given.
+        value_title: What the colours are.
     """
     maps = layers if isinstance(layers, Mapping) else {"": layers}
     most = max(len(queries), len(keys))
     width, height = (max(40, round(side * len(names) / most)) for names in (keys, queries))
-    low = min(float(one.min()) for one in maps.values())
-    high = max(float(one.max()) for one in maps.values())
+    held = torch.cat([one[one.isfinite()].flatten() for one in maps.values()])
+    low, high = float(held.min()), float(held.max())
     reach = max(abs(low), abs(high)) or 1.0
     ends = domain or ((-reach, reach) if low < 0 else (0.0, reach))
     scale = alt.Scale(domain=list(ends), **({"domainMid": 0} if ends[0] < 0 else {}))
-    color = alt.Color("value", type="quantitative", title="Attention", scale=scale)
+    color = alt.Color("value", type="quantitative", title=value_title, scale=scale)
     axes = {
         "x": alt.X("key", type="ordinal", title="Key token", axis=_token_axis(keys, width, angle=-90)),
         "y": alt.Y("query", type="ordinal", title="Query token", axis=_token_axis(queries, height)),
@@ -109,6 +112,7 @@ def _cells(matrix: Tensor) -> list[dict[str, float]]:
         {"query": query, "key": key, "value": float(f"{value:.4g}")}
         for query, row in enumerate(matrix.tolist())
         for key, value in enumerate(row)
+        if isfinite(value)
     ]
 
 

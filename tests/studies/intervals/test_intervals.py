@@ -9,7 +9,7 @@ import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError
 from identilens.measures.attention import iterate_alternatives
-from identilens.models.head_call import read_head
+from identilens.models.reading import read_head
 from identilens.results.intervals import TABLES
 
 TEXT = (
