@@ -3,8 +3,10 @@ the same to 1e-12, the bundled encoder in single."""
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import polars as pl
+import torch
 from torch import Tensor
 
 import identilens as idl
@@ -22,10 +24,24 @@ PAIR = ("A storm closed the pass.", "Snow shut it.")
 TOKENS = [ids(3), ids(9, 1), [7] * 12, ids(24, 2), ids(60, 3)]
 SENTENCES = [ids(4 + seed % 7, seed) for seed in range(30)]
 
+CONDITIONED = 1e-11
+"""Relative tolerance where a small null space, or a search, makes more of the last digit."""
+
 
 def tiny(family: str, seed: int = 0) -> idl.Lens:
     """A lens on a tiny random model in double precision."""
-    return idl.Lens(build(family, seed).double(), name=f"tiny {family}")
+    return idl.Lens(drawn(build(family, seed), seed), name=f"tiny {family}")
+
+
+@torch.no_grad()
+def drawn(model: Any, seed: int) -> Any:
+    """The model with weights made of whole numbers: torch's normal numbers depend on the processor."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.double().parameters():
+        # Sums of three even draws: near normal, with standard deviation 0.25 for matrices.
+        numbers = torch.randint(-64, 65, (3, *parameter.shape), generator=generator).sum(0).double()
+        parameter.copy_(numbers / 256 if parameter.ndim > 1 else parameter.round() + numbers / 640)
+    return model.eval()
 
 
 @cache

@@ -24,6 +24,8 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     arguments = sys.argv[1:]
+    if not arguments:
+        stored.PROCESSOR.write_text(stored.processor(), encoding="utf-8")
     chosen = [name for name in arguments if name != "--check"] or NAMES
     for name in chosen:
         start = time.process_time()

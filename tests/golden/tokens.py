@@ -22,21 +22,21 @@ def checkpoints() -> Tables:
 CASES: dict[str, Case] = {
     "tokens_same_layer": single(
         lambda: tokens("same-layer", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge", "mlp")), False
-    ),  # 2 s
+    ),  # 0.2 s
     "tokens_every_fold": single(
         lambda: tokens("same-layer", tiny("gpt2"), SENTENCES, probes="linear", search="every fold"), False
-    ),  # 1 s
+    ),  # 0.1 s
     "tokens_across_layers": single(
         lambda: tokens("across-layers", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge")), False
-    ),  # 1 s
-    "tokens_layer_to_layer": single(checkpoints, False),  # 1 s
+    ),  # 0.2 s
+    "tokens_layer_to_layer": single(checkpoints, False),  # 0.2 s
     "tokens_neighbours": single(
         lambda: tokens("neighbours", tiny("bert"), SENTENCES, probes=("ridge", "mlp"), offsets=(-2, 1)), False
-    ),  # 1 s
+    ),  # 0.2 s
     "tokens_data_share": single(
         lambda: tokens("data-share", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge")), False
-    ),  # 1 s
+    ),  # 0.2 s
     "tokens_bundled": single(
         lambda: tokens("same-layer", real(), [*TEXTS, *LONG.split(", ")], layers=(1, 6), probes=("naive", "ridge"))
-    ),  # 1 s
+    ),  # 0.4 s
 }

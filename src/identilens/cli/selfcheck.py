@@ -34,7 +34,7 @@ class SelfcheckOptions(Settings):
 def selfcheck(
     *,
     model: Annotated[ModelOptions, Parameter(name="*", group="Model")],
-    on: Annotated[SelfcheckOptions, Parameter(name="*", group="Texts")] = SelfcheckOptions(),  # noqa: B008 - frozen
+    on: Annotated[SelfcheckOptions, Parameter(name="*", group="Texts")] = SelfcheckOptions(),
 ) -> None:
     """Check that capture is faithful on a model, and print each check with its figure."""
     lens = model.load()

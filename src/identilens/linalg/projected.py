@@ -10,7 +10,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg.causal_rows import CausalRows
-from identilens.linalg.checks import check_values
+from identilens.linalg.checks import check_finite, check_values
 from identilens.linalg.compact import compact_values, with_ones
 from identilens.linalg.factor import Factor, certified_rank, factorise
 from identilens.linalg.full_rows import FullRows
@@ -198,3 +198,10 @@ def projected(
 ) -> ProjectedValues:
     """Return the projected values of some heads, given as tensors (see `ProjectedValues.of`) or as they are already."""
     return values if isinstance(values, ProjectedValues) else ProjectedValues.of(values, output_projection)
+
+
+def head_values(projected_values: HeadValues) -> ProjectedValues:
+    """Return T of one head as factors."""
+    if isinstance(projected_values, Tensor):
+        check_finite(projected_values=projected_values)
+    return projected(projected_values)

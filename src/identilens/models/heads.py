@@ -14,6 +14,9 @@ from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.models.sequences import Kind
 
+LOGIT_ERROR = 1e-3
+"""Largest difference between the model's weights and softmax(s Q Kᵀ + bias) of a head whose Q and K may be moved."""
+
 
 @dataclass(frozen=True)
 class Head:

@@ -20,7 +20,6 @@ from identilens.runs.folder import finished_record, read_record
 from identilens.runs.matrices import StoredMatrices, Tokens, add_matrices
 from identilens.runs.tables import Columns, print_table
 
-
 R = TypeVar("R", bound="Result")
 
 

@@ -101,7 +101,6 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
         study: The study.
         name: Of the function.
     """
-
     make: Callable[..., Study[Any, R]] = study  # pyright: ignore[reportAssignmentType] each takes inputs of its own
 
     def run(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from identilens.errors import InputError
-from identilens.runs.conllu import read_conllu
 from identilens.runs.compressed import READ_ERRORS, kind_of, open_file
+from identilens.runs.conllu import read_conllu
 
 
 def read_texts(

@@ -16,9 +16,6 @@ from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import Kind, Numbers, Settings
 
-LOGIT_ERROR = 1e-3
-"""Largest difference between the model's weights and softmax(s Q Kᵀ + bias) of a head whose Q and K may be moved."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class HeadSettings(Settings):

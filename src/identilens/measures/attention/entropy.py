@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
-from identilens.linalg import HeadValues, SimplexSpace, projected
+from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.checks import check_finite
 from identilens.measures.attention.checks import checked_weights
 
@@ -72,7 +72,7 @@ def maximum_entropy_alternative(
         NumericalError: A row whose output is not met. (Weights at zero can put it on the edge of what the keys
             can give: there is no maximiser then, and the weights returned tend to the edge.)
     """
-    T = projected(projected_values)
+    T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
     check_finite(bias=bias)
     if bias is not None and bias.shape != weights.shape:

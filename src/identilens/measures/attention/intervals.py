@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.linalg import HeadValues, ProjectedValues, SimplexSpace, projected
+from identilens.linalg import HeadValues, ProjectedValues, SimplexSpace, head_values
 from identilens.linalg.programs import LeastNorm, RowPrograms, least_norm
 from identilens.measures.attention.checks import checked_weights
 
@@ -169,7 +169,7 @@ def minimum_norm_alternative(
 def _prepared(
     weights_row: Tensor, projected_values: Tensor | ProjectedValues, visible: Tensor | None
 ) -> tuple[Tensor, SimplexSpace]:
-    T = projected(projected_values)
+    T = head_values(projected_values)
     row = checked_weights(weights_row[None], T, None if visible is None else visible[None])
     return row[0], T.simplex_space(visible)
 

@@ -11,7 +11,7 @@ from scipy.linalg import qr
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import HeadValues, ProjectedValues, projected, relative_tolerance
+from identilens.linalg import HeadValues, ProjectedValues, head_values, relative_tolerance
 from identilens.linalg.checks import check_finite
 from identilens.measures.attention.samplers import iterate_alternatives
 
@@ -99,7 +99,7 @@ def logit_alternative(
         InputError: Logits of rank above d_k, or a T with no left null space.
         NumericalError: Logits that are not finite (those of a masked head).
     """
-    projection = projected(projected_values)
+    projection = head_values(projected_values)
     _check_logits(logits, projection, d_k)
     A, T, tolerance = logits.detach().double(), projection.compact.detach(), projection.tolerance
     original = _rank(A, tolerance)
@@ -137,7 +137,7 @@ def check_logit_alternative(
         projected_values: T.
         d_k: Size of queries and keys.
     """
-    projection = projected(projected_values)
+    projection = head_values(projected_values)
     for given in (logits, alternative):
         _check_logits(given, projection, d_k)
     A, other = logits.detach().double(), alternative.detach().double()
@@ -221,7 +221,7 @@ def logit_rank_study(
             f"expected a count and d_k of at least 1 and a share in (0, 1); got {count}, {d_k} and {share}; "
             "the paper's protocol is count=1000 with the head's own d_k."
         )
-    projection = projected(projected_values)
+    projection = head_values(projected_values)
     drawn = iterate_alternatives(weights, projection, count, method="bhardwaj", share=share, generator=generator)
     A, T, tolerance = weights.detach().double(), projection.compact.detach(), projection.tolerance
     output = torch.linalg.matrix_norm(A @ T)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import HeadValues, projected
+from identilens.linalg import HeadValues, head_values
 from identilens.measures.attention.realisable import COPIES, MEMORY_LIMIT, head_formula, refuse_size
 from identilens.measures.attention.simplex import total_variation
 from identilens.measures.attention.softmax_map import Head, checked_head, output_constraints
@@ -129,7 +129,7 @@ def realisable_alternative(
     """
     if not 0 < distance < 1:
         raise InputError(f"expected a distance in (0, 1); got {distance}; it is a mean total variation distance.")
-    T = projected(projected_values)
+    T = head_values(projected_values)
     given = checked_head(queries, keys, T, scaling, visible, bias)
     size = sum(basis.shape[1] for basis in given.kept)
     refuse_size(COPIES * 8 * size * size, memory_limit, head_formula(given))

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import HeadValues, SimplexSpace, projected
+from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.centre import Centre, analytic_centre
 from identilens.measures.attention.checks import checked_weights
@@ -53,7 +53,7 @@ def iterate_alternatives(
     Raises:
         InputError: Weights that are no distributions over T's rows, or options out of range.
     """
-    T = projected(projected_values)
+    T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
     if method not in ("brunner", "bhardwaj", "hit_and_run"):
         raise InputError(f"expected method 'brunner', 'bhardwaj' or 'hit_and_run'; got {method!r}; choose one of them.")
@@ -222,7 +222,7 @@ def far_alternatives(
         generator: Source of randomness.
         progress: Called with (rows done, rows in all) after each row.
     """
-    T = projected(projected_values)
+    T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
     spaces = T.simplex_spaces(rows.shape[0], visible)
     found = []

@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.linalg import HeadValues, SimplexSpace, projected
+from identilens.linalg import HeadValues, SimplexSpace, head_values
 
 
 def simplex_space(projected_values: HeadValues, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
@@ -17,7 +17,7 @@ def simplex_space(projected_values: HeadValues, visible: Bool[Tensor, " key"] | 
     Raises:
         InputError: Values that are not finite, or no visible key.
     """
-    return projected(projected_values).simplex_space(visible)
+    return head_values(projected_values).simplex_space(visible)
 
 
 def largest_step(weights: Float[Tensor, "*rows key"], direction: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows"]:

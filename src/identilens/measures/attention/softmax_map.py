@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import HeadValues, projected
+from identilens.linalg import HeadValues, head_values
 from identilens.linalg.checks import check_finite, check_mask
 
 ROW_TOLERANCE = 1e-10
@@ -80,7 +80,7 @@ def checked_head(
         InputError: Shapes that do not belong together.
         NumericalError: Numbers that are not finite.
     """
-    T = projected(projected_values)
+    T = head_values(projected_values)
     n_q, d_k = queries.shape
     n_k = keys.shape[0]
     if not n_q or not d_k or keys.shape[1] != d_k or T.keys != n_k:

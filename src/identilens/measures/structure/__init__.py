@@ -29,4 +29,3 @@ from identilens.measures.structure.subspace import column_projector as column_pr
 from identilens.measures.structure.weights import cut as cut
 from identilens.measures.structure.weights import normalise_rows as normalise_rows
 from identilens.measures.structure.weights import structure_weights as structure_weights
-from identilens.measures.structure.weights import summed_attention as summed_attention

@@ -14,13 +14,12 @@ from identilens.measures.attention.projections import changed_projection
 from identilens.measures.attention.realisable import realisable_dimension
 from identilens.measures.attention.realise import realisable_alternative
 from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
-from identilens.models.heads import Head
+from identilens.models.heads import LOGIT_ERROR, Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.projections import changed_parameters, query_key_projections
 from identilens.models.reading import read_head
 from identilens.models.substitution import ModelRun
-from identilens.studies.heads import LOGIT_ERROR
 
 
 @dataclass(frozen=True)

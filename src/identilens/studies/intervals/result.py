@@ -143,25 +143,18 @@ class Intervals(Result):
 
     def sections(self) -> list[Section]:
         """Return the bars of every row, and heads and queries in numbers."""
-        bars = views.every_row(self.table, self.positions, self.order)
         shown = views.within_page(self.table).select(list(_ROW)).n_unique()
         left_out = (
             f"This page holds the first {shown} of {len(self.rows)} rows, to stay small. In Python, "
             "Intervals.load(folder).table has them all."
-            if shown < len(self.rows)
-            else ""
         )
-        return [
-            Section(
-                "intervals",
-                "What is certain of each weight",
-                _BARS,
-                [bars],
-                note=note if shown < len(self.rows) else "",
-            ),
-            Section("heads", "Heads in numbers", charts=["width_by_head"], frame=self.by_head()),
-            Section("queries", "Queries in numbers", frame=self.by_query()),
-        ]
+        bars = Section(
+            "intervals", "What is certain of each weight", _BARS,
+            charts=[views.every_row(self.table, self.positions, self.order)],
+            note=left_out if shown < len(self.rows) else "",
+        )  # fmt: skip
+        heads = Section("heads", "Heads in numbers", charts=["width_by_head"], frame=self.by_head())
+        return [bars, heads, Section("queries", "Queries in numbers", frame=self.by_query())]
 
     def _least_certain(self) -> Iterator[str]:
         free = self.table.filter(~pl.col("pinned")).with_columns(views.WIDTH).sort("width")

@@ -9,12 +9,13 @@ from annotated_types import Ge
 
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.logits import logit_rank_study
+from identilens.models.heads import LOGIT_ERROR
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import LIST
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.heads import LOGIT_ERROR, HeadSettings, Place, TextHeads
+from identilens.studies.heads import HeadSettings, Place, TextHeads
 from identilens.studies.logit_ranks.result import LogitRanks
 
 

@@ -3,7 +3,7 @@
 import altair as alt
 import polars as pl
 
-from identilens.charts.encoding import AnyChart, inline
+from identilens.charts.encoding import AnyChart, inline, layered
 from identilens.charts.kit import rule, scatter
 
 
@@ -16,7 +16,7 @@ def rank_by_length(table: pl.DataFrame) -> AnyChart:
         color_title="Layer", title="Least logit rank of alternatives by length",
     )  # fmt: skip
     keys = table["n_key"].unique().sort()
-    chart = alt.layer(chart, _largest_possible(keys[0], keys[-1])).properties(width=chart.width, title=chart.title)
+    chart = layered([chart, _largest_possible(keys[0], keys[-1])])
     for d_k in table["d_k"].unique().sort():
         chart = rule(chart, y=d_k, label=f"d_k = {d_k}")
     return chart
