@@ -14,8 +14,8 @@ from identilens.errors import InputError, NumericalError
 from identilens.measures.attention import effective_attention
 from identilens.measures.mixing.contributions import contributions
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
-from identilens.mixing.jacobian import DEFAULT_BUDGET, DEFAULT_PROBES, Method, SquaredNorms, jacobian_norms
 from identilens.models.capture import Collector
+from identilens.models.derivative.jacobian import DEFAULT_BUDGET, DEFAULT_PROBES, Method, SquaredNorms, jacobian_norms
 from identilens.models.inputs import Item
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
