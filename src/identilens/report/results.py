@@ -17,8 +17,6 @@ from identilens.report.encoder_tables import sweep_view, training_view
 from identilens.report.intervals_figures import save_intervals_figures
 from identilens.report.intervals_report import write_intervals_report
 from identilens.report.joined import joined_parts
-from identilens.report.mixing_figures import save_mixing_figures
-from identilens.report.mixing_report import write_mixing_report
 from identilens.report.structure_figures import save_structure_figures
 from identilens.report.structure_report import write_structure_report
 from identilens.report.table_report import save_table_figures, write_table_report
@@ -28,7 +26,6 @@ from identilens.results.alternatives import Alternatives
 from identilens.results.audit import Audit
 from identilens.results.dyck import DyckRuns
 from identilens.results.intervals import Intervals
-from identilens.results.mixing import Mixing
 from identilens.results.run_folder import read_record
 from identilens.results.structure import Structure
 from identilens.results.tokens import TokenIdentifiability
@@ -47,7 +44,6 @@ _VIEWS = {
     "audit": _Views(Audit.load, write_audit_report, save_audit_figures),
     "intervals": _Views(Intervals.load, write_intervals_report, save_intervals_figures),
     "alternatives": _Views(Alternatives.load, write_alternatives_report, save_alternatives_figures),
-    "mixing": _Views(Mixing.load, write_mixing_report, save_mixing_figures),
     "structure": _Views(Structure.load, write_structure_report, save_structure_figures),
     "tokens": _Views(TokenIdentifiability.load, write_tokens_report, save_tokens_figures),
     "dyck": _Views(DyckRuns.load, write_dyck_report, save_dyck_figures),
