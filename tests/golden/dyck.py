@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import identilens as idl
-from golden.stored import Case, Tables, single
+from golden.stored import AFTER_TRAINING, Case, Tables, single
 from helpers.dycks import MEASURING, MINIMAL, QUICK, SETTINGS
 from identilens.dyck.settings import DyckSetting
 from identilens.studies.dyck_construct.study import Construction, check_constructions
@@ -52,7 +52,7 @@ def dyck_pruning() -> Tables:
 
 
 CASES: dict[str, Case] = {
-    "dyck": single(dyck, False),  # 0.8 s
+    "dyck": single(dyck, False, AFTER_TRAINING),  # 0.8 s
     "dyck_options": single(dyck_options, False),  # 0.6 s
     "dyck_saved": single(dyck_saved, False),  # 0.3 s
     "dyck_construction": single(dyck_construction, False),  # 0.2 s

@@ -25,7 +25,7 @@ def mixing(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
 
 def mixing_aggregates() -> Tables:
     """What the figures of a mixing analysis are drawn from."""
-    found, texts = idl.mixing(real(), [PAIR, PAIR[::-1]], probes=8), [PAIR, PAIR[::-1]]
+    found, texts = idl.mixing(real(), [PAIR, PAIR[::-1]], probes=4), [PAIR, PAIR[::-1]]
     own = found.own()
     return {
         "own": own.filter(pl.col("layer") == 6),
@@ -54,6 +54,6 @@ CASES: dict[str, Case] = {
     "mixing_causal_sketch": Case(lambda: mixing(tiny("gpt2"), [ids(8, 1)], probes=6), local=True),  # 0.3 s
     "mixing_grouped": Case(lambda: mixing(tiny("llama"), [ids(7)], method="exact"), local=True),  # 0.3 s
     "mixing_cross": Case(lambda: mixing(tiny("t5"), [ids(6)], method="exact"), local=True),  # 0.6 s
-    "mixing_bundled": single(lambda: mixing(real(), [SHORT, PAIR], probes=6, layers=(1, 6))),  # 2.1 s
+    "mixing_bundled": single(lambda: mixing(real(), [SHORT, PAIR], probes=4, layers=(1, 6))),  # 2.1 s
     "mixing_aggregates": single(mixing_aggregates),  # 2.4 s
 }

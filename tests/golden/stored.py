@@ -46,9 +46,14 @@ class Case:
     local: bool = False
 
 
-def single(run: Callable[[], Tables], bundled: bool = True) -> Case:
+AFTER_TRAINING = 1e-4
+"""Relative tolerance of what depends on weights trained in single precision: two forward passes that sum in another
+order train apart by this much (torch's own pass differs from itself by 9e-5 when it runs mapped over seeds)."""
+
+
+def single(run: Callable[[], Tables], bundled: bool = True, relative: float = SINGLE) -> Case:
     """Return a case of a model in single precision."""
-    return Case(run, relative=SINGLE, noise=1e-5, floor=1e-9, bundled=bundled, local=True)
+    return Case(run, relative=relative, noise=1e-5, floor=1e-9, bundled=bundled, local=True)
 
 
 def processor() -> str:

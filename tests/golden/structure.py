@@ -46,7 +46,7 @@ def structure_bundled() -> Tables:
     return {name: found[name] for name in ("table", "pairs", "representatives")}
 
 
-REVERSAL = ReversalSettings(length=5, epochs=2, train=64, held_out=32, hidden=16, inputs=8)
+REVERSAL = ReversalSettings(length=5, epochs=1, train=64, held_out=32, hidden=16, inputs=8)
 
 
 def reversal() -> Tables:

@@ -35,7 +35,7 @@ class TokenMap:
     keys: Sequence[str]
     note: str = ""
     differences: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    interest: float = 0.0
+    interest: int | float = 0
 
     def __post_init__(self) -> None:
         """Check that matrices and tokens fit each other.

@@ -90,7 +90,7 @@ class AttentionCall:
         mask = self._mask_rows(rows)
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill_(
-                ~mask, torch.finfo(query.dtype).min
+                ~mask, max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
             )
         arguments = dict(self.arguments)
         bias = arguments.get("position_bias")

@@ -36,10 +36,10 @@ def reference_rows(lens, inputs):
     for index, text in enumerate(lens.capture(inputs, weights=True)):
         for head in text.heads:
             T = head.values.double() @ head.output_projection.double()
-            full = bool(head.visible.all())
-            effective = effective_svd(head.weights, T, None if full else head.visible)
-            seen, weights = head.visible, head.weights.double()
-            last = T[head.visible[-1]]
+            effective = effective_svd(head.weights, T, head.visible)
+            weights = head.attention
+            seen = torch.ones_like(weights, dtype=torch.bool) if head.visible is None else head.visible
+            last = T[seen[-1]]
             rank = rank_svd(last)
             pair = torch.stack([weights[seen], effective[seen]])
             rows[index, head.layer, head.head, head.kind] = {

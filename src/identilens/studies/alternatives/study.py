@@ -1,6 +1,6 @@
 """Texts in, results out: what else the attention could have been, put back into the model."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,19 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.measures.attention.simplex import total_variation
-from identilens.models.head_call import read_head
+from identilens.models.heads import Head
 from identilens.models.inputs import Item
-from identilens.models.layout import Kind, Site, find_site
+from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
+from identilens.models.reading import read_head
+from identilens.models.sequences import Kind
 from identilens.results.alternatives import ALTERNATIVE_COLUMNS, CHANGE_COLUMNS, Alternatives
 from identilens.results.matrices import StoredMatrices, of_text, write_matrices
 from identilens.results.parts import run_parts, whole
 from identilens.results.provenance import provenance
+from identilens.runs.matrices import MatrixKey
 from identilens.studies.alternatives.put_back import PutBack, compare_runs
-from identilens.studies.alternatives.search import Found, HeadProblem, alternatives_of, by_parameters
+from identilens.studies.alternatives.search import Found, alternatives_of, by_parameters, logit_rank
 
 
 @dataclass(frozen=True)
@@ -131,26 +134,6 @@ def alternatives(
     return Alternatives(tables["table"], tables["changes"], record, study.matrices, study.tokens)
 
 
-def chosen_heads(
-    sites: tuple[Site, ...], layers: tuple[int, ...] | None, heads: tuple[int, ...] | None, kind: Kind | None
-) -> Iterator[tuple[Site, int]]:
-    """Yield the heads asked for, in call order.
-
-    Raises:
-        InputError: If the model lacks one of them.
-    """
-    held: list[Kind] = list(dict.fromkeys(site.kind for site in sites))
-    if kind is not None and kind not in held:
-        raise InputError(f"the model has {', '.join(held)} attention; got kind {kind!r}.")
-    kinds: list[Kind] = held if kind is None else [kind]
-    for one in kinds:
-        for layer in layers if layers is not None else [site.layer for site in sites if site.kind == one]:
-            site = sites[find_site(sites, layer, 0, one)]
-            for head in heads if heads is not None else range(site.heads):
-                find_site(sites, layer, head, one)
-                yield site, head
-
-
 class _Study:
     """Studies head after head; keeps the matrices and the model's plain run of the present text."""
 
@@ -168,31 +151,35 @@ class _Study:
         plain = self._plain[text]
         seen = read_head(lens, item, site.layer, head, site.kind)
         seed = settings.seed * 1_000_003 + 7919 * text + 101 * site.layer + head
-        problem = HeadProblem.of(seen, torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
         rows, changes = [], []
-        prefix = f"text{text}.layer{site.layer}.head{head}.{site.kind}"
+        key = MatrixKey(text, site.layer, head, site.kind, "raw")
         self.tokens.setdefault(text, {name: list(names) for name, names in item.tokens.items()})
-        self.matrices |= {f"{prefix}.raw": problem.weights.cpu(), f"{prefix}.effective": problem.effective.cpu()}
+        self._keep(key, {"raw": seen.attention, "effective": seen.effective})
         address = (text, site.layer, head, site.kind)
-        for found in alternatives_of(problem, settings.starts, settings.distance if settings.realisable else None):
+        distance = settings.distance if settings.realisable else None
+        for found in alternatives_of(seen, settings.starts, distance, generator):
             put = None
             if found.weights is not None:
                 run = lens.substitute({(site.layer, head, site.kind): found.weights}, item)
                 put = compare_runs(plain, run)
-                self.matrices |= {f"{prefix}.{name}": tensor.cpu() for name, tensor in found.tensors().items()}
-            rows.append(_row(address, problem, found, put))
+                self._keep(key, found.tensors())
+            rows.append(_row(address, seen, found, put))
             changes += _change_rows(address, found.name, put)
             if found.name == "realisable":
-                found, run = by_parameters(lens, item, seen, problem, found)
+                found, run = by_parameters(lens, item, seen, found)
                 put = None if run is None else compare_runs(plain, run)
                 if found.weights is not None:
-                    self.matrices[f"{prefix}.alternative_parameters"] = found.weights.cpu()
-                rows.append(_row(address, problem, found, put))
+                    self._keep(key, {"alternative_parameters": found.weights})
+                rows.append(_row(address, seen, found, put))
                 changes += _change_rows(address, found.name, put)
         return {
             "table": pl.DataFrame(rows, schema=ALTERNATIVE_COLUMNS, orient="row"),
             "changes": pl.DataFrame(changes, schema=CHANGE_COLUMNS, orient="row"),
         }
+
+    def _keep(self, key: MatrixKey, tensors: dict[str, Tensor]) -> None:
+        self.matrices |= {str(key.named(name)): tensor.cpu() for name, tensor in tensors.items()}
 
     def write(self, folder: Path) -> None:
         """Add the matrices held to those in a folder, and let go of the texts that are done."""
@@ -203,23 +190,23 @@ class _Study:
         self.matrices.clear()
 
 
-def _row(address: tuple, problem: HeadProblem, found: Found, put: PutBack | None) -> tuple:
-    n_query, n_key = problem.weights.shape
+def _row(address: tuple, head: Head, found: Found, put: PutBack | None) -> tuple:
+    n_query, n_key = head.attention.shape
     mean = largest = lost = None
     if found.weights is not None:
-        distance = total_variation(problem.weights, found.weights)
-        mean, largest, lost = float(distance.mean()), float(distance.max()), problem.output_error(found.weights)
+        distance = total_variation(head.attention, found.weights)
+        mean, largest, lost = float(distance.mean()), float(distance.max()), head.output_error(found.weights)
     return (
         *address,
         found.name,
         n_query,
         n_key,
-        problem.d_k,
-        problem.nullity,
+        head.d_k,
+        head.simplex_nullity,
         mean,
         largest,
         lost,
-        problem.logit_rank(found.weights),
+        logit_rank(head, found.weights),
         found.dimension,
         found.formula,
         *((put.hidden, put.logits, put.loss) if put else (None, None, None)),

@@ -13,7 +13,8 @@ from identilens.models.capture import Lengths
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
-from identilens.models.lens import Lens, position_names
+from identilens.models.lens import Lens
+from identilens.models.sequences import names_at, sides
 from identilens.results.audit import COLUMNS
 from identilens.studies.audit.rows import ReceivedSums, table_rows
 from identilens.studies.audit.text_measure import TextMeasure
@@ -131,16 +132,15 @@ class _BatchHandler:
 
     def _measure(self, text: int, site: Site, call: AttentionCall) -> TextMeasure:
         runner = self.runner
-        own = "decoder" if "decoder" in runner.items[text].tokens and site.kind != "encoder" else "encoder"
-        other = "encoder" if site.kind == "cross" else own
+        read = sides(site.kind, runner.items[text].tokens)
         return TextMeasure(
             text,
             site,
             call,
             factor=runner.factor(call),
             types=(
-                self._token_types(text, own, call.query.shape[2]),
-                self._token_types(text, other, call.key.shape[2]),
+                self._token_types(text, read.query, call.query.shape[2]),
+                self._token_types(text, read.key, call.key.shape[2]),
             ),
             value_bias=site.value_bias if runner.settings.value_bias == "out" else None,
             keep=text in runner.keep,
@@ -149,9 +149,7 @@ class _BatchHandler:
     def _token_types(self, text: int, sequence: str, positions: int) -> Tensor:
         key = (text, sequence, positions)
         if key not in self._types:
-            tokens = self.runner.items[text].tokens.get(sequence, ())
-            if len(tokens) != positions:
-                tokens = position_names(self.runner.lens.model.config, positions)
+            tokens = names_at(self.runner.items[text].tokens, sequence, positions, self.runner.lens.model.config)
             self._types[key] = token_types(tokens, self.runner.type_names)
             if text in self.runner.keep:
                 self.runner.tokens.setdefault(text, {})[sequence] = list(tokens)

@@ -10,15 +10,16 @@ import torch
 
 from identilens.errors import InputError
 from identilens.measures.attention.intervals import PIN_TOLERANCE, certify_row, minimum_norm_alternative
-from identilens.models.head_call import read_head
+from identilens.models.heads import Head
 from identilens.models.inputs import Item
-from identilens.models.layout import Kind, Site
-from identilens.models.lens import Lens, position_names
+from identilens.models.layout import Site, chosen_heads
+from identilens.models.lens import Lens
+from identilens.models.reading import read_head
+from identilens.models.sequences import Kind, names_at, position_names, sides
 from identilens.results.intervals import TABLES, Intervals
 from identilens.results.parts import run_parts, whole
 from identilens.results.provenance import provenance
-from identilens.studies.alternatives.search import HeadProblem
-from identilens.studies.alternatives.study import chosen_heads, numbers
+from identilens.studies.alternatives.study import numbers
 
 _ROWS = 8
 """Rows in one part of a folder run: what an interruption can cost."""
@@ -90,16 +91,15 @@ def intervals(
             "pin_tolerance": pin_tolerance, "max_length": max_length,
         },
     )  # fmt: skip
-    problems: dict[tuple, HeadProblem] = {}
+    read: dict[tuple, Head] = {}
 
     def run(part: int) -> dict[str, pl.DataFrame]:
         unit = units[part]
         address = (unit.text, unit.site.layer, unit.head, unit.site.kind)
-        if address not in problems:
-            problems.clear()
-            head = read_head(lens, items[unit.text], unit.site.layer, unit.head, unit.site.kind)
-            problems[address] = HeadProblem.of(head, torch.Generator())
-        return _tables(lens, items[unit.text], address, problems[address], unit.queries, pin_tolerance)
+        if address not in read:
+            read.clear()
+            read[address] = read_head(lens, items[unit.text], unit.site.layer, unit.head, unit.site.kind)
+        return _tables(lens, items[unit.text], address, read[address], unit.queries, pin_tolerance)
 
     merge = dict.fromkeys(TABLES, whole) | {"tokens": lambda table: table.unique(maintain_order=True)}
     tables = run_parts(
@@ -120,9 +120,9 @@ def _units(
     units = []
     for text, item in enumerate(items):
         for site, head in chosen_heads(lens.sites(items[0]), layers, heads, kind):
-            names = _sequence(lens, item, site.kind, "query", None)
+            names = item.tokens.get(sides(site.kind, item.tokens).query, ())
             if not names:  # an image's positions show only in the model
-                count = len(read_head(lens, item, site.layer, head, site.kind).weights)
+                count = len(read_head(lens, item, site.layer, head, site.kind).queries)
                 names = position_names(lens.model.config, count)
             rows = range(len(names)) if wanted is None else _positions(names, wanted, text)
             units += [_Unit(text, site, head, tuple(rows[at : at + _ROWS])) for at in range(0, len(rows), _ROWS)]
@@ -145,26 +145,16 @@ def _positions(names: Sequence[str], wanted: list[int | str], text: int) -> list
     return sorted(found)
 
 
-def _sequence(lens: Lens, item: Item, kind: Kind, side: str, positions: int | None) -> Sequence[str]:
-    """Return the tokens at the query or key positions of one kind of attention."""
-    own = "decoder" if "decoder" in item.tokens and kind != "encoder" else "encoder"
-    names = item.tokens.get("encoder" if side == "key" and kind == "cross" else own, ())
-    if positions is not None and len(names) != positions:
-        return position_names(lens.model.config, positions)
-    return names
-
-
 def _tables(
-    lens: Lens, item: Item, address: tuple, problem: HeadProblem, queries: Sequence[int], pin_tolerance: float
+    lens: Lens, item: Item, address: tuple, head: Head, queries: Sequence[int], pin_tolerance: float
 ) -> dict[str, pl.DataFrame]:
     table, rows, order = [], [], []
-    effective = problem.effective[list(queries)]
+    effective = head.effective[list(queries)]
     for place, query in enumerate(queries):
-        weights = problem.weights[query]
-        visible = None if problem.visible is None else problem.visible[query]
-        options = {"visible": visible, "tolerance": problem.tolerance}
-        found = certify_row(weights, problem.values, pin_tolerance=pin_tolerance, **options)
-        least = minimum_norm_alternative(weights, problem.values, **options).point
+        weights = head.attention[query]
+        visible = None if head.visible is None else head.visible[query]
+        found = certify_row(weights, head.projected, visible=visible, pin_tolerance=pin_tolerance)
+        least = minimum_norm_alternative(weights, head.projected, visible=visible).point
         bounds = found.intervals
         seen = range(len(weights)) if visible is None else torch.nonzero(visible).flatten().tolist()
         columns = [part.tolist() for part in (weights, bounds.lo, bounds.hi, bounds.pinned, effective[place], least)]
@@ -175,8 +165,10 @@ def _tables(
         rows.append((*address, query, bounds.nullity, found.top, len(pairs), count, bounds.gap))
     tokens = [
         (address[0], address[3], side, position, name)
-        for side, size in zip(("query", "key"), problem.weights.shape, strict=True)
-        for position, name in enumerate(_sequence(lens, item, address[3], side, size))
+        for (side, sequence), size in zip(
+            sides(address[3], item.tokens)._asdict().items(), head.attention.shape, strict=True
+        )
+        for position, name in enumerate(names_at(item.tokens, sequence, size, lens.model.config))
     ]
     content = {"table": table, "rows": rows, "order": order, "tokens": tokens}
     return {name: pl.DataFrame(content[name], schema=schema, orient="row") for name, schema in TABLES.items()}

@@ -9,14 +9,14 @@ from annotated_types import Ge
 
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.logits import logit_rank_study
-from identilens.models.head_call import read_head
+from identilens.models.heads import LOGIT_ERROR
+from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
+from identilens.models.reading import read_head
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import LIST, Numbers, Settings
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.alternatives.search import LOGIT_ERROR, HeadProblem
-from identilens.studies.alternatives.study import chosen_heads
 from identilens.studies.logit_ranks.result import LogitRanks
 
 
@@ -103,19 +103,16 @@ class LogitRankStudy(Study[LogitRankSettings, LogitRanks]):
         """Return the row of one head on one text."""
         text, site, head = self.units[part]
         seen = read_head(self.lens, self.items[text], site.layer, head, site.kind)
-        problem = HeadProblem.of(seen, torch.Generator().manual_seed(self.settings.seed + part))
-        if problem.visible is not None:
+        if seen.visible is not None:
             raise InputError(
                 f"layer {site.layer} hides keys from some queries (a window), so that its logit rank is open."
             )
-        weights = problem.weights
+        weights = seen.attention
         if weights.min() <= 0 and seen.logit_error <= LOGIT_ERROR:
             # Sharp attention: weights too small for the model's precision still have logits that are known.
             weights = seen.recomputed
-        found = logit_rank_study(
-            weights, problem.values, problem.d_k,
-            count=self.settings.count, tolerance=problem.tolerance, generator=problem.generator,
-        )  # fmt: skip
+        generator = torch.Generator().manual_seed(self.settings.seed + part)
+        found = logit_rank_study(weights, seen.projected, seen.d_k, count=self.settings.count, generator=generator)
         ranks = found.ranks.double()
         row = {
             "text": text,
@@ -123,7 +120,7 @@ class LogitRankStudy(Study[LogitRankSettings, LogitRanks]):
             "head": head,
             "kind": site.kind,
             "n_key": found.seq_len,
-            "d_k": problem.d_k,
+            "d_k": seen.d_k,
             "d_v": seen.values.shape[1],
             "simplex_nullity": found.simplex_nullity,
             "original_rank": found.original_rank,

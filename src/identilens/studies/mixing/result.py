@@ -122,9 +122,8 @@ class Mixing(Result):
         hidden = self.token_names.filter(kind & (pl.col("side") == "hidden")).sort("text", "position")
         texts = hidden.group_by("text", maintain_order=True).agg("token")
         text, position = find_token(texts["token"].to_list(), token)
-        return replace(
-            self, tracked=table_of(self.schema["tracked"], [{"text": texts["text"][text], "position": position}])
-        )
+        row = {"text": texts["text"][text], "position": position}
+        return replace(self, tracked=table_of(self.schema["tracked"], [row]))
 
     def with_tags(self, tags: pl.DataFrame) -> "Mixing":
         """Return the same result with parts of speech of its tokens.

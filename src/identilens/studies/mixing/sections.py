@@ -93,10 +93,10 @@ _NO_SPEECH = (
     "and --spacy PIPELINE tags any text.",
 )
 _ROLLOUT = (
-    "Attention rollout multiplies attention maps through the layers (Abnar and Zuidema 2020) and is often read as “what "
-    "has been mixed”. It sees attention weights only: neither values, nor norms, nor feed-forward layers. Raw rollout "
-    "takes weights as they are, effective rollout only the part that reaches the heads' outputs. If attention alone "
-    "told the story, the lines of the first chart would meet and those of the second lie at 1.",
+    "Attention rollout multiplies attention maps through the layers (Abnar and Zuidema 2020) and is often read as "
+    "“what has been mixed”. It sees attention weights only: neither values, nor norms, nor feed-forward layers. Raw "
+    "rollout takes weights as they are, effective rollout only the part that reaches the heads' outputs. If attention "
+    "alone told the story, the lines of the first chart would meet and those of the second lie at 1.",
     "Correlations are taken within each text and averaged over texts. The own token is largest in all three, so with "
     "it any two agree; without it the figure says whether attention tells which context is mixed in.",
 )

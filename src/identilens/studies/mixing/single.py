@@ -57,7 +57,7 @@ def drawn_tokens(series: Series, tracked: pl.DataFrame) -> tuple[int, list[int]]
 
 
 def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
-    """Return what hidden tokens take from each input token: columns state, position, input, layer, contribution, ...
+    """Return what hidden tokens take from each input token: rows of `track_token` with labels of both tokens.
 
     Args:
         series: Of the result.
@@ -69,11 +69,8 @@ def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
     found = []
     for position in positions:
         rows = track_token(series.table, series.tokens, position, text).filter(pl.col("position") < _MOST_TOKENS)
-        state = pl.lit(f"{position}: {names[position]}").alias("state")
-        own = (pl.col("position") == position).alias("own")
-        found.append(
-            rows.select(state, own, "layer", "position", label.alias("input"), "contribution", "standard_error")
-        )
+        labels = {"state": pl.lit(f"{position}: {names[position]}"), "own": pl.col("position") == position}
+        found.append(rows.with_columns(input=label, **labels))
     return pl.concat(found)
 
 

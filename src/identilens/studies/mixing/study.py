@@ -12,7 +12,7 @@ from annotated_types import Ge
 from identilens.errors import NumericalError, SettingError
 from identilens.measures.mixing.contributions import contributions
 from identilens.measures.mixing.tracking import find_token
-from identilens.mixing.jacobian import DEFAULT_BUDGET, DEFAULT_PROBES, Method, SquaredNorms, jacobian_norms
+from identilens.models.derivative.jacobian import DEFAULT_BUDGET, DEFAULT_PROBES, Method, SquaredNorms, jacobian_norms
 from identilens.models.inputs import Item
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens

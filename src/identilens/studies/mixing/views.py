@@ -78,7 +78,7 @@ def tracked_token(rows: pl.DataFrame, text: int) -> AnyChart:
     chart = heat(
         rows.select("state", "layer", "input", "contribution", "standard_error"), "layer", "input", "contribution",
         domain=(0.0, top or 1.0), numbers=".0%", height=_ROW * max(6, inputs), also=("standard_error",),
-        x_title="Layer", y_title="Input token", color_title="Contribution (colours end at the largest of another token)",
+        x_title="Layer", y_title="Input token", color_title="Contribution (colours up to the largest context)",
         title=f"One token through the layers (text {text})",
     )  # fmt: skip
     return choose(chart, "state", "Hidden token", rows["state"].unique(maintain_order=True).to_list())

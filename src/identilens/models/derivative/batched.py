@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from identilens.mixing.rowwise import RowMap, stacked
-
-aten = torch.ops.aten
+from identilens.models.derivative.rowwise import RowMap, stacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,14 +24,12 @@ class Rowwise:
         diagonal: [1 or row, 1, width], what it is multiplied with; None for 1.
         inner: [row, width, term].
         outer: [row, term, width of the result].
-        reuse: Whether the result takes the memory of what is mapped.
     """
 
     kept: bool
     diagonal: Tensor | None
     inner: Tensor | None
     outer: Tensor | None
-    reuse: bool = False
 
     @classmethod
     def of(cls, rows: RowMap, like: Tensor) -> "Rowwise":
@@ -54,17 +50,14 @@ class Rowwise:
         """Apply it to every row."""
         rows = x.movedim(0, -2)
         flat = rows.reshape(-1, *rows.shape[-2:])
-        own = self.reuse or flat.data_ptr() != x.data_ptr()
-        coefficients = None if self.inner is None else torch.bmm(flat, self.inner)
-        if self.kept and self.diagonal is not None:
-            flat = flat.mul_(self.diagonal) if own else flat * self.diagonal
-            own = True
-        if coefficients is not None and self.outer is not None:
-            if not self.kept:
-                flat = torch.bmm(coefficients, self.outer)
+        result = flat if self.diagonal is None else flat * self.diagonal
+        if self.inner is not None and self.outer is not None:
+            coefficients = torch.bmm(flat, self.inner)
+            if self.kept:
+                result = (result.baddbmm if result is flat else result.baddbmm_)(coefficients, self.outer)
             else:
-                flat = (flat.baddbmm_ if own else flat.baddbmm)(coefficients, self.outer)
-        return flat.view(*rows.shape[:-1], flat.shape[-1]).movedim(-2, 0)
+                result = torch.bmm(coefficients, self.outer)
+        return result.view(*rows.shape[:-1], result.shape[-1]).movedim(-2, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +68,11 @@ class Product:
         matrix: [..., k, m].
         left: Whether the matrix stands left of x.
         shape: What one result has, leading or other axes of length 1 aside.
-        reuse: Whether the sum takes the memory of what was there.
     """
 
     matrix: Tensor
     left: bool
     shape: torch.Size
-    reuse: bool = False
 
     def __call__(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
         """Return the product; added to ``onto`` and in its shape where that is given."""
@@ -93,11 +84,7 @@ class Product:
         else:
             own = onto.reshape(count, *self.shape).movedim(0, -2)
             own = own.reshape(*lead, self.shape[-2], -1) if self.left else own.reshape(*lead, -1, self.shape[-1])
-            reuse = self.reuse or own.data_ptr() != onto.data_ptr()
-            if lead:
-                product = own.baddbmm_(*pair) if reuse else own.baddbmm(*pair)
-            else:
-                product = own.addmm_(*pair) if reuse else own.addmm(*pair)
+            product = (torch.baddbmm if lead else torch.addmm)(own, *pair)
         product = product.view(*self.shape[:-1], count, self.shape[-1]).movedim(-2, 0)
         return product if onto is None else product.reshape(onto.shape)
 
@@ -112,39 +99,23 @@ class Product:
         return x.movedim(0, -2).reshape(*lead, x.shape[-2], -1)
 
 
-@dataclass(frozen=True, eq=False)
-class Sum:
-    """a + b, both of the given shape."""
+@dataclass(frozen=True)
+class Reshape:
+    """The same numbers in another shape: of one, ``old`` before and ``new`` after."""
 
-    shape: torch.Size
-    reuse: bool = False
-
-    def __call__(self, a: Tensor, b: Tensor) -> Tensor:
-        """Add."""
-        return a.add_(b) if self.reuse else a + b
-
-
-@dataclass(frozen=True, eq=False)
-class View:
-    """The same numbers, or some of them, looked at anew.
-
-    Attributes:
-        run: How, for many.
-        old: Shape of one.
-        new: Shape that it gets.
-        reshapes: Whether all numbers stay, in their order.
-        overlaps: Whether some numbers come more than once.
-    """
-
-    run: Callable[[Tensor], Tensor]
     old: torch.Size
     new: torch.Size
-    reshapes: bool = False
-    overlaps: bool = False
+
+    @property
+    def squeezes(self) -> bool:
+        """Whether only axes of length 1 come or go."""
+        return [size for size in self.old if size > 1] == [size for size in self.new if size > 1]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Look at it so."""
-        return self.run(x)
+        """Reshape, the batch axis behind the axes that stay, so that it keeps its place where a copy is needed."""
+        pairs = enumerate(zip(self.old, self.new, strict=False))
+        same = next((axis for axis, (old, new) in pairs if old != new), min(len(self.old), len(self.new)))
+        return x.movedim(0, same).reshape(*self.new[:same], len(x), *self.new[same:]).movedim(same, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,45 +129,11 @@ class Mapped:
         return torch.vmap(self.call)(*tensors)
 
 
-Operation = Rowwise | Product | Sum | View | Mapped
+class Sum(Mapped):
+    """a + b, which a product can take over."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.add)
 
 
-def view_of(func: Any, args: tuple, old: torch.Size, new: torch.Size) -> View | None:
-    """Return an operation that only looks at its first argument anew, or None where it does more."""
-    if func in (aten.view.default, aten._unsafe_view.default, aten.reshape.default):
-        return View(_reshape(old, new), old, new, reshapes=True)
-    if func not in _SHIFTED:
-        return None
-    run, rest = _SHIFTED[func], args[1:]
-    return View(lambda x: run(x, *rest), old, new, overlaps=func == aten.expand.default)
-
-
-def _reshape(old: torch.Size, new: torch.Size) -> Callable[[Tensor], Tensor]:
-    # The batch axis goes behind the axes that stay, so that it keeps its place in memory where a copy is needed.
-    same = 0
-    while same < min(len(old), len(new)) and old[same] == new[same]:
-        same += 1
-    return lambda x: x.movedim(0, same).reshape(*new[:same], len(x), *new[same:]).movedim(same, 0)
-
-
-def _expand(x: Tensor, size: list[int], implicit: bool = False) -> Tensor:
-    new = [1] * (len(size) - x.ndim + 1)
-    return x.reshape(len(x), *new, *x.shape[1:]).expand(-1, *size)
-
-
-def _behind(axis: int) -> int:
-    """Return where an axis is when another comes first."""
-    return axis if axis < 0 else axis + 1
-
-
-_SHIFTED: dict[Any, Callable[..., Tensor]] = {
-    aten.t.default: lambda x: x.mT,
-    aten.transpose.int: lambda x, a, b: x.transpose(_behind(a), _behind(b)),
-    aten.permute.default: lambda x, axes: x.permute(0, *map(_behind, axes)),
-    aten.unsqueeze.default: lambda x, axis: x.unsqueeze(_behind(axis)),
-    aten.select.int: lambda x, axis, index: x.select(_behind(axis), index),
-    aten.slice.Tensor: lambda x, axis=0, start=None, end=None, step=1: aten.slice.Tensor(
-        x, _behind(axis), start, end, step
-    ),
-    aten.expand.default: _expand,
-}
+Operation = Rowwise | Product | Reshape | Mapped

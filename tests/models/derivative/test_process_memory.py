@@ -15,7 +15,7 @@ import sys
 import torch
 import identilens as idl
 from identilens.models.linearise import HiddenMap
-from identilens.mixing.jacobian import jacobian_norms
+from identilens.models.derivative.jacobian import jacobian_norms
 
 def resident(field):
     with open("/proc/self/status", encoding="ascii") as status:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import NumericalError
-from identilens.mixing.memory import chunk_size
+from identilens.models.derivative.memory import chunk_size
 
 NOT_FINITE = (
     "the derivative of a hidden state is NaN or infinite. Look for a broken checkpoint, "

@@ -1,12 +1,12 @@
 """Effective attention for arbitrary visible sets (windows, prefixes): Gram matrices of a chunk of rows at once."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg import certified_cholesky, certified_rank, factorise, relative_tolerance
+from identilens.linalg.factor import certified_cholesky, certified_rank, factorise
 
 _CHUNK = 64
 
@@ -20,14 +20,19 @@ class IrregularRows:
 
     Args:
         compact: F, the projected values in a small orthonormal basis, float64.
-        d_model: Columns of T, for the tolerance.
         visible: Which keys each query may use.
+        tolerance: The share of σ_max up to which a singular value of so many rows of T counts as zero.
     """
 
-    def __init__(self, compact: Float[Tensor, "head key r"], d_model: int, visible: Bool[Tensor, "query key"]) -> None:
+    def __init__(
+        self,
+        compact: Float[Tensor, "head key r"],
+        visible: Bool[Tensor, "query key"],
+        tolerance: Callable[[int], float],
+    ) -> None:
         self.compact = compact
-        self.d_model = d_model
         self.visible = visible
+        self.tolerance = tolerance
 
     @property
     def rank(self) -> Int[Tensor, " head"]:
@@ -84,7 +89,7 @@ class IrregularRows:
             keys = slice(int(used[0]), int(used[-1]) + 1)
             inside = seen[:, keys].double()
             sizes = inside.sum(-1)
-            tolerance = relative_tolerance(int(sizes.max()), self.d_model)
+            tolerance = self.tolerance(int(sizes.max()))
             for head, compact in enumerate(self.compact):
                 values = compact[keys]
                 outer = (values[:, :, None] * values[:, None, :]).flatten(1)
@@ -92,4 +97,4 @@ class IrregularRows:
                 yield head, begin, keys, lower, certified & (sizes > width)
 
     def _tolerance(self, seen: Tensor) -> float:
-        return relative_tolerance(int(seen.sum()), self.d_model)
+        return self.tolerance(int(seen.sum()))

@@ -1,10 +1,12 @@
 """Effective attention when each query sees the keys up to itself: nested Gram matrices, one block at a time."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.linalg import Factor, certified_full_rank, certified_rank, factorise, relative_tolerance
+from identilens.linalg.factor import Factor, certified_full_rank, certified_rank, factorise
 
 _BLOCK = 64
 
@@ -24,21 +26,20 @@ class CausalRows:
 
     Args:
         compact: F, the projected values in a small orthonormal basis, float64.
-        d_model: Columns of T, for the tolerance.
+        factor: Of the whole of T, one a head.
+        tolerance: The share of σ_max up to which a singular value of so many rows of T counts as zero.
     """
 
-    def __init__(self, compact: Float[Tensor, "head key r"], d_model: int) -> None:
+    def __init__(self, compact: Float[Tensor, "head key r"], factor: Factor, tolerance: Callable[[int], float]) -> None:
         self.compact = compact
-        self.d_model = d_model
+        self.tolerance = tolerance
         self.keys, self.width = compact.shape[-2:]
-        tolerance = relative_tolerance(self.keys, d_model)
-        factor = factorise(compact, tolerance)
         self.rank: Int[Tensor, " head"] = factor.rank
         self._white, self._whitener = factor.basis, factor.coordinates
         self._running = 0, compact.new_zeros(len(compact), self.width, self.width)
         self._independent = [self._last_independent(head) for head in compact]
         self._spanned = [
-            self._first_spanned(head, tolerance) if int(rank) == self.width else self.keys
+            self._first_spanned(head, tolerance(self.keys)) if int(rank) == self.width else self.keys
             for head, rank in zip(compact, factor.rank, strict=True)
         ]
 
@@ -52,7 +53,7 @@ class CausalRows:
         for head, (independent, spanned) in enumerate(zip(self._independent, self._spanned, strict=True)):
             for row in range(independent, spanned):
                 part = self.compact[head, : row + 1]
-                ranks[head, row] = certified_rank(part, relative_tolerance(row + 1, self.d_model))
+                ranks[head, row] = certified_rank(part, self.tolerance(row + 1))
         return ranks
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
@@ -90,7 +91,7 @@ class CausalRows:
         return result
 
     def _row_factor(self, head: int, row: int) -> Factor:
-        return factorise(self.compact[head, : row + 1], relative_tolerance(row + 1, self.d_model))
+        return factorise(self.compact[head, : row + 1], self.tolerance(row + 1))
 
     def _nested(self, begin: int, end: int, outputs: Float[Tensor, "head row r"]) -> Tensor:
         """Return effective attention of rows begin to end from their outputs in the whitened basis."""
@@ -121,7 +122,7 @@ class CausalRows:
         while low < high:
             middle = (low + high + 1) // 2
             gram = head[:middle] @ head[:middle].mT
-            independent = bool(certified_full_rank(gram, relative_tolerance(middle, self.d_model)))
+            independent = bool(certified_full_rank(gram, self.tolerance(middle)))
             low, high = (middle, high) if independent else (low, middle - 1)
         return low
 

@@ -1,26 +1,9 @@
-"""Checks of the tensors passed to rank and effective attention, with errors that name the remedy."""
+"""Checks of values and masks, with errors that name the remedy."""
 
 import torch
 from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
-
-
-def check_projection(values: Tensor, output_projection: Tensor | None) -> int:
-    """Return d_model after checking that values (key, d_v) and output projection (d_v, d_model) fit."""
-    if values.ndim < 2 or 0 in values.shape[-2:]:
-        raise InputError(
-            f"values must be (..., key, d_v) with at least one key; got {tuple(values.shape)}. "
-            "An empty text has no attention: leave it out."
-        )
-    if output_projection is None:
-        return values.shape[-1]
-    if output_projection.shape[-2] != values.shape[-1]:
-        raise InputError(
-            f"output_projection must be (..., d_v, d_model) with d_v = {values.shape[-1]} as in values; "
-            f"got {tuple(output_projection.shape)}. A torch Linear keeps its weight transposed: pass weight.T."
-        )
-    return output_projection.shape[-1]
 
 
 def check_finite(**tensors: Tensor | None) -> None:
@@ -36,12 +19,27 @@ def check_finite(**tensors: Tensor | None) -> None:
             )
 
 
-def check_width(name: str, tensor: Tensor | None, values: Tensor, width: int) -> None:
-    """Raise when per-query rows (..., query, width) do not fit the values."""
-    if tensor is not None and (tensor.shape[-1] != width or tensor.shape[:-2] != values.shape[:-2]):
+def check_values(values: Tensor, output_projection: Tensor | None = None) -> None:
+    """Raise for values (key, d_v) and an output projection (d_v, d_model) that are empty, do not fit, or not finite."""
+    if values.ndim < 2 or 0 in values.shape[-2:]:
+        raise InputError(
+            f"values must be (..., key, d_v) with at least one key; got {tuple(values.shape)}. "
+            "An empty text has no attention: leave it out."
+        )
+    if output_projection is not None and output_projection.shape[-2] != values.shape[-1]:
+        raise InputError(
+            f"output_projection must be (..., d_v, d_model) with d_v = {values.shape[-1]} as in values; "
+            f"got {tuple(output_projection.shape)}. A torch Linear keeps its weight transposed: pass weight.T."
+        )
+    check_finite(values=values, output_projection=output_projection)
+
+
+def check_width(name: str, rows: Tensor | None, values: Tensor, width: int) -> None:
+    """Raise when per-query rows (..., query, width) do not fit the values, projected or not."""
+    if rows is not None and (rows.shape[-1] != width or rows.shape[:-2] != values.shape[:-2]):
         raise InputError(
             f"{name} must be (..., query, {width}) to fit values of shape {tuple(values.shape)}; "
-            f"got {tuple(tensor.shape)}. Repeat grouped values once for each of their heads."
+            f"got {tuple(rows.shape)}. Repeat grouped values once for each of their heads."
         )
 
 

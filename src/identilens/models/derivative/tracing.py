@@ -10,16 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from identilens.mixing.batched import Mapped, Operation, Product, Rowwise, Sum, view_of
-from identilens.mixing.rowwise import RowMap, as_factor
+from identilens.models.derivative.batched import Mapped, Operation, Product, Reshape, Rowwise, Sum
+from identilens.models.derivative.rowwise import RowMap, as_factor
 
 aten = torch.ops.aten
 
 _SAME = {aten.clone.default, aten.detach.default, aten.alias.default, aten._to_copy.default, aten.expand.default}
-
-
-# Kernels of other operations do not all broadcast.
-_BROADCAST = {aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.neg.default, aten.where.self}
+_RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 
 
 class NotTraceableError(Exception):
@@ -141,7 +138,7 @@ class Tracer(TorchDispatchMode):
             rows = total.rows.plus(value.rows)
             if rows is None:
                 pair = self._carried_out(total, output), self._carried_out(value, output)
-                rows = RowMap(self._step(Sum(output.shape), pair)[0], output.shape)
+                rows = RowMap(self._step(Sum(), pair)[0], output.shape)
             total = _Value(rows)
         return total
 
@@ -178,10 +175,9 @@ class _Call:
         self.first = self.tracked[0]
 
     def at(self, one: int | None) -> Tensor:
-        """Return what the operation makes of ones at one place and zeros at the others, as small as it can be."""
-        small = self.func in _BROADCAST
+        """Return what the operation makes of ones at one place and zeros at the others."""
         probes = [
-            tensor.new_full([1] * tensor.ndim if small else tensor.shape, float(place == one))
+            torch.full_like(tensor, float(place == one))
             for place, tensor in zip(self.places, self.tracked, strict=True)
         ]
         return _filled(self.func, self._leaves, self._spec, self.places)(*probes)
@@ -197,10 +193,8 @@ class _Call:
         if self.func in (aten.mm.default, aten.bmm.default) and len(self.places) == 1:
             left = self.places == [1]
             return Product(self.args[0] if left else self.args[1], left, outputs[0].shape)
-        if self.places == [0] and len(outputs) == 1:
-            view = view_of(self.func, self.args, self.first.shape, outputs[0].shape)
-            if view is not None:
-                return view
+        if self.func in _RESHAPES:
+            return Reshape(self.first.shape, outputs[0].shape)
         # The tensors recorded with are let go; only the constants stay.
         leaves = [None if place in self.places else leaf for place, leaf in enumerate(self._leaves)]
         return Mapped(_filled(self.func, leaves, self._spec, self.places))

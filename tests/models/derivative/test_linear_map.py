@@ -8,11 +8,11 @@ from torch import nn
 
 from helpers.zoo import BUILDERS, build, example, ids
 from identilens.errors import InputError
-from identilens.mixing.batched import Rowwise, Sum
-from identilens.mixing.jacobian import jacobian_norms
-from identilens.mixing.linear_map import linear_map
-from identilens.mixing.memory import LiveBytes, OverBudgetError
 from identilens.models import Lens
+from identilens.models.derivative.batched import Rowwise, Sum
+from identilens.models.derivative.jacobian import jacobian_norms
+from identilens.models.derivative.linear_map import linear_map
+from identilens.models.derivative.memory import LiveBytes, OverBudgetError
 from identilens.models.linearise import HiddenMap, sources
 
 ROOM = 2**28
@@ -91,8 +91,9 @@ def test_what_is_not_recorded_is_refused_and_worked_out_directly(family):
     n, width = hidden.inputs.shape
     columns = pushed(hidden, hidden.inputs, torch.eye(n * width).view(-1, n, width))
     expected = [column.double().square().sum(-1).view(n, width, n).sum(1).T for column in columns]
-    found = [norms.squares for norms in jacobian_norms(hidden, hidden.inputs, method="exact")]
-    assert_close(found, expected, 1e-5)
+    found = jacobian_norms(hidden, hidden.inputs, method="exact")
+    assert {norms.path for norms in found} == {"forward"}
+    assert_close([norms.squares for norms in found], expected, 1e-5)
 
 
 def test_calls_leave_the_map_and_the_tangents_as_they_were():
@@ -186,10 +187,10 @@ def test_a_recording_that_takes_too_much_memory_is_given_up():
     needed = int(re.findall(r"needs (\d+)", str(error.value))[0])
     assert recorded(hidden, hidden.inputs, needed) is None
     whole, tight = (
-        jacobian_norms(hidden, hidden.inputs, method="exact", memory_budget=budget)[-1].squares
-        for budget in (ROOM, needed)
+        jacobian_norms(hidden, hidden.inputs, method="exact", memory_budget=budget)[-1] for budget in (ROOM, needed)
     )
-    torch.testing.assert_close(whole, tight)
+    assert (whole.path, tight.path) == ("recorded", "forward")
+    torch.testing.assert_close(whole.squares, tight.squares)
 
 
 def test_constants_are_counted():

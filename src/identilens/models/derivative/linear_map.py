@@ -5,6 +5,7 @@ factors of norms) and writes each rule in many small operations. The recording k
 constants, composes rules to `RowMap`s, and multiplies all tangents with a matrix in one product.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -12,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.mixing.batched import Mapped, Product, Sum, View
-from identilens.mixing.memory import LiveBytes, OverBudgetError
-from identilens.mixing.tracing import NotTraceableError, Step, Tracer
+from identilens.models.derivative.batched import Product, Reshape, Sum
+from identilens.models.derivative.memory import LiveBytes, OverBudgetError
+from identilens.models.derivative.tracing import NotTraceableError, Step, Tracer
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +77,7 @@ def linear_map(
             with tracer:
                 expected = torch.func.jvp(function, (inputs,), (tangent,))[1]
             outputs = tuple(tracer.number(output) for output in expected)
-            steps = _reusing(_fused(_needed(tracer.steps, outputs), outputs), outputs)
+            steps = _fused(_needed(tracer.steps, outputs), outputs)
             tolerance = tracer.coarsest**0.5
             del tracer
             shapes = tuple(output.shape for output in expected)
@@ -107,11 +108,9 @@ def _needed(steps: list[Step], outputs: tuple[int | None, ...]) -> list[Step]:
     return kept[::-1]
 
 
-def _fused(steps: list[Step], outputs: tuple[int | None, ...]) -> list[Step]:
+def _fused(steps: list[Step], outputs: tuple[int | None, ...]) -> tuple[Step, ...]:
     """Return the steps with each sum of a product and something done by the product itself."""
-    uses: dict[int | None, int] = {}
-    for number in [*outputs, *(number for step in steps for number in step.inputs)]:
-        uses[number] = uses.get(number, 0) + 1
+    uses = Counter([*outputs, *(number for step in steps for number in step.inputs)])
     made = {number: index for index, step in enumerate(steps) for number in step.outputs}
     fused: list[Step | None] = list(steps)
 
@@ -121,11 +120,9 @@ def _fused(steps: list[Step], outputs: tuple[int | None, ...]) -> list[Step]:
         while uses[number] == 1 and number in made:
             step = fused[made[number]]
             chain.append(made[number])
-            if step is None or not isinstance(step.run, Product | View):
-                break
-            if isinstance(step.run, Product):
-                return [] if len(step.inputs) > 1 else chain
-            if _long_axes(step.run.old) != _long_axes(step.run.new) or not step.run.reshapes:
+            if step is not None and isinstance(step.run, Product):
+                return chain if len(step.inputs) == 1 else []
+            if step is None or not isinstance(step.run, Reshape) or not step.run.squeezes:
                 break
             number = step.inputs[0]
         return []
@@ -134,35 +131,14 @@ def _fused(steps: list[Step], outputs: tuple[int | None, ...]) -> list[Step]:
         if not isinstance(step.run, Sum):
             continue
         # The later of two products is added onto the earlier one.
-        chains = sorted((producer(number), other) for number, other in zip(step.inputs, step.inputs[::-1], strict=True))
+        chains = ((producer(number), other) for number, other in zip(step.inputs, step.inputs[::-1], strict=True))
         chain, other = max(chains, key=lambda pair: pair[0][-1:])
-        if chain:
-            product = fused[chain[-1]]
-            if product is not None:
-                fused[index] = Step(product.run, (*product.inputs, other), step.outputs)
+        product = fused[chain[-1]] if chain else None
+        if product is not None:
+            fused[index] = Step(product.run, (*product.inputs, other), step.outputs)
             for place in chain:
                 fused[place] = None
-    return [step for step in fused if step is not None]
-
-
-def _long_axes(shape: torch.Size) -> list[int]:
-    return [size for size in shape if size > 1]
-
-
-def _written_over(step: Step, free: list[int]) -> Step:
-    """Return a step that writes its result over what it maps or adds to, if that is free."""
-    if isinstance(step.run, Sum) and step.inputs[0] not in free:
-        step = replace(step, inputs=step.inputs[::-1])
-    if isinstance(step.run, Mapped | View) or _target(step) not in free:
-        return step
-    return replace(step, run=replace(step.run, reuse=True))
-
-
-def _target(step: Step) -> int | None:
-    """Return what a step may write over."""
-    if isinstance(step.run, Product):
-        return step.inputs[1] if len(step.inputs) > 1 else None
-    return step.inputs[0]
+    return tuple(step for step in fused if step is not None)
 
 
 def _dying(steps: tuple[Step, ...], outputs: tuple[int | None, ...]) -> tuple[tuple[int, ...], ...]:
@@ -172,37 +148,3 @@ def _dying(steps: tuple[Step, ...], outputs: tuple[int | None, ...]) -> tuple[tu
         if number not in outputs:
             dying[index].append(number)
     return tuple(map(tuple, dying))
-
-
-def _reusing(steps: list[Step], outputs: tuple[int | None, ...]) -> tuple[Step, ...]:
-    """Return the steps, each writing its result over an input that nobody needs any more where it can.
-
-    Several tensors may look at the same memory, which is free when none of them is needed.
-    """
-    last = {number: index for index, step in enumerate(steps) for number in step.inputs}
-    last.update((number, len(steps)) for number in outputs if number is not None)
-    memory: dict[int, frozenset[int]] = {0: frozenset([0])}
-    # Tensors whose entries lie apart, in memory that is ours.
-    ours: set[int] = set()
-    planned = []
-    for index, step in enumerate(steps):
-        free = [
-            number
-            for place, number in enumerate(step.inputs)
-            if number in ours
-            and not any(memory[number] & memory[other] for other in step.inputs[:place] + step.inputs[place + 1 :])
-            and not any(last.get(other, -1) > index and memory[number] & memory[other] for other in memory)
-        ]
-        step = _written_over(step, free)
-        planned.append(step)
-        run, target = step.run, _target(step)
-        for number in step.outputs:
-            memory[number] = frozenset([number])
-            if isinstance(run, Mapped):
-                memory[number] = memory[number].union(*(memory[other] for other in step.inputs))
-                continue
-            if target is not None and (isinstance(run, View) or run.reuse):
-                memory[number] = memory[target]
-            if not isinstance(run, View) or (target in ours and not run.overlaps):
-                ours.add(number)
-    return tuple(planned)

@@ -4,15 +4,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.linalg import factorise, relative_tolerance
+from identilens.linalg.factor import Factor
 
 
 class FullRows:
     """Projector on col(T) shared by all queries of each head (Brunner et al. 2020, Eq. 9).
 
     Args:
-        compact: F, the projected values in a small orthonormal basis, float64.
-        d_model: Columns of T, for the tolerance.
+        factor: Of T, one a head.
         queries: Number of rows.
 
     Attributes:
@@ -21,12 +20,12 @@ class FullRows:
         independent: Whether T has independent rows in every head, so that weights are their own effective part.
     """
 
-    def __init__(self, compact: Float[Tensor, "head key r"], d_model: int, queries: int) -> None:
+    def __init__(self, factor: Factor, queries: int) -> None:
         self.queries = queries
-        self.keys = compact.shape[-2]
-        self.factor = factorise(compact, relative_tolerance(self.keys, d_model))
-        self.basis = self.factor.basis
-        self.rank: Int[Tensor, " head"] = self.factor.rank
+        self.factor = factor
+        self.basis = factor.basis
+        self.keys = self.basis.shape[-2]
+        self.rank: Int[Tensor, " head"] = factor.rank
         self.independent = bool((self.rank == self.keys).all())
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
@@ -39,10 +38,7 @@ class FullRows:
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows: weights U Uᵀ, in the precision of the weights."""
-        if self.independent:
-            return weights
-        basis = self.basis.to(weights.dtype)
-        return weights @ basis @ basis.mT
+        return weights if self.independent else self.factor.project(weights)
 
     def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
         """Return effective attention from head outputs in the basis of ``compact``: O F⁺."""
