@@ -6,7 +6,10 @@ STAMP := $(VENV)/.installed
 # Torch goes in first and by itself, so that no other package chooses its build.
 TORCH := torch==2.13.0
 
-.PHONY: demo test test-slow test-gpu check bench docs clean
+.PHONY: help demo test test-all test-gpu check bench docs clean
+
+help: ## say what each target does
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "identilens needs Python 3.11 or newer; set PYTHON=..."'
@@ -16,28 +19,28 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[demo,dev]'
 	touch $(STAMP)
 
-demo: $(STAMP)
+demo: $(STAMP) ## install, audit the bundled encoder on bundled texts, write demo-report/report.html
 	$(BIN)/identilens demo --out demo-report --overwrite
 
-test: $(STAMP)
+test: $(STAMP) ## the tests to run while working: a few minutes, every study, browser and command line
 	$(BIN)/python -m pytest -m 'not slow and not gpu' -n auto
 
-test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+test-all: $(STAMP) ## every test but those that need a GPU
+	$(BIN)/python -m pytest -m 'not gpu' -n auto
 
-test-gpu: $(STAMP)
+test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
-check: $(STAMP)
+check: $(STAMP) ## ruff and pyright
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/pyright
 
-bench: $(STAMP)
+bench: $(STAMP) ## the benchmarks, one after another: leave the machine alone meanwhile
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
 
-docs: $(STAMP)
+docs: $(STAMP) ## check the documentation: links lead somewhere, examples run
 	$(BIN)/python docs/check.py
 
-clean:
+clean: ## remove the environment and what runs have left
 	rm -rf $(VENV) demo-report .pytest_cache .ruff_cache

@@ -1,15 +1,17 @@
-"""Many Dyck transformers trained as one batched computation against one after another.
+"""Many Dyck transformers trained as one batched computation against torch.func's, and against one after another.
 
-    python benchmarks/dyck.py                ten seeds of the 2-layer model, a few epochs
+    python benchmarks/dyck.py                ten seeds of the 2-layer model and of a minimal one, a few epochs
 
-Both sides start from the same weights and take the same batches in the same order; the loop is the Hugging Face model
-with torch's autograd and fused AdamW. Exit code 1 when a claim does not hold.
+All sides start from the same weights and take the same batches in the same order. The mapped stack trains with
+`torch.func.vmap` of the Hugging Face model over the stacked parameters; the loop trains that model seed by seed, with
+torch's autograd and fused AdamW. Exit code 1 when a claim does not hold.
 """
 
 import argparse
 import sys
 import time
 from math import cos, pi
+from unittest.mock import patch
 
 import torch
 from common import machine, report
@@ -20,7 +22,7 @@ from identilens.dyck.evaluation import closing_accuracy
 from identilens.dyck.language import SPECIAL
 from identilens.dyck.modeling import DyckForCausalLM
 from identilens.dyck.settings import DyckTraining
-from identilens.dyck.stacked import stack_parameters
+from identilens.dyck.stacked import mapped_logits, stack_parameters
 from identilens.dyck.training import new_model, train_models
 
 
@@ -35,36 +37,55 @@ def main() -> int:
     print(machine())
     held = True
     for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
-        for positions in ("none", "linear"):
-            config = DyckConfig(num_hidden_layers=options.layers, positions=positions)
+        for name, config in configurations(options.layers).items():
             training = DyckTraining(epochs=options.epochs, tokens=options.tokens)
-            held &= compare(config, training, list(range(options.seeds)), device, options.repeats)
+            held &= compare(name, config, training, list(range(options.seeds)), device, options.repeats)
     return 0 if held else 1
 
 
-def compare(config: DyckConfig, training: DyckTraining, seeds: list[int], device: str, repeats: int) -> bool:
-    """Compare both ways of training and say how far their weights end apart."""
-    together = apart = float("inf")
-    stacked, alone = None, []
-    # In turns, and the best of each side: what else runs on the machine then slows both alike.
+def configurations(layers: int) -> dict[str, DyckConfig]:
+    """Return what is trained."""
+    return {
+        "no positions": DyckConfig(num_hidden_layers=layers),
+        "linear positions": DyckConfig(num_hidden_layers=layers, positions="linear"),
+        "minimal": DyckConfig(block="minimal", first_layer="one-hot", num_hidden_layers=1),
+    }
+
+
+def compare(name: str, config: DyckConfig, training: DyckTraining, seeds: list[int], device: str, repeats: int) -> bool:
+    """Compare the ways of training and say how far their weights end apart."""
+
+    def mapped() -> list[DyckForCausalLM]:
+        with patch("identilens.dyck.training.stacked_logits", mapped_logits):
+            return train_models(config, seeds, training, device=device).models
+
+    ways = {
+        "one stack": lambda: train_models(config, seeds, training, device=device).models,
+        "mapped stack": mapped,
+        "one after another": lambda: [train_alone(config, seed, training, device) for seed in seeds],
+    }
+    best, models = dict.fromkeys(ways, float("inf")), {}
+    # In turns, and the best of each side: what else runs on the machine then slows all alike.
     for _ in range(repeats):
-        start = time.perf_counter()
-        stacked = train_models(config, seeds, training, device=device)
-        middle = time.perf_counter()
-        alone = [train_alone(config, seed, training, device) for seed in seeds]
-        together, apart = min(together, middle - start), min(apart, time.perf_counter() - middle)
-    if stacked is None:
-        raise ValueError("expected at least one repeat")
+        for way, train in ways.items():
+            start = time.perf_counter()
+            models[way] = train()
+            best[way] = min(best[way], time.perf_counter() - start)
     test = training.sample(config.language, 200, 5)
-    scores = [closing_accuracy(config, stack_parameters(models), test) for models in (stacked.models, alone)]
-    gap = max(abs(one.argmax - other.argmax) for one, other in zip(*scores, strict=True))
+    own, *others = (
+        torch.tensor([one.argmax for one in closing_accuracy(config, stack_parameters(found), test)])
+        for found in models.values()
+    )
+    gap = max(float((own - other).abs().max()) for other in others)
+    times = ", ".join(f"{way} {seconds:.2f} s" for way, seconds in best.items())
     print(
-        f"{device:4} {config.num_hidden_layers} layers, positions {config.positions}, {len(seeds)} seeds, "
-        f"{training.epochs} epochs: one stack {together:.2f} s, one after another {apart:.2f} s; largest difference of "
-        f"an accuracy {100 * gap:.2f} points",
+        f"{device:4} {name}, {len(seeds)} seeds, {training.epochs} epochs: {times}; largest difference of an accuracy "
+        f"{100 * gap:.2f} points",
         flush=True,
     )
-    return report(f"{device}, positions {config.positions}: one after another / one stack", apart / together, 2.0)
+    stack = best["one stack"]
+    held = report(f"{device}, {name}: mapped stack / one stack", best["mapped stack"] / stack, 1.5)
+    return held & report(f"{device}, {name}: one after another / one stack", best["one after another"] / stack, 2.0)
 
 
 def train_alone(config: DyckConfig, seed: int, training: DyckTraining, device: str) -> DyckForCausalLM:

@@ -1,105 +1,251 @@
-"""Data flows one way: the imports of every file are read, and a forbidden arrow fails."""
+"""The plan of the house, read from the imports, the registry and the settings."""
 
 import ast
+import statistics
+import subprocess
+import sys
+from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
+from typing import get_args, get_origin
 
 import pytest
 
+import identilens
+from identilens.reproduce.registry import REPRODUCTIONS
+from identilens.runs.result import Result
+from identilens.runs.settings import Settings, hints_of
+from identilens.studies.registry import STUDIES, study_named
+
 SOURCE = Path(__file__).parents[1] / "src" / "identilens"
 
-TOPICS = {"attention", "tokens", "mixing", "encoder", "structure", "dyck"}
-ON_TOP = {"report", "explorer", "cli", "reproduce"}
-ALLOWED = {
+BELOW = {
     "errors": set(),
-    "compressed": set(),
-    "demo": set(),
     "linalg": {"errors"},
-    "models": {"errors"},
-    "results": {"errors"},
-    **{topic: {"errors", "compressed", "linalg", "attention"} for topic in TOPICS},
-    "report": {"errors", "results", "linalg", *TOPICS},
-    "explorer": {"errors", "results", "linalg", "models", "report", *TOPICS},
-    "cli": {"errors", "compressed", "results", "models", "report", "explorer", "reproduce", "demo", *TOPICS},
-    "reproduce": {"errors", "results", "models", "report", "cli", *TOPICS},
+    "measures": {"errors", "linalg"},
+    "models": {"errors", "linalg", "measures"},
+    "charts": {"errors", "runs.files"},
+    "runs": {"errors", "charts"},
+    "encoder": {"errors", "linalg", "measures", "models", "runs"},
+    "dyck": {"errors", "linalg", "measures", "models", "runs"},
+    "studies": {"errors", "linalg", "measures", "models", "runs", "charts", "encoder", "dyck"},
+    "demo": set(),
+    "reproduce": {"errors", "linalg", "measures", "models", "runs", "charts", "encoder", "dyck", "studies"},
+    "cli": {"errors", "models", "runs", "studies", "reproduce", "demo"},
 }
-# Files that bring models and measures together: texts in, results out.
-ANALYSES = {
-    "attention/audit.py", "attention/audit_runner.py", "attention/audit_tables.py",
-    "attention/text_measure.py", "attention/selfcheck.py", "attention/alternatives.py",
-    "attention/head_alternatives.py", "attention/interval_analysis.py", "attention/put_back.py",
-    "attention/logit_rank_analysis.py", "mixing/analysis.py",
-    "encoder/training.py", "encoder/sweeps.py", "encoder/rank_lengths.py",
-    "tokens/analysis.py", "tokens/extraction.py", "tokens/runner.py",
-    "dyck/analysis.py", "dyck/measuring.py", "dyck/misleading.py", "dyck/construction_analysis.py",
-    "dyck/pruning_analysis.py",
-    "structure/analysis.py", "structure/closing.py", "structure/lengths.py", "structure/perturbation_study.py",
-    "structure/reversal_study.py", "structure/runner.py", "structure/state.py",
-}  # fmt: skip
-# A result writes its own report when asked to: the one arrow that points up, inside the method.
-EXCEPTIONS = {
-    ("results/audit.py", "report"),
-    ("results/mixing.py", "report"),
-    ("results/alternatives.py", "report"),
-    ("results/intervals.py", "report"),
-    ("results/structure.py", "report"),
-    ("results/tokens.py", "report"),
-    ("results/dyck.py", "report"),
-}
+"""What each package may import, beside itself."""
 
 
-def arrows():
-    for file in sorted(SOURCE.rglob("*.py")):
-        name = file.relative_to(SOURCE)
-        if len(name.parts) == 1 and name.stem == "__init__":
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the package, by name."""
+    return {
+        ".".join(("identilens", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__"): file
+        for file in sorted(SOURCE.rglob("*.py"))
+    }
+
+
+@cache
+def imports(name: str) -> dict[str, bool]:
+    """The modules of the package that one imports, and whether it does so at its top level."""
+    tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
+    top = set(map(id, tree.body))
+    found: dict[str, bool] = {}
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            members = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [member if member in modules() else node.module for member in members]
+        for one in names:
+            if one in modules() and one != name:
+                found[one] = found.get(one, True) and id(node) in top
+    return found
+
+
+def package(name: str) -> str:
+    return name.split(".")[1] if "." in name else ""
+
+
+def forbidden(name: str, targets: list[str]) -> list[str]:
+    """Imports that point upwards."""
+    own = package(name)
+    return [
+        f"{name} imports {target}"
+        for target in targets
+        if own and package(target) != own and package(target) not in BELOW[own]
+        and ".".join(target.split(".")[1:3]) not in BELOW[own]
+    ]  # fmt: skip
+
+
+def test_data_flows_one_way():
+    assert [arrow for name in modules() for arrow in forbidden(name, list(imports(name)))] == []
+    assert forbidden("identilens.measures.x", ["identilens.models.lens"])
+    assert forbidden("identilens.charts.page", ["identilens.runs.result"])
+    assert not forbidden("identilens.charts.page", ["identilens.runs.files"])
+
+
+def test_no_import_of_our_own_below_the_top_level():
+    assert [f"{name}: {target}" for name in modules() for target, top in imports(name).items() if not top] == []
+
+
+def test_no_import_circle():
+    def reachable(start: str) -> set[str]:
+        seen: set[str] = set()
+        todo = list(imports(start))
+        while todo:
+            one = todo.pop()
+            if one not in seen:
+                seen.add(one)
+                todo += imports(one)
+        return seen
+
+    assert [name for name in modules() if name in reachable(name)] == []
+    assert "identilens.errors" in reachable("identilens.runs.study")
+
+
+def test_a_study_knows_no_other_study_and_its_views_no_result():
+    """Libraries that several studies share stand below them; what belongs to one stands in its folder."""
+    shared = {"registry", "reports", "heads"}
+    allowed = {("dyck_analyse", "dyck_train"), ("sweep", "train")}
+    for name in modules():
+        parts = name.split(".")
+        if parts[1:2] != ["studies"] or len(parts) < 4:
             continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            modules = [node.module] if isinstance(node, ast.ImportFrom) else []
-            modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            for module in modules:
-                if module and module.startswith("identilens."):
-                    yield str(name), name.parts[0].removesuffix(".py"), module.split(".")[1]
+        others = {target.split(".")[2] for target in imports(name) if target.startswith("identilens.studies.")}
+        others -= shared | {parts[2]}
+        assert all((parts[2], other) in allowed for other in others), (name, others)
+        if parts[3] == "views":
+            assert not [target for target in imports(name) if target.endswith((".result", ".study"))], name
+        if parts[3] == "result":
+            assert not [target for target in imports(name) if target.endswith(".study")], name
 
 
-def forbidden(found):
-    for file, package, target in found:
-        allowed = ALLOWED[package] | {package}
-        if file in ANALYSES:
-            allowed = allowed | {"models", "results"}
-        if target not in allowed and (file, target) not in EXCEPTIONS:
-            yield f"{file} imports {target}"
-
-
-def test_no_forbidden_arrow():
-    assert list(forbidden(arrows())) == []
-
-
-def test_a_forbidden_arrow_would_be_found():
-    assert list(forbidden([("linalg/rank.py", "linalg", "models")])) == ["linalg/rank.py imports models"]
-    assert list(forbidden([("attention/rank.py", "attention", "models")])) == ["attention/rank.py imports models"]
-    assert len(list(arrows())) > 40
-
-
-def test_only_models_imports_transformers_internals():
-    for file in sorted(SOURCE.rglob("*.py")):
-        package = file.relative_to(SOURCE).parts[0]
-        if package in ("models", "encoder", "dyck"):
+def test_only_models_and_laboratories_import_transformers_internals():
+    for name, file in modules().items():
+        if package(name) in ("models", "encoder", "dyck"):
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module:
-                assert not node.module.startswith(
-                    ("transformers.models", "transformers.masking", "transformers.modeling")
-                ), file
+                internals = ("transformers.models", "transformers.masking", "transformers.modeling")
+                assert not node.module.startswith(internals), name
 
 
-def test_init_files_only_reexport():
-    for file in sorted(SOURCE.rglob("__init__.py")):
+def test_init_files_hold_nothing_but_names():
+    for name, file in modules().items():
+        if file.name != "__init__.py" or name == "identilens":
+            continue
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-            assert docstring or isinstance(node, ast.ImportFrom), f"{file} does more than re-export"
+            assert docstring or isinstance(node, ast.ImportFrom), f"{name} does more than re-export"
 
 
-@pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=lambda file: str(file.relative_to(SOURCE)))
-def test_nothing_of_the_machine_is_in_the_code(file):
-    text = file.read_text(encoding="utf-8")
+@pytest.mark.parametrize("heavy", ["torch", "transformers", "polars", "altair"])
+@pytest.mark.parametrize("code", ["import identilens", "from identilens.cli.app import main; main(['--version'])"])
+def test_starting_imports_nothing_heavy(code, heavy):
+    check = f"import sys; sys.argv = ['identilens']\n{code}\nassert {heavy!r} not in sys.modules"
+    subprocess.run([sys.executable, "-c", check], check=True, capture_output=True, timeout=120)
+
+
+def test_every_study_folder_is_registered_and_has_the_same_files():
+    folders = {file.parent.name for file in (SOURCE / "studies").glob("*/study.py")}
+    registered = {entry.place.split(".")[2] for entry in STUDIES.values()}
+    assert folders == registered
+    for folder in folders:
+        held = {file.name for file in (SOURCE / "studies" / folder).glob("*.py")}
+        shares_result = folder in ("dyck_analyse",)
+        assert {"__init__.py", "study.py"} <= held
+        assert shares_result or {"result.py", "views.py"} <= held, folder
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_has_settings_a_result_and_its_registered_name(name):
+    study = study_named(name)
+    assert study.name == name == study.result_type.analysis
+    assert issubclass(study.settings_type, Settings)
+    assert is_dataclass(study.settings_type)
+    assert issubclass(study.result_type, Result)
+    held = {field.name for field in fields(study.result_type)}
+    assert set(study.result_type.schema) <= held
+    assert "table" in study.result_type.schema
+    assert study.__doc__
+    for setting in hints_of(study.settings_type):
+        documented = [kind.__doc__ or "" for kind in study.settings_type.__mro__]
+        assert any(f"        {setting}: " in words or f"    {setting}: " in words for words in documented), setting
+
+
+def test_one_option_has_one_type_in_every_study():
+    """What is named alike takes the same values: ``layers``, ``heads`` and so on."""
+
+    def bare(hint: object) -> object:
+        return (get_origin(hint), tuple(map(bare, get_args(hint)))) if get_args(hint) else hint
+
+    # In what makes a model, heads and layers are its sizes.
+    made = {"train", "sweep", "dyck train", "dyck analyse", "dyck construct", "dyck prune", "reversal"}
+    seen: dict[str, tuple[str, object]] = {}
+    for name in STUDIES:
+        if name in made:
+            continue
+        for setting, hint in hints_of(study_named(name).settings_type).items():
+            kind = get_args(hint)[0] if get_origin(hint) is not None and setting in ("seed",) else hint
+            where, before = seen.setdefault(setting, (name, bare(kind)))
+            assert before == bare(kind), f"{setting} in {where} and {name}"
+    assert {"layers", "heads", "max_length"} <= set(seen)
+
+
+def test_no_public_name_is_a_package():
+    packages = {file.parent.relative_to(SOURCE).parts[0] for file in SOURCE.glob("*/__init__.py")}
+    assert not packages & set(identilens.__all__)
+    for file in SOURCE.rglob("__init__.py"):
+        beside = {one.stem for one in file.parent.glob("*.py")} | {
+            one.name for one in file.parent.iterdir() if one.is_dir()
+        }
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        exported = {
+            alias.asname or alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names
+        }
+        defined = {name for name in exported if name in beside and name[0].islower()}
+        assert not {name for name in defined if (file.parent / name).is_dir()}, file
+
+
+def test_every_public_name_can_be_had():
+    for name in identilens.__all__:
+        assert getattr(identilens, name) is not None
+
+
+def test_every_reproduction_can_be_imported():
+    from importlib import import_module
+
+    for entry in REPRODUCTIONS.values():
+        module, _, member = entry.place.partition(":")
+        assert hasattr(import_module(module), member), entry.place
+
+
+def lengths(of: type[ast.AST] | tuple[type[ast.AST], ...]) -> dict[str, int]:
+    found = {}
+    for name, file in modules().items():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, of):
+                found[f"{name}:{node.lineno} {node.name}"] = node.end_lineno - node.lineno + 1  # type: ignore[attr-defined]
+    return found
+
+
+def test_files_and_functions_are_small():
+    files = {name: len(file.read_text(encoding="utf-8").splitlines()) for name, file in modules().items()}
+    written = [
+        len(file.read_text(encoding="utf-8").splitlines())
+        for kind in ("html", "js", "css")
+        for file in SOURCE.rglob(f"*.{kind}")
+    ]
+    assert [name for name, size in files.items() if size > 350] == []
+    assert statistics.median(size for size in files.values() if size > 3) <= 130
+    assert sum(files.values()) + sum(written) <= 24_500
+    functions = lengths((ast.FunctionDef, ast.AsyncFunctionDef))
+    assert [name for name, size in functions.items() if size >= 60] == []
+    assert statistics.median(functions.values()) <= 10
+
+
+@pytest.mark.parametrize("name", modules())
+def test_nothing_of_the_machine_is_in_the_code(name):
+    text = modules()[name].read_text(encoding="utf-8")
     assert "from __future__ import annotations" not in text
     assert "/work/" not in text

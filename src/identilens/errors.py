@@ -40,3 +40,7 @@ class OutputFolderError(IdentilensError):
 
 class NumericalError(IdentilensError, ArithmeticError):
     """A computation met NaN or infinity, or a solver did not reach its tolerance."""
+
+
+class CheckFailedError(IdentilensError):
+    """A check that was asked for has failed; the command line exits with code 1."""

@@ -16,7 +16,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 from golden import stored
-from golden.cases import CASES
+from golden.cases import NAMES, case_named
 
 
 def main() -> None:
@@ -24,16 +24,18 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     arguments = sys.argv[1:]
-    chosen = [name for name in arguments if name != "--check"] or list(CASES)
+    if not arguments:
+        stored.PROCESSOR.write_text(stored.processor(), encoding="utf-8")
+    chosen = [name for name in arguments if name != "--check"] or NAMES
     for name in chosen:
         start = time.process_time()
-        found = CASES[name].run()
+        found = case_named(name).run()
         print(f"{name}: {time.process_time() - start:.1f} s", flush=True)
         if "--check" not in arguments:
             stored.write(name, found)
             continue
         for table, frame in stored.read(name).items():
-            for line in stored.differences(CASES[name], table, frame, found[table]):
+            for line in stored.differences(case_named(name), table, frame, found[table]):
                 print(f"  {line}")
 
 

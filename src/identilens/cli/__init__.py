@@ -1,1 +1,1 @@
-"""The command line: one thin file for each command."""
+"""The command line: made from the studies' settings, each command imported when it is called."""

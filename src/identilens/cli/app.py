@@ -1,72 +1,72 @@
-"""The ``identilens`` command: one file for each subcommand, errors in one place."""
+"""The ``identilens`` command: which commands there are, and how errors end. Imports nothing heavy."""
 
+import signal
 import sys
 from importlib.metadata import version
-from typing import Annotated
 
-import typer
+from cyclopts import App, CycloptsError
+from rich.console import Console
+from rich.text import Text
 
-from identilens.cli import reproduce_bhardwaj, reproduce_structure, reproduce_wen
-from identilens.cli.alternatives import alternatives
-from identilens.cli.audit import audit
-from identilens.cli.common import console, errors
-from identilens.cli.demo import demo
-from identilens.cli.dyck import app as dyck
-from identilens.cli.figures import figures
-from identilens.cli.intervals import intervals
-from identilens.cli.mixing import mixing
-from identilens.cli.report import report
-from identilens.cli.selfcheck import selfcheck
-from identilens.cli.structure import structure
-from identilens.cli.sweep import sweep
-from identilens.cli.tokens import tokens
-from identilens.cli.train import train
-from identilens.errors import IdentilensError
+from identilens.errors import CheckFailedError, IdentilensError, SettingError
+from identilens.reproduce.registry import REPRODUCTIONS
+from identilens.studies.registry import STUDIES
 
-app = typer.Typer(
-    help="How much of a transformer's attention and hidden states is determined by what it computes.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=True,
-)
-for command in (
-    audit, intervals, alternatives, mixing, tokens, structure, train, sweep, report, figures, selfcheck, demo
-):  # fmt: skip
-    app.command()(command)
-
-reproduction = typer.Typer(
-    help="Make a published table or figure again and put the published numbers beside it.", no_args_is_help=True
-)
-for name, command in {**reproduce_bhardwaj.COMMANDS, **reproduce_structure.COMMANDS, **reproduce_wen.COMMANDS}.items():
-    reproduction.command(name)(command)
-app.add_typer(reproduction, name="reproduce")
-app.add_typer(dyck, name="dyck")
+COMMANDS = {
+    "report": ("identilens.cli.show:report", "Write the report of a finished run again."),
+    "figures": ("identilens.cli.show:figures", "Draw the charts of a finished run for print."),
+    "selfcheck": ("identilens.cli.selfcheck:selfcheck", "Check that capture is faithful on a model."),
+    "demo": ("identilens.cli.demo:demo", "Audit the bundled encoder on bundled texts."),
+}
+"""Commands that are no study: where each stands, and its help."""
 
 
-def _show_version(wanted: bool) -> bool:
-    if wanted:
-        console.print(version("identilens"))
-        raise typer.Exit
-    return wanted
-
-
-@app.callback()
-def options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Options of the program itself."""
+def make_app() -> App:
+    """Return the program with a command for each study, reproduction and all else; none is imported yet."""
+    app = App(
+        name="identilens",
+        help="How much of a transformer's attention and hidden states is determined by what it computes, and how much "
+        "has an effect.",
+        version=version("identilens"),
+    )
+    groups = {
+        "": app,
+        "dyck": App(name="dyck", help="Dyck languages: attention that solves the task without showing it."),
+        "reproduce": App(name="reproduce", help="Make a published table or figure again, published numbers beside it."),
+    }
+    for name in ("dyck", "reproduce"):
+        app.command(groups[name])
+    for name, entry in STUDIES.items():
+        group, _, last = name.rpartition(" ")
+        place = f"identilens.cli.commands:{name.replace(' ', '__').replace('-', '_')}"
+        groups[group].command(place, name=last, help=entry.help)
+    for name, entry in REPRODUCTIONS.items():
+        place = f"identilens.cli.reproductions:{name.replace('-', '_')}"
+        groups["reproduce"].command(place, name=name, help=entry.help)
+    for name, (place, words) in COMMANDS.items():
+        app.command(place, name=name, help=words)
+    return app
 
 
 def main() -> None:
     """Run the command line: exit code 2 for bad input, 1 for a failed check, 0 otherwise."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
-        app()
-    except IdentilensError as error:
-        errors.print(f"[bold red]error:[/] {_escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(2)
+        make_app()(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
+    except (CycloptsError, IdentilensError) as error:
+        _complain(_words(error))
+        sys.exit(1 if isinstance(error, CheckFailedError) else 2)
 
 
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")
+def _words(error: Exception) -> str:
+    """Return what to say of an error, options named as they are typed."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, IdentilensError):
+        cause = cause.__cause__
+    if isinstance(cause, SettingError):
+        return f"expected --{cause.setting.replace('_', '-')} {cause.expected}; got {cause.got!r}."
+    return str(cause or error)
+
+
+def _complain(words: str) -> None:
+    Console(stderr=True).print(Text("error:", "bold red"), Text(words), soft_wrap=True, highlight=False)

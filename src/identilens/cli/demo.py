@@ -4,24 +4,32 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from cyclopts import Parameter
 
-from identilens.cli.common import OutOption, console, load_lens, progress
-from identilens.models import bundled_model
+from identilens.cli.options import ModelOptions, console
+from identilens.cli.progress import progress_bar
+from identilens.models.bundled import bundled_model
 from identilens.studies.audit.study import audit
+from identilens.studies.reports import write_report
 
 
 def demo(
-    out: OutOption = Path("demo-report"),
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Drop an earlier demo.")] = False,
+    *,
+    out: Annotated[Path, Parameter(alias="-o")] = Path("demo-report"),
+    overwrite: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Audit the bundled encoder on a bundled English text sample and write the report."""
+    """Audit the bundled encoder on a bundled English text sample and write the report.
+
+    Args:
+        out: Folder for the results.
+        overwrite: Drop an earlier demo.
+    """
     texts = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()
-    lens = load_lens(str(bundled_model()), "cpu", "float32")
+    lens = ModelOptions(model=str(bundled_model()), device="cpu", dtype="float32").load()
     lens.name = "all-MiniLM-L6-v2 (bundled)"
-    with progress("texts") as update:
+    with progress_bar("texts") as update:
         result = audit(
             lens, [text for text in texts if text], out=out, overwrite=overwrite, progress=update, examples=3
         )
     result.show()
-    console.print(f"report: {result.to_html(out / 'report.html').resolve()}", soft_wrap=True)
+    console.print(f"report: {write_report(out).resolve()}", soft_wrap=True, highlight=False)

@@ -1,18 +1,15 @@
 """``identilens selfcheck``: is capture faithful on this model."""
 
-import typer
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+from cyclopts import Parameter
 from rich.table import Table
 
-from identilens.cli.common import (
-    DeviceOption,
-    DtypeOption,
-    MaxLengthOption,
-    ModelOption,
-    RemoteCodeOption,
-    TextOption,
-    console,
-    load_lens,
-)
+from identilens.cli.options import ModelOptions, console
+from identilens.errors import CheckFailedError
+from identilens.runs.settings import Names, Settings
 from identilens.studies.audit.selfcheck import selfcheck as run_selfcheck
 
 _TEXTS = (
@@ -21,19 +18,29 @@ _TEXTS = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class SelfcheckOptions(Settings):
+    """What to check on.
+
+    Attributes:
+        text: A text; give it once for each. Two short ones by default.
+        max_length: Cut longer texts to this many tokens.
+    """
+
+    text: Annotated[Names, Parameter(alias="-t")] = ()
+    max_length: Annotated[int | None, Ge(1)] = None
+
+
 def selfcheck(
-    model: ModelOption,
-    text: TextOption = None,
-    max_length: MaxLengthOption = None,
-    device: DeviceOption = None,
-    dtype: DtypeOption = "auto",
-    trust_remote_code: RemoteCodeOption = False,
+    *,
+    model: Annotated[ModelOptions, Parameter(name="*", group="Model")],
+    on: Annotated[SelfcheckOptions, Parameter(name="*", group="Texts")] = SelfcheckOptions(),
 ) -> None:
     """Check that capture is faithful on a model, and print each check with its figure."""
-    lens = load_lens(model, device, dtype, trust_remote_code)
-    inputs = text or (list(_TEXTS) if lens.tokenizer is not None else [list(range(3, 14)), list(range(5, 9))])
-    checks = run_selfcheck(lens, inputs, max_length)
-    view = Table(title=f"selfcheck of {model}")
+    lens = model.load()
+    inputs = list(on.text or _TEXTS) if lens.tokenizer is not None else [list(range(3, 14)), list(range(5, 9))]
+    checks = run_selfcheck(lens, inputs, on.max_length)
+    view = Table(title=f"selfcheck of {model.model}")
     for name in ("check", "figure", "limit", "result", "meaning"):
         view.add_column(name, justify="right" if name in ("figure", "limit") else "left")
     for check in checks:
@@ -41,5 +48,4 @@ def selfcheck(
         view.add_row(check.name, f"{check.figure:.2e}", f"{check.limit:.0e}", result, check.remark)
     console.print(view)
     if not all(check.passed for check in checks):
-        console.print("This model's numbers are not to be trusted: capture is not faithful on it.")
-        raise typer.Exit(1)
+        raise CheckFailedError("this model's numbers are not to be trusted: capture is not faithful on it.")

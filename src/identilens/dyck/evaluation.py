@@ -63,15 +63,15 @@ def closing_accuracy(
     right = torch.zeros(2, members, dtype=torch.float64)
     rows, real = first_places(wanted)
     tops, ends = found.top_type[:, :-1].gather(1, rows), closing.gather(1, rows) & real
-    size = max(1, _CHUNK_BYTES // (4 * members * n * max(config.hidden_size, 2 * n)))
+    size = max(1, _CHUNK_BYTES // (4 * members * n * max(config.hidden_size, 2 * n * config.num_attention_heads)))
     for start in range(0, len(tokens), size):
         part = slice(start, start + size)
-        own, top = rows[part], tops[part].flatten()
+        own, top = rows[part], tops[part]
         logits = stacked_logits(config, parameters, inputs[part].expand(members, -1, -1), own.expand(members, -1, -1))
         probabilities = torch.softmax(logits[..., config.language.closing], -1)
-        right[0] += ((probabilities.argmax(-1) == top) & ends[part].flatten()).sum(1).cpu()
-        certain = probabilities[..., torch.arange(len(top), device=top.device), top.clamp_min(0)] > CERTAIN
-        right[1] += (certain & real[part].flatten()).sum(1).cpu()
+        right[0] += ((probabilities.argmax(-1) == top) & ends[part]).sum((1, 2)).cpu()
+        certain = probabilities.take_along_dim(top.clamp_min(0)[None, ..., None], -1)[..., 0] > CERTAIN
+        right[1] += (certain & real[part]).sum((1, 2)).cpu()
     prefixes, places = int((wanted & closing).sum()), int(wanted.sum())
     argmax, threshold = (right / torch.tensor([[max(1, prefixes)], [max(1, places)]])).tolist()
     return [Accuracy(one, other, prefixes, places) for one, other in zip(argmax, threshold, strict=True)]
@@ -102,7 +102,7 @@ def generalisation(
         device: Where to compute.
     """
     config: DyckConfig = models[0].config
-    parameters = {name: value.to(device) for name, value in stack_parameters(models).items()}
+    parameters = stack_parameters(models, device)
     # Seeds of training sets and of tests are told apart by this offset.
     own = training.sample(config.language, count, 1_000_003 + seed).to(device)
     generator = torch.Generator().manual_seed(2_000_003 + seed)
@@ -131,7 +131,7 @@ def support_accuracy(
     law = next_token_distribution(config.language, found.depth, found.top_type)[:, :-1]
     right = total = 0
     for row in range(len(tokens)):
-        logits = stacked_logits(config, parameters, tokens[None, row : row + 1, :-1])[0]
+        logits = stacked_logits(config, parameters, tokens[None, row : row + 1, :-1])[0, 0]
         given = torch.softmax(logits, -1) > least
         right += int((given == (law[row] > 0)).all(-1).sum())
         total += len(logits)

@@ -82,10 +82,8 @@ def train_models(
     data = training.sample(language, training.sequences, training.data_seed).to(device)
     check_memory(config, len(seeds), training, device)
     models = [new_model(config, seed) for seed in seeds]
-    fixed = {name for name, value in models[0].named_parameters() if not value.requires_grad}
-    fixed |= {name for name, _ in models[0].named_buffers()}
-    parameters = {name: value.to(device) for name, value in stack_parameters(models).items()}
-    trained = [value.requires_grad_() for name, value in parameters.items() if name not in fixed]
+    parameters = stack_parameters(models, device)
+    trained = [value for value in parameters.values() if value.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     # Drawn for all members alike, so that their sequences stay equally long and none depends on the others.
@@ -149,13 +147,13 @@ def _losses(
     """Return each member's cross-entropy and its weighted contrastive term."""
     inputs, labels = tokens[..., :-1], tokens[..., 1:]
     rows, weight = counted_places(config.language, tokens, training)
-    logits = stacked_logits(config, parameters, inputs, rows).unflatten(1, rows.shape[1:])
+    logits = stacked_logits(config, parameters, inputs, rows)
     errors = functional.cross_entropy(logits.flatten(0, 2), labels.gather(2, rows).flatten(), reduction="none")
     own = (errors.view_as(weight) * weight).sum((1, 2))
     if training.contrast == 0:
         return own, torch.zeros_like(own)
     longer = behind_nests(config.language, inputs, depth, generators)
-    moved = stacked_logits(config, parameters, longer, rows + 2 * depth).view_as(logits)
+    moved = stacked_logits(config, parameters, longer, rows + 2 * depth)
     gap = (moved - logits).square().mean(-1)
     # The start token stands before the nest: only places behind it have a counterpart.
     behind = weight * (rows > 0)
@@ -199,8 +197,9 @@ def member_bytes(config: DyckConfig, training: DyckTraining) -> int:
     places = training.batch_size * training.length * (1 if training.contrast == 0 else 3)
     widest = max(config.hidden_size, config.intermediate_size)
     kinds = 2 * config.bracket_types * config.max_depth + 1
-    # Activations kept for the way back: about 16 of the hidden size a layer, and the counts of the first.
-    return 4 * places * (16 * config.num_hidden_layers * widest + 4 * kinds) + 4 * 200 * widest**2
+    maps = config.num_attention_heads * training.length
+    # Activations kept for the way back: about 16 of the hidden size and 3 maps a layer, and the counts of the first.
+    return 4 * places * (config.num_hidden_layers * (16 * widest + 3 * maps) + 4 * kinds) + 4 * 200 * widest**2
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
-import altair as alt
 import polars as pl
 from rich.console import Console
 from torch import Tensor
 
+from identilens.charts.kit import AnyChart
 from identilens.charts.page import Page, Section, write_page
 from identilens.charts.save import save_charts
 from identilens.errors import OutputFolderError
@@ -19,6 +19,8 @@ from identilens.runs.files import write_json, write_table
 from identilens.runs.folder import finished_record, read_record
 from identilens.runs.matrices import StoredMatrices, Tokens, add_matrices
 from identilens.runs.tables import Columns, print_table
+
+R = TypeVar("R", bound="Result")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Result(ABC):
         analysis: Name of the study.
         title: Heading of its report.
         schema: Columns of each table, by the table's name.
+        keys: Columns that name a row, by the table's name; all but those of decimal numbers where not given.
         table: The main table.
         provenance: What made it.
         matrices: What was kept of matrices, by name; read from disk when looked at.
@@ -53,6 +56,7 @@ class Result(ABC):
     analysis: ClassVar[str]
     title: ClassVar[str]
     schema: ClassVar[Mapping[str, Columns]]
+    keys: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     table: pl.DataFrame
     provenance: dict[str, Any]
@@ -64,7 +68,7 @@ class Result(ABC):
         """Return the finding."""
 
     @abstractmethod
-    def charts(self) -> dict[str, alt.TopLevelMixin]:
+    def charts(self) -> dict[str, AnyChart]:
         """Return the charts by name, for notebooks, reports and print."""
 
     def overview(self) -> dict[str, pl.DataFrame]:
@@ -73,7 +77,7 @@ class Result(ABC):
 
     def sections(self) -> list[Section]:
         """Return what the report shows under the finding: every chart, then the overview."""
-        charts = Section("charts", "Charts", charts=self.charts())
+        charts = Section("charts", "Charts", charts=list(self.charts()))
         frames = [Section(f"table-{at}", title, frame=one) for at, (title, one) in enumerate(self.overview().items())]
         return [charts, *frames]
 
@@ -90,12 +94,12 @@ class Result(ABC):
 
     @classmethod
     def of(
-        cls,
+        cls: type[R],
         tables: Mapping[str, pl.DataFrame],
         record: dict[str, Any],
         matrices: Mapping[str, Tensor] | None = None,
         tokens: Mapping[int, Tokens] | None = None,
-    ) -> Self:
+    ) -> R:
         """Return the result that has these tables; one that is missing is empty."""
         held = {
             name: (tables[name] if name in tables else pl.DataFrame(schema=pl.Schema(columns))).cast(pl.Schema(columns))
@@ -121,7 +125,7 @@ class Result(ABC):
         write_json(path / "provenance.json", {**self.provenance, "finished": True})
 
     @classmethod
-    def load(cls, folder: str | Path) -> Self:
+    def load(cls: type[R], folder: str | Path) -> R:
         """Return the result that a folder holds; matrices are read when they are looked at.
 
         Raises:
@@ -147,7 +151,7 @@ class Result(ABC):
         finding = self.summary()
         sections = [*self.sections(), *more]
         lines = finding.text.splitlines()
-        page = Page(self.title, self.subject(), lines, finding.headline, self.provenance, sections)
+        page = Page(self.title, self.subject(), lines, finding.headline, self.provenance, sections, self.charts())
         return write_page(page, path)
 
     def save_figures(self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:

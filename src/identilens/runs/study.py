@@ -5,7 +5,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
 
 import polars as pl
 from torch import Tensor
@@ -52,6 +53,8 @@ class Study(ABC, Generic[S, R]):
         result_type: Its result.
         merge: What becomes of a table once its parts are joined; left as it is when not named.
         joins: Name of a study whose folder may hold this one beneath it.
+        listener: Is told what is being done.
+        reports: Whether this process speaks for the run: False in all but the first of several that share it.
     """
 
     name: ClassVar[str]
@@ -63,6 +66,7 @@ class Study(ABC, Generic[S, R]):
     joins: ClassVar[str | None] = None
 
     listener: Callable[[str], None] | None = None
+    reports: bool = True
     settings: S
 
     @abstractmethod
@@ -84,6 +88,10 @@ class Study(ABC, Generic[S, R]):
         """Return the tables of the whole run, with matrices that belong to no single part."""
         return Output(tables)
 
+    def shown(self, result: R, folder: Path | None) -> R:
+        """Return a finished result, just made or made before, as settings that change no number ask to show it."""
+        return result
+
     def tell(self, note: str) -> None:
         """Show a note on what is being done to whoever watches the progress."""
         if self.listener is not None:
@@ -97,6 +105,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
         study: The study.
         name: Of the function.
     """
+    make: Callable[..., Study[Any, R]] = study  # pyright: ignore[reportAssignmentType] each takes inputs of its own
 
     def run(
         *inputs: Any,
@@ -108,7 +117,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
         **options: Any,
     ) -> R:
         chosen = study.settings_type.of(settings, options)
-        return run_study(study(*inputs, chosen), out=out, resume=resume, overwrite=overwrite, progress=progress)
+        return run_study(make(*inputs, chosen), out=out, resume=resume, overwrite=overwrite, progress=progress)
 
     run.__name__ = run.__qualname__ = name
     run.__module__ = study.__module__
@@ -150,12 +159,12 @@ def run_study(
     """
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
-        return _in_memory(study, record, progress)
+        return study.shown(_in_memory(study, record, progress), None)
     path = joined_folder(Path(out), record, study.joins)
     folder = RunFolder(path, record, resume=resume, overwrite=overwrite)
     if not folder.finished:
         _into_folder(study, folder, progress)
-    return study.result_type.load(path)  # pyright: ignore[reportReturnType] the study's own result
+    return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
@@ -203,6 +212,15 @@ def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Si
     inputs = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in study.takes]
     own = inspect.signature(study.settings_type).parameters
     hints = hints_of(study.settings_type)
-    settings = [own[name].replace(annotation=hint) for name, hint in hints.items()]
+    settings = [own[name].replace(annotation=_bare(hint)) for name, hint in hints.items()]
     common = [one for one in run.parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
     return run.replace(parameters=[*inputs, *settings, *common], return_annotation=study.result_type)
+
+
+def _bare(hint: Any) -> Any:
+    """Return an annotation without what is meant for checks and for the command line."""
+    if get_origin(hint) is Annotated:
+        return _bare(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return Union[tuple(_bare(one) for one in get_args(hint))]  # noqa: UP007 - made of a list
+    return hint

@@ -41,7 +41,7 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     """
     result = load_result(folder)
     joined = joined_results(Path(folder), result.provenance)
-    more = [_apart(section, one) for one in joined for section in one.sections()]
+    more = [section for one in joined for section in _apart(one)]
     return result.to_html(path or Path(folder) / "report.html", more=more)
 
 
@@ -89,7 +89,8 @@ def _as_one(results: Sequence[Result]) -> Result:
     first = results[0]
     tables = {}
     for name, columns in first.schema.items():
-        keys = [column for column, kind in columns.items() if kind not in (pl.Float64, pl.Float32)]
+        exact = [column for column, kind in columns.items() if kind not in (pl.Float64, pl.Float32)]
+        keys = first.keys.get(name, exact)
         stacked = pl.concat([getattr(one, name) for one in results])
         tables[name] = stacked.unique(keys, keep="last", maintain_order=True)
     matrices = {key: one.matrices[key] for one in results for key in one.matrices}
@@ -97,7 +98,15 @@ def _as_one(results: Sequence[Result]) -> Result:
     return type(first).of(tables, first.provenance, matrices, tokens)
 
 
-def _apart(section: Section, result: Result) -> Section:
-    """Return a section whose place and heading say which result it is of."""
-    name = result.analysis.replace(" ", "-")
-    return replace(section, anchor=f"{name}-{section.anchor}", title=f"{result.title}: {section.title}")
+def _apart(result: Result) -> list[Section]:
+    """Return the sections of a result, charts put in, whose places and headings say which result they are of."""
+    name, charts = result.analysis.replace(" ", "-"), result.charts()
+    return [
+        replace(
+            section,
+            anchor=f"{name}-{section.anchor}",
+            title=f"{result.title}: {section.title}",
+            charts=[charts[one] if isinstance(one, str) else one for one in section.charts],
+        )
+        for section in result.sections()
+    ]

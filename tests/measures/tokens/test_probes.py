@@ -122,7 +122,7 @@ def test_trained_linear_l2_converges_to_the_closed_form(inputs, mapped, parts):
     solved = RidgeProbe(penalties=(0.0,)).fit(noisy, x, noisy, x)
     assert trained.outcome_ is not None
     assert solved.solution_ is not None
-    torch.testing.assert_close(trained.outcome_.parameters[0], solved.solution_.weight, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(trained.outcome_.parameters[0], solved.solution_.weight.T, rtol=1e-3, atol=1e-4)
     assert solved.solution_.validation_loss <= trained.outcome_.validation_loss * (1 + 1e-9)
     assert trained.outcome_.validation_loss == pytest.approx(solved.solution_.validation_loss, rel=1e-6)
 
@@ -184,6 +184,7 @@ def test_every_probe_keeps_the_interface():
     assert repr(LinearProbe("l2", learning_rate=0.001)).startswith("LinearProbe(distance='l2', learning_rate=0.001")
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_what_cannot_be_fitted(inputs):
     for probe in (LinearProbe(), MlpProbe(), RidgeProbe()):
         with pytest.raises(InputError, match="got one that has not seen data; call fit first"):

@@ -2,22 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from jaxtyping import Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.measures.tokens.probes import (
-    Layers,
-    Lengths,
-    LinearProbe,
-    MlpProbe,
-    Probe,
-    Report,
-    Targets,
-    probe_rates,
-)
+from identilens.measures.tokens.probes import Layers, Lengths, Probe, Report, Targets, TrainedProbe
 from identilens.measures.tokens.splits import Split, checked_lengths, token_rows
 from identilens.measures.tokens.stack import Job
 
@@ -84,7 +75,7 @@ def fit_probes(
         (token_rows(lengths, s.train, offset=offset), token_rows(lengths, s.validation, offset=offset)) for s in splits
     ]
     fitted: list[FittedProbe] = []
-    trained = isinstance(probe, LinearProbe | MlpProbe)
+    trained = isinstance(probe, TrainedProbe)
     searched = trained and search == "first fold" and any(pair not in known for pair in pairs)
     for folds in [slice(0, 1), slice(1, None)] if searched else [slice(None)]:
         cells = [(pair, place) for place in range(len(splits))[folds] for pair in pairs]
@@ -92,7 +83,11 @@ def fit_probes(
         for (pair, place), one in zip(cells, probe.fit_all(jobs, hidden, targets, progress), strict=True):
             fitted.append(FittedProbe(*pair, splits[place], one))
         if searched:
-            known |= {(one.layer, one.target): _rate(one.probe) for one in fitted}
+            known |= {
+                (one.layer, one.target): one.probe.outcome_.learning_rate
+                for one in fitted
+                if isinstance(one.probe, TrainedProbe) and one.probe.outcome_
+            }
     return fitted
 
 
@@ -105,15 +100,7 @@ def _job(
     rate: float | None,
 ) -> Job:
     """Return the job of one pair and fold, with the rates and the seed of the probe."""
-    if not isinstance(probe, LinearProbe | MlpProbe):
+    if not isinstance(probe, TrainedProbe):
         return Job(*pair, train, validation, offset=offset)
-    rates = probe_rates(probe) if rate is None else (rate,)
+    rates = probe.rates if rate is None else (rate,)
     return Job(*pair, train, validation, rates=rates, offset=offset, seed=probe.seed)
-
-
-def _rate(probe: Probe) -> float:
-    """Return the learning rate a fitted probe ended with."""
-    outcome = cast(LinearProbe | MlpProbe, probe).outcome_
-    if outcome is None:
-        raise InputError("expected a fitted probe, got one that has not seen data; call fit first")
-    return outcome.learning_rate

@@ -3,9 +3,10 @@
 The constructor stores parameters only, ``fit`` returns self, and what it found ends in an underscore.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -14,59 +15,58 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.measures.tokens.closed_form import RidgeFit, fit_ridge
 from identilens.measures.tokens.lookup import Distance, check_finite, look_up
-from identilens.measures.tokens.networks import LinearNetwork, MlpNetwork, Network
+from identilens.measures.tokens.networks import LinearNetwork, MlpNetwork, Network, Parameters
 from identilens.measures.tokens.stack import PAPER_RATES, Job, check_jobs
 from identilens.measures.tokens.training import Outcome, Progress, Schedule, train_probes
 
 Hidden = Float[Tensor, "token d_in"]
-Inputs = Float[Tensor, "wanted d_out"]
-Layers = Float[Tensor, "layer corpus d_in"]
-Targets = Float[Tensor, "target wanted d_out"]
+Inputs = Float[Tensor, "token d_out"]
+Layers = Float[Tensor, "layer token d_in"]
+Targets = Float[Tensor, "target token d_out"]
 Lengths = Sequence[int] | Int[Tensor, " sentence"]
 Report = Callable[[Progress], None]
 Found = TypeVar("Found")
-Trained = TypeVar("Trained", "LinearProbe", "MlpProbe")
 
 # As shares of the hidden states' mean squared coordinate: none, then two a decade.
 PENALTIES = (0.0, *(10 ** (power / 2) for power in range(-16, 3)))
 
 
-@runtime_checkable
-class Probe(Protocol):
-    """What every probe can do."""
+class Probe(ABC):
+    """What every probe can do.
 
-    @property
-    def distance(self) -> Distance:
-        """Distance of the look-up, and of the loss where there is one."""
-        ...
+    Attributes:
+        distance: "cosine" or "l2": distance of the look-up, and of the loss where there is one.
+    """
 
+    distance: Distance
+
+    @abstractmethod
     def fit(
         self,
         hidden: Hidden,
         inputs: Inputs,
         validation_hidden: Float[Tensor, "validation d_in"],
-        validation_inputs: Float[Tensor, "validation_wanted d_out"],
+        validation_inputs: Float[Tensor, "validation d_out"],
     ) -> "Probe":
         """Return self, fitted on pairs of a hidden state e_i and an input x_i."""
-        ...
 
+    @abstractmethod
     def fit_all(
         self, jobs: Sequence[Job], hidden: Layers, targets: Targets, progress: Report | None = None
     ) -> Sequence["Probe"]:
         """Return one fitted copy of the probe for each job, all fitted together."""
-        ...
 
+    @abstractmethod
     def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
         """Return g(e) for every hidden state."""
-        ...
 
     def score(self, hidden: Hidden, inputs: Inputs, lengths: Lengths) -> float:
-        """Return the token identifiability rate on sentences with the given lengths."""
-        ...
+        """Return the token identifiability rate on sentences with the given lengths; see ``look_up``."""
+        return look_up(self.transform(hidden), inputs, lengths, distance=self.distance).rate
 
 
 @dataclass(eq=False)
-class NaiveProbe:
+class NaiveProbe(Probe):
     """g(e) = e: the hidden state itself looks up the nearest input (Brunner et al. 2020, 4.2).
 
     Attributes:
@@ -80,7 +80,7 @@ class NaiveProbe:
         hidden: Hidden,
         inputs: Inputs,
         validation_hidden: Float[Tensor, "validation d_in"] | None = None,
-        validation_inputs: Float[Tensor, "validation_wanted d_out"] | None = None,
+        validation_inputs: Float[Tensor, "validation d_out"] | None = None,
     ) -> "NaiveProbe":
         """Return self; there is nothing to learn, only widths to check."""
         _check_widths(hidden.shape[-1], inputs.shape[-1])
@@ -100,12 +100,12 @@ class NaiveProbe:
     def score(self, hidden: Hidden, inputs: Inputs, lengths: Lengths) -> float:
         """Return the token identifiability rate; see ``look_up``."""
         _check_widths(hidden.shape[-1], inputs.shape[-1])
-        return look_up(hidden, inputs, lengths, distance=self.distance).rate
+        return super().score(hidden, inputs, lengths)
 
 
 @dataclass(eq=False)
-class LinearProbe:
-    """g(e) = W e without bias, trained by Adam (Brunner et al. 2020, B.1).
+class TrainedProbe(Probe):
+    """A probe trained by Adam with early stopping (Brunner et al. 2020, B.1).
 
     Attributes:
         distance: "cosine" or "l2", for loss and look-up.
@@ -114,7 +114,7 @@ class LinearProbe:
         patience: Epochs without a lower validation loss before training stops.
         max_epochs: Limit on the epochs.
         seed: Of the initial weights and the batches.
-        outcome_: What training found: W, its rate, and the course of every rate.
+        outcome_: What training found: the parameters, their rate, and the course of every rate.
     """
 
     distance: Distance = "cosine"
@@ -125,114 +125,98 @@ class LinearProbe:
     seed: int = 0
     outcome_: Outcome | None = field(default=None, init=False, repr=False)
 
-    def fit(
-        self,
-        hidden: Hidden,
-        inputs: Inputs,
-        validation_hidden: Float[Tensor, "validation d_in"],
-        validation_inputs: Float[Tensor, "validation_wanted d_out"],
-    ) -> "LinearProbe":
-        """Return self, trained on pairs (e_i, x_i) with early stopping on the validation pairs."""
-        job, layers, targets = _single_job(self, hidden, inputs, validation_hidden, validation_inputs)
-        self.outcome_ = _train(self, LinearNetwork(), [job], layers, targets, None)[0]
-        return self
+    @property
+    @abstractmethod
+    def network(self) -> Network:
+        """What is trained."""
 
-    def fit_all(
-        self, jobs: Sequence[Job], hidden: Layers, targets: Targets, progress: Report | None = None
-    ) -> list["LinearProbe"]:
-        """Return one fitted copy for each job; rates and seeds are those of the jobs."""
-        outcomes = _train(self, LinearNetwork(), jobs, hidden, targets, progress)
-        return [_with_outcome(self, outcome) for outcome in outcomes]
-
-    def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
-        """Return W e for every hidden state."""
-        return _apply(LinearNetwork(), _fitted(self.outcome_).parameters, hidden)
-
-    def score(self, hidden: Hidden, inputs: Inputs, lengths: Lengths) -> float:
-        """Return the token identifiability rate; see ``look_up``."""
-        return look_up(self.transform(hidden), inputs, lengths, distance=self.distance).rate
-
-
-@dataclass(eq=False)
-class MlpProbe:
-    """g(e) = W₂ gelu(W₁ e + b₁) + b₂, trained by Adam (Brunner et al. 2020, B.1).
-
-    Attributes:
-        distance: "cosine" or "l2", for loss and look-up.
-        hidden_units: Width of the hidden layer.
-        learning_rate: One rate, several to search by validation loss, or None for the paper's seven.
-        batch_size: Tokens a step.
-        patience: Epochs without a lower validation loss before training stops.
-        max_epochs: Limit on the epochs.
-        seed: Of the initial weights and the batches.
-        outcome_: What training found: W₁, b₁, W₂, b₂, their rate, and the course of every rate.
-    """
-
-    distance: Distance = "cosine"
-    hidden_units: int = 1000
-    learning_rate: float | tuple[float, ...] | None = None
-    batch_size: int = 256
-    patience: int = 20
-    max_epochs: int = 1000
-    seed: int = 0
-    outcome_: Outcome | None = field(default=None, init=False, repr=False)
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates to try."""
+        if self.learning_rate is None:
+            return PAPER_RATES
+        return self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
 
     def fit(
         self,
         hidden: Hidden,
         inputs: Inputs,
         validation_hidden: Float[Tensor, "validation d_in"],
-        validation_inputs: Float[Tensor, "validation_wanted d_out"],
-    ) -> "MlpProbe":
+        validation_inputs: Float[Tensor, "validation d_out"],
+    ) -> "TrainedProbe":
         """Return self, trained on pairs (e_i, x_i) with early stopping on the validation pairs."""
-        job, layers, targets = _single_job(self, hidden, inputs, validation_hidden, validation_inputs)
-        self.outcome_ = _train(self, self._network(), [job], layers, targets, None)[0]
+        _check_pairs(hidden, inputs, "training")
+        _check_pairs(validation_hidden, validation_inputs, "validation")
+        train, validation = torch.arange(len(hidden) + len(validation_hidden)).tensor_split([len(hidden)])
+        job = Job(0, 0, train, validation, rates=self.rates, seed=self.seed)
+        layers, targets = torch.cat([hidden, validation_hidden])[None], torch.cat([inputs, validation_inputs])[None]
+        self.outcome_ = self.fit_all([job], layers, targets)[0].outcome_
         return self
 
     def fit_all(
         self, jobs: Sequence[Job], hidden: Layers, targets: Targets, progress: Report | None = None
-    ) -> list["MlpProbe"]:
+    ) -> list["TrainedProbe"]:
         """Return one fitted copy for each job; rates and seeds are those of the jobs."""
-        outcomes = _train(self, self._network(), jobs, hidden, targets, progress)
-        return [_with_outcome(self, outcome) for outcome in outcomes]
+        schedule = Schedule(self.distance, self.batch_size, self.patience, self.max_epochs)
+        fitted = []
+        for outcome in train_probes(jobs, hidden, targets, self.network, schedule, progress):
+            fitted.append(replace(self))
+            fitted[-1].outcome_ = outcome
+        return fitted
 
     def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
         """Return g(e) for every hidden state."""
-        return _apply(self._network(), _fitted(self.outcome_).parameters, hidden)
+        return _apply(self.network, _fitted(self.outcome_).parameters, hidden)
 
-    def score(self, hidden: Hidden, inputs: Inputs, lengths: Lengths) -> float:
-        """Return the token identifiability rate; see ``look_up``."""
-        return look_up(self.transform(hidden), inputs, lengths, distance=self.distance).rate
 
-    def _network(self) -> MlpNetwork:
+@dataclass(eq=False)
+class LinearProbe(TrainedProbe):
+    """g(e) = W e without bias; its one parameter is Wᵀ."""
+
+    @property
+    def network(self) -> LinearNetwork:
+        """W without a bias."""
+        return LinearNetwork()
+
+
+@dataclass(eq=False)
+class MlpProbe(TrainedProbe):
+    """g(e) = W₂ gelu(W₁ e + b₁) + b₂; its parameters are W₁ᵀ, b₁, W₂ᵀ, b₂.
+
+    Attributes:
+        hidden_units: Width of the hidden layer.
+    """
+
+    hidden_units: int = 1000
+
+    @property
+    def network(self) -> MlpNetwork:
+        """The hidden layer and the output."""
         if self.hidden_units < 1:
             raise InputError(f"expected hidden_units of at least 1, got {self.hidden_units}; the paper has 1000")
         return MlpNetwork(self.hidden_units)
 
 
 @dataclass(eq=False)
-class RidgeProbe:
+class RidgeProbe(Probe):
     """g(e) = W e with W in closed form: the linear L2 probe without training. See ``fit_ridge``.
 
     Attributes:
         penalties: To choose from on the validation tokens, as shares of the mean squared coordinate.
+        distance: Always "l2".
         solution_: W and its penalty.
     """
 
     penalties: tuple[float, ...] = PENALTIES
+    distance: Distance = field(default="l2", init=False)
     solution_: RidgeFit | None = field(default=None, init=False, repr=False)
-
-    @property
-    def distance(self) -> Distance:
-        """The loss and the look-up are L2."""
-        return "l2"
 
     def fit(
         self,
         hidden: Hidden,
         inputs: Inputs,
         validation_hidden: Float[Tensor, "validation d_in"],
-        validation_inputs: Float[Tensor, "validation_wanted d_out"],
+        validation_inputs: Float[Tensor, "validation d_out"],
     ) -> "RidgeProbe":
         """Return self, solved for the training pairs with the penalty that is best on the validation pairs."""
         _check_pairs(hidden, inputs, "training")
@@ -257,48 +241,7 @@ class RidgeProbe:
 
     def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
         """Return W e for every hidden state."""
-        return _apply(LinearNetwork(), (_fitted(self.solution_).weight,), hidden)
-
-    def score(self, hidden: Hidden, inputs: Inputs, lengths: Lengths) -> float:
-        """Return the token identifiability rate; see ``look_up``."""
-        return look_up(self.transform(hidden), inputs, lengths, distance=self.distance).rate
-
-
-def probe_rates(probe: LinearProbe | MlpProbe) -> tuple[float, ...]:
-    """Return the learning rates a probe is to try."""
-    if probe.learning_rate is None:
-        return PAPER_RATES
-    return probe.learning_rate if isinstance(probe.learning_rate, tuple) else (probe.learning_rate,)
-
-
-def _single_job(
-    probe: LinearProbe | MlpProbe, hidden: Tensor, inputs: Tensor, validation_hidden: Tensor, validation_inputs: Tensor
-) -> tuple[Job, Tensor, Tensor]:
-    """Return one job and the data of both its parts as one layer and one target."""
-    _check_pairs(hidden, inputs, "training")
-    _check_pairs(validation_hidden, validation_inputs, "validation")
-    train = torch.arange(len(hidden))
-    validation = torch.arange(len(hidden), len(hidden) + len(validation_hidden))
-    job = Job(0, 0, train, validation, rates=probe_rates(probe), seed=probe.seed)
-    return job, torch.cat([hidden, validation_hidden])[None], torch.cat([inputs, validation_inputs])[None]
-
-
-def _train(
-    probe: LinearProbe | MlpProbe,
-    network: Network,
-    jobs: Sequence[Job],
-    hidden: Tensor,
-    targets: Tensor,
-    progress: Report | None,
-) -> list[Outcome]:
-    schedule = Schedule(probe.distance, probe.batch_size, probe.patience, probe.max_epochs)
-    return train_probes(jobs, hidden, targets, network, schedule, progress)
-
-
-def _with_outcome(probe: Trained, outcome: Outcome) -> Trained:
-    copy = replace(probe)
-    copy.outcome_ = outcome
-    return copy
+        return _apply(LinearNetwork(), (_fitted(self.solution_).weight.T,), hidden)
 
 
 def _fitted(found: Found | None) -> Found:
@@ -308,9 +251,9 @@ def _fitted(found: Found | None) -> Found:
     return found
 
 
-def _apply(network: Network, parameters: tuple[Tensor, ...], hidden: Tensor) -> Tensor:
+def _apply(network: Network, parameters: Parameters, hidden: Tensor) -> Tensor:
     """Return the predictions, in the type of the parameters."""
-    width = parameters[0].shape[1]
+    width = len(parameters[0])
     if hidden.shape[1] != width:
         raise InputError(
             f"expected hidden states of width {width}, as in fit, got width {hidden.shape[1]}; "

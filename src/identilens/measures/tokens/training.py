@@ -2,21 +2,24 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from itertools import chain
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.optim import Adam
 
 from identilens.errors import InputError, NumericalError
 from identilens.measures.tokens.lookup import Distance, check_finite
-from identilens.measures.tokens.networks import Network
-from identilens.measures.tokens.stack import Job, Pairs, Stack, check_jobs, new_stack, train_epoch, validation_losses
+from identilens.measures.tokens.networks import Network, Parameters
+from identilens.measures.tokens.stack import Job, Member, Task, batches, check_jobs
 
 # Parameters that train at once on the CPU: about a third-level cache. Larger stacks are no faster there,
 # they only move their parameters to and from memory at every step.
 CPU_STACK_BYTES = 32 * 2**20
 GPU_SHARE = 0.5
+# Its parameters, their gradients, two moments, the best so far, and what a step stacks with its gradient.
+MEMBER_COPIES = 7
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Outcome:
         converged: Whether each rate stopped for lack of improvement, not at the limit or diverging.
     """
 
-    parameters: tuple[Tensor, ...]
+    parameters: Parameters
     learning_rate: float
     validation_loss: float
     losses: tuple[float, ...]
@@ -79,35 +82,11 @@ class Progress:
     running: int
 
 
-class _Record:
-    """What is known so far of one job: each rate's course, and the best parameters of all."""
-
-    def __init__(self, rates: int) -> None:
-        self.losses = [inf] * rates
-        self.best_epochs = [0] * rates
-        self.epochs = [0] * rates
-        self.converged = [False] * rates
-        self.best = inf
-        self.rate = 0.0
-        self.parameters: tuple[Tensor, ...] = ()
-
-    def outcome(self) -> Outcome:
-        return Outcome(
-            self.parameters,
-            self.rate,
-            self.best,
-            tuple(self.losses),
-            tuple(self.best_epochs),
-            tuple(self.epochs),
-            tuple(self.converged),
-        )
-
-
-@torch.no_grad()
+@torch.enable_grad()
 def train_probes(
     jobs: Sequence[Job],
     hidden: Float[Tensor, "layer token d_in"],
-    targets: Float[Tensor, "target wanted d_out"],
+    targets: Float[Tensor, "target token d_out"],
     network: Network,
     schedule: Schedule,
     progress: Callable[[Progress], None] | None = None,
@@ -132,83 +111,79 @@ def train_probes(
         NumericalError: Every rate of a job diverged.
     """
     _check(jobs, hidden, targets, schedule)
-    pairs = Pairs(hidden, targets.to(hidden.device))
-    outcomes: dict[int, Outcome] = {}
-    for chosen in _stacks(jobs, network, pairs, schedule):
-        records = {number: _Record(len(jobs[number].rates)) for number in chosen}
-        stack = new_stack({number: jobs[number] for number in chosen}, network, pairs, schedule.batch_size)
-        for epoch in range(1, schedule.max_epochs + 1):
-            train_epoch(
-                stack, network, pairs, batch_size=schedule.batch_size, distance=schedule.distance, epoch=epoch - 1
-            )
-            losses = validation_losses(
-                stack, network, pairs, batch_size=schedule.batch_size, distance=schedule.distance
-            )
-            running = _record(stack, records, losses, epoch, schedule.patience)
-            left = len({stack.members[place][0] for place in running})
+    task = Task(hidden, targets.to(hidden.device), network, schedule.distance)
+    outcomes: list[Outcome] = []
+    for chosen in _stacks(jobs, task, schedule.stack_bytes):
+        members = [[task.member(job, rate) for rate in job.rates] for job in chosen]
+        for epoch, running in enumerate(_epochs(task, list(chain.from_iterable(members)), schedule), 1):
             if progress is not None:
+                left = sum(any(member in running for member in same) for same in members)
                 progress(Progress(len(outcomes) + len(chosen) - left, len(jobs), epoch, len(running)))
-            if not running:
-                break
-            if len(running) < len(stack.members):
-                stack = stack.keep(running)
-        for number in chosen:
-            outcomes[number] = _finished(jobs[number], records[number])
-    return [outcomes[number] for number in range(len(jobs))]
+        outcomes += [_outcome(same) for same in members]
+    return outcomes
 
 
-def _record(stack: Stack, records: dict[int, _Record], losses: list[float], epoch: int, patience: int) -> list[int]:
-    """Write an epoch's losses down, keep the parameters that are best so far, return who goes on."""
-    running = []
-    best: dict[int, int] = {}
-    for place, ((job, rate), loss) in enumerate(zip(stack.members, losses, strict=True)):
-        record = records[stack.numbers[job]]
-        record.epochs[rate] = epoch
-        if loss < record.losses[rate]:
-            record.losses[rate], record.best_epochs[rate] = loss, epoch
-            if loss < record.best:
-                record.best = loss
-                best[job] = place
-        record.converged[rate] = isfinite(loss) and epoch - record.best_epochs[rate] >= patience
-        if isfinite(loss) and not record.converged[rate]:
-            running.append(place)
-    for job, place in best.items():
-        record = records[stack.numbers[job]]
-        record.parameters, record.rate = stack.parameters(place), stack.jobs[job].rates[stack.members[place][1]]
-    return running
+def _epochs(task: Task, members: list[Member], schedule: Schedule) -> Iterator[list[Member]]:
+    """Train members together and yield, after each epoch, those that go on."""
+    groups = {member.rate: [] for member in members}
+    for member in members:
+        groups[member.rate] += member.parameters
+    optimiser = Adam([{"params": same, "lr": rate} for rate, same in groups.items()], fused=True)
+    while members and members[0].epochs < schedule.max_epochs:
+        for active, rows in batches([member.shuffled() for member in members], schedule.batch_size):
+            # Adam passes over a member without gradient: one that has stopped or has no rows left.
+            optimiser.zero_grad()
+            task.losses([members[place] for place in active], rows).sum().backward()
+            optimiser.step()
+        losses = _validation_losses(task, members, schedule.batch_size)
+        members = [m for m, loss in zip(members, losses, strict=True) if m.record(loss, schedule.patience)]
+        yield members
 
 
-def _finished(job: Job, record: _Record) -> Outcome:
-    """Return the outcome of a job, or say that there is none."""
-    if not record.parameters:
+@torch.no_grad()
+def _validation_losses(task: Task, members: list[Member], batch_size: int) -> list[float]:
+    """Return each member's mean loss over its validation tokens."""
+    every = [member.job.validation.cpu() for member in members]
+    total = torch.zeros(len(members), dtype=task.dtype, device=task.hidden.device)
+    for active, rows in batches(every, batch_size):
+        shares = [len(part) / len(every[place]) for place, part in zip(active, rows, strict=True)]
+        total[active] += task.losses([members[place] for place in active], rows) * total.new_tensor(shares)
+    return total.tolist()
+
+
+def _outcome(members: list[Member]) -> Outcome:
+    """Return the outcome of a job from the members of its rates, or say that there is none."""
+    best = min(members, key=lambda member: member.loss)
+    if not best.best:
         raise NumericalError(
-            f"expected a finite validation loss at one of the learning rates {job.rates}, got none for layer "
-            f"{job.layer}; scale the hidden states or use smaller rates"
+            f"expected a finite validation loss at one of the learning rates {best.job.rates}, got none for layer "
+            f"{best.job.layer}; scale the hidden states or use smaller rates"
         )
-    return record.outcome()
+    return Outcome(
+        best.best,
+        best.rate,
+        best.loss,
+        tuple(member.loss for member in members),
+        tuple(member.best_epoch for member in members),
+        tuple(member.epochs for member in members),
+        tuple(member.converged for member in members),
+    )
 
 
-def _stacks(jobs: Sequence[Job], network: Network, pairs: Pairs, schedule: Schedule) -> Iterator[list[int]]:
+def _stacks(jobs: Sequence[Job], task: Task, budget: int | None) -> Iterator[list[Job]]:
     """Yield groups of jobs whose members fit the memory for one stack; at least one job each."""
-    d_in, d_out = pairs.hidden.shape[-1], pairs.targets.shape[-1]
-    entries = sum(p.numel() for p in network.initial(d_in, d_out, torch.Generator()))
-    # Parameters, gradients and two moments.
-    member = 4 * entries * pairs.dtype.itemsize
-    budget = schedule.stack_bytes
-    if budget is None and pairs.hidden.is_cuda:
+    size = MEMBER_COPIES * sum(p.nbytes for p in task.initial(torch.Generator()))
+    if budget is None and task.hidden.is_cuda:
         # What a batch takes beside the parameters is small: it is paid from the other half.
-        budget = int(GPU_SHARE * torch.cuda.mem_get_info(pairs.hidden.device)[0])
+        budget = int(GPU_SHARE * torch.cuda.mem_get_info(task.hidden.device)[0])
     elif budget is None:
         budget = CPU_STACK_BYTES
-    chosen: list[int] = []
-    used = 0
-    for number, job in enumerate(jobs):
-        needed = member * len(job.rates)
-        if chosen and used + needed > budget:
+    chosen: list[Job] = []
+    for job in jobs:
+        if chosen and size * sum(len(each.rates) for each in [*chosen, job]) > budget:
             yield chosen
-            chosen, used = [], 0
-        chosen.append(number)
-        used += needed
+            chosen = []
+        chosen.append(job)
     if chosen:
         yield chosen
 

@@ -1,41 +1,46 @@
-"""Texts in, results out: could queries and keys of the head's size give the alternatives (Bhardwaj et al., Fig. 5)."""
+"""Could queries and keys of the head's size give the alternatives (Bhardwaj et al. 2021, Fig. 5)."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-import polars as pl
 import torch
+from annotated_types import Ge
 
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
 from identilens.measures.attention.logits import logit_rank_study
-from identilens.models.head_call import read_head
-from identilens.models.inputs import Item
-from identilens.models.layout import Site
+from identilens.models.heads import LOGIT_ERROR
 from identilens.models.lens import Lens
-from identilens.results.logit_ranks import LOGIT_RANK_COLUMNS, LogitRanks
-from identilens.results.parts import run_parts, whole
-from identilens.results.provenance import provenance
-from identilens.studies.alternatives.search import LOGIT_ERROR, HeadProblem
-from identilens.studies.alternatives.study import chosen_heads, numbers
+from identilens.runs.provenance import Identity
+from identilens.runs.settings import LIST
+from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import table_of
+from identilens.studies.heads import HeadSettings, Place, TextHeads
+from identilens.studies.logit_ranks.result import LogitRanks
 
 
-def logit_ranks(
-    lens: Lens,
-    texts: Any,
-    *,
-    layers: Sequence[int] | int | None = None,
-    heads: Sequence[int] | int | None = None,
-    count: int = 1000,
-    lengths: tuple[float, float] = (2.0, 4.0),
-    max_length: int | None = None,
-    seed: int = 0,
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> LogitRanks:
-    """Return the least logit ranks of random alternatives, beside what the head could produce.
+@dataclass(frozen=True, kw_only=True)
+class LogitRankSettings(HeadSettings):
+    """Which heads, and how many alternatives of each.
+
+    Attributes:
+        count: Alternatives of each head; the paper has 1,000.
+        lengths: Texts of so many times d_v tokens take part, from and up to; the paper takes 2-4.
+        seed: Of the random numbers.
+    """
+
+    count: Annotated[int, Ge(1)] = 1000
+    lengths: Annotated[tuple[float, float], LIST] = (2.0, 4.0)
+    seed: Annotated[int, Ge(0)] = 0
+
+    def check(self) -> None:
+        """Check that the lengths go upwards."""
+        if not 0 < self.lengths[0] <= self.lengths[1]:
+            raise SettingError("lengths", "as two positive ends, the lower first", self.lengths)
+
+
+class LogitRankStudy(Study[LogitRankSettings, LogitRanks]):
+    """Find the least logit ranks of random alternatives, beside what the head could produce.
 
     The protocol of Bhardwaj et al. 2021, Fig. 5: alternatives with coefficients uniform on [−10, 10] in LN([T, 1]),
     rows scaled to stay on the simplex; one is held at a time. Bidirectional attention only: a mask leaves the
@@ -44,71 +49,81 @@ def logit_ranks(
     Args:
         lens: The model.
         texts: Texts, pairs, token ids or a batch; see `Lens.capture`.
-        layers: Layers, counted from 0; all when None.
-        heads: Heads, counted from 0; all when None.
-        count: Alternatives of each head (the paper: 1,000).
-        lengths: Texts of so many times d_v tokens take part, from and up to; the paper takes 2 to 4.
-        max_length: Cut longer texts to this many tokens.
-        seed: Of the random numbers.
-        out: Folder to fill head by head; nothing is written when not given.
-        resume: Go on with an interrupted run in ``out``.
-        overwrite: Drop the run that ``out`` holds.
-        progress: Called with (heads done, heads in all).
 
     Raises:
-        InputError: For texts or options that cannot be used, no text of a fitting length, or masked attention.
+        InputError: For texts or settings that cannot be used, no text of a fitting length, or masked attention.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         OutputFolderError: If ``out`` holds something else or cannot be written.
     """
-    items = lens.read(texts, max_length)
-    sites = lens.sites(items[0])
-    if all(site.kind != "encoder" for site in sites):
-        raise InputError(
-            "the model has no bidirectional attention: a mask leaves the hidden logits, and the rank, open."
-        )
-    chosen = list(chosen_heads(sites, numbers(layers), numbers(heads), "encoder"))
-    low, high = lengths
-    units = [
-        (text, site, head)
-        for text, item in enumerate(items)
-        for site, head in chosen
-        if low * site.output_projection.shape[1] <= item.length <= high * site.output_projection.shape[1]
-    ]
-    if not units:
-        d_v = chosen[0][0].output_projection.shape[1]
-        raise InputError(
-            f"no text has {low * d_v:g} to {high * d_v:g} tokens ({low:g} to {high:g} times d_v = {d_v}); the longest "
-            f"has {max(item.length for item in items)}. Give longer texts, or other lengths=(from, to)."
-        )
-    settings = {
-        "layers": layers, "heads": heads, "count": count, "lengths": lengths, "max_length": max_length
-    }  # fmt: skip
-    identity = [item.identity for item in items]
-    record = provenance("logit ranks", model=lens.facts, texts=identity, settings=settings, seed=seed)
-    tables = run_parts(
-        record, [1] * len(units), lambda part: {"table": _row(lens, items, *units[part], count, seed + part)},
-        {"table": whole}, out=out, resume=resume, overwrite=overwrite, progress=progress,
-    )  # fmt: skip
-    return LogitRanks(tables["table"], record)
+
+    name = "logit-ranks"
+    unit = "heads"
+    settings_type = LogitRankSettings
+    result_type = LogitRanks
+
+    def __init__(self, lens: Lens, texts: Any, settings: LogitRankSettings) -> None:
+        self.settings = settings
+        items = lens.read(texts, settings.max_length)
+        if all(site.kind != "encoder" for site in lens.sites(items[0])):
+            raise InputError(
+                "the model has no bidirectional attention: a mask leaves the hidden logits, and the rank, open."
+            )
+        self.heads = TextHeads.of(lens, items, settings, "encoder")
+        self.places = [place for place in self.heads.places if self._fits(place)]
+        if not self.places:
+            (low, high), d_v = settings.lengths, _d_v(self.heads.places[0])
+            raise InputError(
+                f"no text has {low * d_v:g} to {high * d_v:g} tokens ({low:g} to {high:g} times d_v = {d_v}); the "
+                f"longest has {max(item.length for item in items)}. Give longer texts, or other lengths."
+            )
+
+    def identity(self) -> Identity:
+        """Return the model and the texts."""
+        return self.heads.identity
+
+    def sizes(self) -> Sequence[int]:
+        """Return one head for each part."""
+        return [1] * len(self.places)
+
+    def run(self, part: int) -> Output:
+        """Return the row of one head on one text."""
+        place = self.places[part]
+        head = self.heads.read(place)
+        if head.visible is not None:
+            raise InputError(
+                f"layer {head.layer} hides keys from some queries (a window), so that its logit rank is open."
+            )
+        weights = head.attention
+        if weights.min() <= 0 and head.logit_error <= LOGIT_ERROR:
+            # Sharp attention: weights too small for the model's precision still have logits that are known.
+            weights = head.recomputed
+        generator = torch.Generator().manual_seed(self.settings.seed + part)
+        found = logit_rank_study(weights, head.projected, head.d_k, count=self.settings.count, generator=generator)
+        ranks = found.ranks.double()
+        row = {
+            **place.row,
+            "n_key": found.seq_len,
+            "d_k": head.d_k,
+            "d_v": _d_v(place),
+            "simplex_nullity": found.simplex_nullity,
+            "original_rank": found.original_rank,
+            "lowest_rank": int(ranks.min()),
+            "mean_rank": float(ranks.mean()),
+            "highest_rank": int(ranks.max()),
+            "realisable_share": found.realisable_share,
+            "alternatives": self.settings.count,
+            "mean_total_variation": found.mean_total_variation,
+            "output_error": found.output_error,
+        }
+        return Output({"table": table_of(LogitRanks.schema["table"], [row])})
+
+    def _fits(self, place: Place) -> bool:
+        low, high = self.settings.lengths
+        return low * _d_v(place) <= self.heads.items[place.text].length <= high * _d_v(place)
 
 
-def _row(lens: Lens, items: list[Item], text: int, site: Site, head: int, count: int, seed: int) -> pl.DataFrame:
-    seen = read_head(lens, items[text], site.layer, head, site.kind)
-    problem = HeadProblem.of(seen, torch.Generator().manual_seed(seed))
-    if problem.visible is not None:
-        raise InputError(f"layer {site.layer} hides keys from some queries (a window), so that its logit rank is open.")
-    weights = problem.weights
-    if weights.min() <= 0 and seen.logit_error <= LOGIT_ERROR:
-        # Sharp attention: weights too small for the model's precision still have logits that are known.
-        weights = seen.recomputed
-    study = logit_rank_study(
-        weights, problem.values, problem.d_k,
-        count=count, tolerance=problem.tolerance, generator=problem.generator,
-    )  # fmt: skip
-    ranks = study.ranks.double()
-    row = (
-        text, site.layer, head, site.kind, study.seq_len, problem.d_k, seen.values.shape[1], study.simplex_nullity,
-        study.original_rank, int(ranks.min()), float(ranks.mean()), int(ranks.max()), study.realisable_share, count,
-        study.mean_total_variation, study.output_error,
-    )  # fmt: skip
-    return pl.DataFrame([row], schema=LOGIT_RANK_COLUMNS, orient="row")
+def _d_v(place: Place) -> int:
+    return place.site.output_projection.shape[1]
+
+
+logit_ranks = study_function(LogitRankStudy, "logit_ranks")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from identilens.measures.tokens.fitting import fit_probes
 from identilens.measures.tokens.lookup import LookUp, look_up
-from identilens.measures.tokens.probes import LinearProbe, MlpProbe, Probe, RidgeProbe
+from identilens.measures.tokens.probes import Probe, RidgeProbe, TrainedProbe
 from identilens.measures.tokens.splits import Split, keep_training_share, token_rows
 from identilens.measures.tokens.training import Progress
 from identilens.results.tokens import RATE_COLUMNS
@@ -145,7 +145,7 @@ class Runner:
         return self.rates.get((part.checkpoint, part.kind.probe, part.kind.distance, cell))
 
     def _keep_rate(self, part: Part, cell: Cell, probe: Probe) -> None:
-        if isinstance(probe, LinearProbe | MlpProbe) and probe.outcome_ is not None:
+        if isinstance(probe, TrainedProbe) and probe.outcome_ is not None:
             key = (part.checkpoint, part.kind.probe, part.kind.distance, cell)
             self.rates.setdefault(key, probe.outcome_.learning_rate)
 
@@ -166,7 +166,7 @@ def _course(probe: Probe, train_tokens: int, test: LookUp) -> tuple[object, ...]
     counts = (test.tokens, test.sentences, train_tokens)
     if isinstance(probe, RidgeProbe) and probe.solution_ is not None:
         return (probe.solution_.validation_loss, *counts, None, probe.solution_.penalty, None, None, None)
-    if isinstance(probe, LinearProbe | MlpProbe) and probe.outcome_ is not None:
+    if isinstance(probe, TrainedProbe) and probe.outcome_ is not None:
         outcome = probe.outcome_
         best = outcome.losses.index(outcome.validation_loss)
         course = (outcome.epochs[best], outcome.best_epochs[best], outcome.converged[best])

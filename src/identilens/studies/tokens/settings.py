@@ -100,7 +100,7 @@ class ProbeKind:
         course = (settings.learning_rates, settings.batch_size, settings.patience, settings.max_epochs, seed)
         if self.probe == "linear":
             return LinearProbe(self.distance, *course)
-        return MlpProbe(self.distance, settings.hidden_units, *course)
+        return MlpProbe(self.distance, *course, hidden_units=settings.hidden_units)
 
 
 def chosen_settings(settings: TokenSettings | None, options: dict[str, Any]) -> TokenSettings:

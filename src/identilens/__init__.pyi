@@ -1,0 +1,30 @@
+from .dyck.language import Dyck as Dyck
+from .dyck.modeling import DyckForCausalLM as DyckForCausalLM
+from .encoder.configuration import IdentifiableEncoderConfig as IdentifiableEncoderConfig
+from .encoder.modeling import (
+    IdentifiableEncoderForSequenceClassification as IdentifiableEncoderForSequenceClassification,
+)
+from .encoder.modeling import IdentifiableEncoderModel as IdentifiableEncoderModel
+from .models.bundled import bundled_model as bundled_model
+from .models.lens import Lens as Lens
+from .models.loading import load as load
+from .runs.conllu import read_conllu as read_conllu
+from .runs.texts import read_texts as read_texts
+from .studies.alternatives.result import Alternatives as Alternatives
+from .studies.alternatives.study import alternatives as alternatives
+from .studies.audit.result import Audit as Audit
+from .studies.audit.study import audit as audit
+from .studies.dyck_train.result import DyckRuns as DyckRuns
+from .studies.dyck_train.study import train_dyck as train_dyck
+from .studies.intervals.result import Intervals as Intervals
+from .studies.intervals.study import intervals as intervals
+from .studies.logit_ranks.result import LogitRanks as LogitRanks
+from .studies.logit_ranks.study import logit_ranks as logit_ranks
+from .studies.mixing.result import Mixing as Mixing
+from .studies.mixing.study import mixing as mixing
+from .studies.reports import load_result as load_result
+from .studies.reports import write_report as write_report
+from .studies.structure.result import Structure as Structure
+from .studies.structure.study import structure as structure
+from .studies.tokens.result import TokenIdentifiability as TokenIdentifiability
+from .studies.tokens.study import token_identifiability as token_identifiability

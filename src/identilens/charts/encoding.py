@@ -1,0 +1,182 @@
+"""How a column of a data frame becomes an axis, a colour or a line of the tooltip."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, TypeVar, Unpack
+
+import altair as alt
+import polars as pl
+from polars import selectors
+
+from identilens.charts.labels import visible_text
+
+AnyChart = alt.Chart | alt.LayerChart | alt.ConcatChart
+Number = int | float
+Channel = TypeVar("Channel", bound=alt.SchemaBase)
+
+_MOST_TICKS = 12
+_MOST_CLASSES = 8
+_DIGITS = 6
+
+
+class Look(TypedDict, total=False):
+    """What every builder takes by name.
+
+    Attributes:
+        title: Heading of the chart.
+        description: What the chart shows, for people who do not see it; the title where not given.
+        x_title: Title of the x axis; the column's name where not given.
+        y_title: Title of the y axis.
+        color_title: Title of the legend.
+        log_x: A logarithmic x axis; values of zero or less are left out.
+        log_y: A logarithmic y axis.
+        x_domain: Ends of the x axis.
+        y_domain: Ends of the y axis.
+        x_format: How numbers on the x axis are written (d3-format, ".0%").
+        y_format: The same for the y axis.
+        also: Further columns to show on hovering.
+        height: Pixels.
+    """
+
+    title: str
+    description: str
+    x_title: str
+    y_title: str
+    color_title: str
+    log_x: bool
+    log_y: bool
+    x_domain: tuple[Number, Number]
+    y_domain: tuple[Number, Number]
+    x_format: str
+    y_format: str
+    also: Sequence[str]
+    height: int
+
+
+def base_chart(
+    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, grouped: str = "", **look: Unpack[Look]
+) -> alt.Chart:
+    """Return a chart without marks whose axes, colours and tooltip are set.
+
+    Args:
+        frame: The data.
+        x: Column of the x axis.
+        y: Column of the y axis.
+        color: Column of the colours.
+        grouped: Axes ("x", "y", "xy") whose numbers are names of groups; text always is.
+        **look: See `Look`.
+
+    Raises:
+        TypeError: For a name that `Look` does not have.
+    """
+    if unknown := sorted(look.keys() - Look.__annotations__.keys()):
+        raise TypeError(f"a chart takes {', '.join(Look.__annotations__)}; got {', '.join(unknown)}.")
+    names = [x, y, *([color] if color else []), *look.get("also", ())]
+    titles = {x: look.get("x_title", x), y: look.get("y_title", y), color: look.get("color_title", color)}
+    axes = {
+        "x": _axis(alt.X, frame, x, look, "x", grouped),
+        "y": _axis(alt.Y, frame, y, look, "y", grouped),
+        "tooltip": [_tip(frame, name, titles.get(name) or name) for name in dict.fromkeys(names)],
+    }
+    if color:
+        axes["color"] = color_of(frame, color).title(titles[color])
+    title, height = look.get("title", alt.Undefined), look.get("height", alt.Undefined)
+    about: Any = look.get("description", title)
+    data = _values(frame, look, x, y)
+    return alt.Chart(data, width="container", height=height, title=title, description=about).encode(**axes)
+
+
+def layered(layers: Sequence[Any]) -> alt.LayerChart:
+    """Return charts on top of each other, with the size and words of the first."""
+    names = ("width", "height", "title", "description")
+    about = {name: layers[0][name] for name in names if layers[0][name] is not alt.Undefined}
+    bare = [layer.copy(deep=False) for layer in layers]
+    for layer in bare:
+        for name in names:
+            layer[name] = alt.Undefined
+    whole = alt.LayerChart(layer=bare)
+    for name, value in about.items():
+        whole[name] = value
+    return whole
+
+
+def field(column: str) -> str:
+    """Return a column's name as a field that Vega reads as one name: no dots, brackets or quotes."""
+    return re.sub(r"\W", lambda mark: f"_{ord(mark.group()):x}_", column)
+
+
+def color_of(frame: pl.DataFrame, column: str) -> alt.Color:
+    """Return colours: a class each for text and few integers, a gradient for other numbers."""
+    if not frame.schema[column].is_numeric():
+        return named(alt.Color, frame, column)
+    colors = alt.Color(field(column), type="quantitative").scale(zero=False)
+    classes = frame[column].drop_nulls().unique().sort().to_list()
+    return colors.legend(type="symbol", values=classes) if len(classes) <= _MOST_CLASSES else colors
+
+
+def named(channel: type[Channel], frame: pl.DataFrame, column: str) -> Channel:
+    """Return a channel of names in the order in which the frame has them, whatever a choice leaves of them."""
+    texts = frame[column].drop_nulls().unique(maintain_order=True).to_list()
+    values = [shown(value) for value in (texts if isinstance(texts[0] if texts else "", str) else sorted(texts))]
+    scale: dict[str, Any] = {} if channel in (alt.X, alt.Y) else {"scale": alt.Scale(domain=values)}
+    return channel(field(column), type="nominal", title=column, sort=values, **scale)
+
+
+def on_field(axis: Channel, column: str) -> Channel:
+    """Return an axis with the values of another field."""
+    changed = axis.copy(deep=False)
+    changed["shorthand"] = field(column)
+    return changed
+
+
+def shown(value: Any) -> Any:
+    """Return a value of a frame as the chart's data has it."""
+    return visible_text(value) if isinstance(value, str) else value
+
+
+def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str, grouped: str) -> Any:
+    title = look.get(f"{axis}_title", column) or None
+    if axis in grouped or not frame.schema[column].is_numeric():
+        turned = alt.Undefined if axis == "y" or frame.schema[column] == pl.String else 0
+        return named(channel, frame, column).title(title).axis(labelAngle=turned)
+    log, ends = look.get(f"log_{axis}", False), look.get(f"{axis}_domain")
+    scale = alt.Scale(
+        type="log" if log else alt.Undefined,
+        domain=list(ends) if ends else alt.Undefined,
+        zero=False if axis == "x" and not log and not grouped else alt.Undefined,
+        nice=False if ends else alt.Undefined,
+    )
+    whole = frame.schema[column].is_integer()
+    places = frame[column].unique().sort().to_list() if log and axis == "x" else []
+    ticks = alt.Axis(
+        format=look.get(f"{axis}_format", alt.Undefined),
+        tickMinStep=1 if whole and not log else alt.Undefined,
+        values=places if 0 < len(places) <= _MOST_TICKS else alt.Undefined,
+    )
+    return channel(field(column), type="quantitative", title=title, scale=scale, axis=ticks)
+
+
+def _tip(frame: pl.DataFrame, column: str, title: str) -> alt.Tooltip:
+    kind = frame.schema[column]
+    number = ".4~g" if kind.is_float() else alt.Undefined
+    return alt.Tooltip(
+        field(column), type="quantitative" if kind.is_numeric() else "nominal", title=title, format=number
+    )
+
+
+def _values(frame: pl.DataFrame, look: Look, x: str, y: str) -> alt.InlineData:
+    """Return the rows as Vega reads them: no NaN, no infinity, no text that moves other text about."""
+    kept = frame.select(selectors.numeric() | selectors.boolean() | selectors.string(include_categorical=True))
+    finite = selectors.float()
+    clean = kept.with_columns(pl.when(finite.is_finite()).then(finite.round_sig_figs(_DIGITS)))
+    for name in [name for name, log in ((x, look.get("log_x")), (y, look.get("log_y"))) if log]:
+        clean = clean.with_columns(pl.when(pl.col(name) > 0).then(pl.col(name)))
+    rows = clean.rename({name: field(name) for name in clean.columns}).iter_rows(named=True)
+    return inline([{name: shown(value) for name, value in row.items()} for row in rows])
+
+
+def inline(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:
+    """Return rows as data of a chart; of any number, and without the minutes that Altair takes to check them."""
+    data = alt.InlineData(values=[])
+    data["values"] = rows
+    return data

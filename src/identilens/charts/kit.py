@@ -1,0 +1,260 @@
+"""Charts over data frames: short builders that return one Altair view, as wide as its page.
+
+Every builder takes a frame, the columns to draw and the words of `Look`. Text is shown by `visible_text`. The frame
+should hold only the columns to draw and those to `choose` by.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+import altair as alt
+import polars as pl
+
+from identilens.charts.encoding import (
+    AnyChart,
+    Look,
+    Number,
+    base_chart,
+    field,
+    inline,
+    layered,
+    named,
+    on_field,
+    shown,
+)
+
+Value = str | int | float | bool | None
+
+CHOICE = "choose_"
+"""What the names of a drop-down's parameters begin with."""
+
+_GOLDEN = 0.6180339887498949
+_ENDS = ("low", "q1", "q3", "high")
+_ROW = 17
+
+
+def lines(
+    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, dash: str | None = None,
+    error: str | tuple[str, str] | None = None, points: bool = True, **look: Unpack[Look],
+) -> alt.LayerChart:  # fmt: skip
+    """Return y by x, one line for each value of ``color`` and ``dash``; a null breaks its line.
+
+    Args:
+        frame: The data.
+        x: Column along the axis.
+        y: Column of the heights.
+        color: Column whose values get a line each; numbers (layers) get ordered colours.
+        dash: Column whose values get a dash each, such as raw and effective.
+        error: A column of distances, drawn as bars up and down; or the columns of both ends of a band.
+        points: Whether each value is marked.
+        **look: See `Look`.
+    """
+    base = base_chart(frame, x, y, color, **look)
+    split = [alt.Detail(field(name), type="nominal") for name in (color, dash) if name]
+    line = base.mark_line(point=False).encode(detail=split)
+    layers = [line.encode(strokeDash=named(alt.StrokeDash, frame, dash)) if dash else line]
+    if isinstance(error, tuple):
+        low, high = error
+        band = base.mark_area(opacity=0.18).encode(y=on_field(base.encoding.y, low), y2=field(high), detail=split)
+        layers.insert(0, band)
+    elif error:
+        layers.insert(0, _error_bars(base, y, error))
+    if points:
+        layers.append(_points(base, frame, color, opacity=1.0, size=36))
+    return layered(layers)
+
+
+def scatter(
+    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, size: int = 30,
+    span: tuple[str, str] | None = None, **look: Unpack[Look],
+) -> AnyChart:  # fmt: skip
+    """Return a point for every row, coloured by ``color``, and shaped by it where it is text.
+
+    Args:
+        frame: The data.
+        x: Column along the axis.
+        y: Column of the heights.
+        color: Column of the colours.
+        size: Of a point, in square pixels.
+        span: Columns of both ends of a line through each point.
+        **look: See `Look`.
+    """
+    base = base_chart(frame, x, y, color, **look)
+    points = _points(base, frame, color, opacity=0.7, size=size)
+    if span is None:
+        return points
+    line = base.mark_rule(opacity=0.5).encode(y=on_field(base.encoding.y, span[0]), y2=field(span[1]))
+    return layered([line, points])
+
+
+def bars(
+    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, error: str | None = None, **look: Unpack[Look]
+) -> AnyChart:
+    """Return bars from zero, side by side for the values of ``color``; text on y makes them lie.
+
+    Args:
+        frame: The data.
+        x: Column of the groups, or of the lengths where y holds text.
+        y: Column of the heights, or of the groups where it holds text.
+        color: Column whose values get a bar each within a group.
+        error: Column of distances, drawn as bars up and down (standing bars only).
+        **look: See `Look`.
+    """
+    across = "x" if frame.schema[y].is_numeric() else "y"
+    if across == "y":
+        look = Look(height=_room(frame, y, color)) | look
+    base = _beside(base_chart(frame, x, y, color, grouped=across, **look), frame, color, across)
+    return layered([base.mark_bar(), _error_bars(base, y, error)]) if error else base.mark_bar()
+
+
+def histogram(
+    frame: pl.DataFrame, value: str, color: str | None = None, *, bins: int = 30, by: Sequence[str] = (),
+    **look: Unpack[Look],
+) -> alt.Chart:  # fmt: skip
+    """Return how often values fall into bins of one width.
+
+    Args:
+        frame: The data.
+        value: Column to count.
+        color: Column whose values are counted apart and drawn over each other.
+        bins: How many bins.
+        by: Further columns counted apart, to `choose` by.
+        **look: See `Look`.
+    """
+    groups = [*by, *([color] if color else [])]
+    held = frame.filter(pl.col(value).is_finite())
+    low, high = held.select(low=pl.col(value).min().fill_null(0), high=pl.col(value).max().fill_null(0)).row(0)
+    width = (high - low) / bins or 1.0
+    place = ((pl.col(value) - low) / width).floor().clip(0, bins - 1)
+    counted = held.with_columns(_low=low + width * place).group_by([*groups, "_low"]).agg(_count=pl.len())
+    counts = counted.with_columns(_high=pl.col("_low") + width).sort([*groups, "_low"])
+    look = Look(x_title=value, y_title="Count") | look
+    base = base_chart(counts, "_low", "_count", color, **look)
+    ends = {"x2": "_high", "y": base.encoding.y.stack(None), "y2": alt.datum(0)}
+    return base.mark_rect(opacity=0.6 if color else 1).encode(**ends)
+
+
+def intervals(
+    frame: pl.DataFrame, label: str, low: str, high: str, value: str, color: str | None = None, **look: Unpack[Look]
+) -> alt.LayerChart:
+    """Return a lying bar from ``low`` to ``high`` for each label, in the frame's order, with a point at ``value``."""
+    look = Look(height=_room(frame, label), y_title="", also=(low, high)) | look
+    base = base_chart(frame, value, label, color, grouped="y", **look)
+    span = base.mark_bar(opacity=0.4, height={"band": 0.7}).encode(x=on_field(base.encoding.x, low), x2=field(high))
+    return layered([span, base.mark_point(filled=True, opacity=1, size=40)])
+
+
+def boxes(
+    frame: pl.DataFrame,
+    group: str,
+    value_title: str,
+    color: str | None = None,
+    *,
+    lying: bool = False,
+    **look: Unpack[Look],
+) -> alt.LayerChart:
+    """Return a box for each group from columns ``low``, ``q1``, ``median``, ``q3`` and ``high``.
+
+    Args:
+        frame: The five numbers of each group, groups in order.
+        group: Column of the groups.
+        value_title: What the numbers are.
+        color: Column whose values get a box each within a group.
+        lying: Whether the groups stand below each other (long names, many groups).
+        **look: See `Look`.
+    """
+    value, across = ("x", "y") if lying else ("y", "x")
+    if lying:
+        look = Look(height=_room(frame, group, color)) | look
+    look = Look(x_title=value_title if lying else group, y_title=group if lying else value_title, also=_ENDS) | look
+    places = ("median", group) if lying else (group, "median")
+    base = _beside(base_chart(frame, *places, color, grouped=across, **look), frame, color, across)
+    axis = base.encoding[value]
+    whiskers = base.mark_rule().encode(**{value: on_field(axis, "low"), f"{value}2": "high"})
+    thick: dict[str, Any] = {"height" if lying else "width": {"band": 0.7}}
+    box = base.mark_bar(opacity=0.4, **thick).encode(**{value: on_field(axis, "q1"), f"{value}2": "q3"})
+    return layered([whiskers, box, base.mark_tick(thickness=2.5, **thick)])
+
+
+def strip(frame: pl.DataFrame, value: str, group: str, color: str | None = None, **look: Unpack[Look]) -> alt.Chart:
+    """Return a point for every row, groups below each other, points of a group spread so that all can be seen."""
+    look = Look(height=46 * frame[group].n_unique() + 10, y_title="") | look
+    spread = frame.with_columns(_spread=(pl.int_range(pl.len()) * _GOLDEN) % 1)
+    base = base_chart(spread, value, group, color, grouped="y", **look)
+    offset = alt.YOffset("_spread", type="quantitative", scale=alt.Scale(domain=[-0.4, 1.4]))
+    return _points(base, frame, color, opacity=0.75, size=26).encode(yOffset=offset)
+
+
+def rule(
+    chart: AnyChart, *, x: Number | None = None, y: Number | None = None, label: str = "", **of: Value
+) -> alt.LayerChart:
+    """Return a chart with a dashed line across it.
+
+    Args:
+        chart: The chart.
+        x: Where a standing line is.
+        y: Where a lying line is.
+        label: What is written on it.
+        **of: Columns and values: the line is there only while these are chosen.
+    """
+    datum = {field(name): shown(value) for name, value in of.items()} | {"label": label}
+    place: dict[str, Any] = {"x": alt.datum(x)} if x is not None else {"y": alt.datum(y)}
+    line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4]).encode(**place)
+    corner: dict[str, Any] = {"y": alt.value(-4)} if x is not None else {"x": alt.value("width")}
+    turn: dict[str, Any] = {"baseline": "bottom"} if x is not None else {"align": "right", "dy": -6}
+    word = alt.Chart(inline([datum])).mark_text(**turn).encode(text="label:N", **place, **corner)
+    return layered([chart, line, word])
+
+
+def choose(chart: AnyChart, column: str, label: str, values: Mapping[Value, str] | Sequence[Value]) -> AnyChart:
+    """Return a chart with a drop-down that shows the rows of one value.
+
+    Args:
+        chart: The chart; its frame has the column.
+        column: Column to choose by.
+        label: What stands before the drop-down.
+        values: The values offered, the first chosen at first, with their names where they have some; None shows all.
+    """
+    names = (
+        values if isinstance(values, Mapping) else {value: "all" if value is None else str(value) for value in values}
+    )
+    options = [shown(value) for value in names]
+    bind = alt.binding_select(options=options, labels=list(names.values()), name=f"{label} ")
+    param = alt.param(name=CHOICE + field(column), value=options[0], bind=bind)
+    own = f"datum['{field(column)}']"
+    return _filtered(chart, f"!isDefined({own}) || {param.name} === null || {own} === {param.name}").add_params(param)
+
+
+def _filtered(chart: AnyChart, test: str) -> Any:
+    if isinstance(chart, alt.Chart):
+        return chart.transform_filter(test)
+    changed = chart.copy(deep=False)
+    parts = "layer" if isinstance(chart, alt.LayerChart) else "concat"
+    changed[parts] = [_filtered(part, test) for part in chart[parts]]
+    return changed
+
+
+def _points(base: alt.Chart, frame: pl.DataFrame, color: str | None, *, opacity: float, size: int) -> alt.Chart:
+    drawn = base.mark_point(filled=True, opacity=opacity, size=size)
+    if color is None or frame.schema[color].is_numeric():
+        return drawn
+    return drawn.encode(shape=named(alt.Shape, frame, color).title(base.encoding.color["title"]))
+
+
+def _beside(base: alt.Chart, frame: pl.DataFrame, color: str | None, across: str) -> alt.Chart:
+    if color is None:
+        return base
+    channel = alt.XOffset if across == "x" else alt.YOffset
+    offset: dict[str, Any] = {f"{across}Offset": named(channel, frame, color)}
+    return base.encode(**offset)
+
+
+def _room(frame: pl.DataFrame, group: str, color: str | None = None) -> int:
+    """Return the height in pixels of lying bars."""
+    return _ROW * frame.select({group, color or group}).n_unique() + 10
+
+
+def _error_bars(base: alt.Chart, y: str, error: str) -> alt.Chart:
+    value, half = (f"datum['{field(name)}']" for name in (y, error))
+    ends = base.transform_calculate(_low=f"{value} - {half}", _high=f"{value} + {half}")
+    return ends.mark_rule().encode(y=on_field(base.encoding.y, "_low"), y2="_high")

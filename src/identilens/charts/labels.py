@@ -1,0 +1,58 @@
+"""Tokens and names as people can read them: nothing invisible, nothing that moves other text about."""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+
+def visible_text(token: str) -> str:
+    """Return a token with its outer spaces and every control and direction character written out.
+
+    Args:
+        token: As the tokenizer gives it.
+
+    Returns:
+        Printable text, "∅" for the empty token.
+    """
+    if not token:
+        return "∅"
+    inner = token.strip(" ")
+    start = len(token) - len(token.lstrip(" "))
+    marks = "".join(mark if mark.isprintable() else _escaped(mark) for mark in inner)
+    return "␣" * start + marks + "␣" * (len(token) - start - len(inner))
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return text of at most ``limit`` characters, cut in the middle where it was longer."""
+    if len(text) <= limit:
+        return text
+    end = (limit - 1) // 3
+    return f"{text[: limit - 1 - end]}…{text[len(text) - end :]}"
+
+
+def file_names(names: Iterable[str]) -> dict[str, str]:
+    """Return a part of a file name for each name, no two the same, equal on every run.
+
+    Letters and digits are kept; a name of marks only is spelled out ("." becomes "full_stop").
+    """
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:40]
+        plain = plain or re.sub(r"[^a-z0-9]+", "_", "_".join(_spelled(mark) for mark in name if mark != " "))[:40]
+        base, count = plain or "type", 1
+        # Compared without case: some file systems do not tell "A" from "a".
+        while plain.lower() in taken or not plain:
+            count += 1
+            plain = f"{base}_{count}"
+        taken.add(plain.lower())
+        found[name] = plain
+    return found
+
+
+def _spelled(mark: str) -> str:
+    return unicodedata.name(mark, f"u{ord(mark):04x}").lower()
+
+
+def _escaped(mark: str) -> str:
+    return mark.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,172 @@
+"""A result as one HTML file: text, charts, tables and token maps that ask nothing of the network."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib.metadata import version
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import vl_convert
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from identilens.charts.encoding import AnyChart
+from identilens.charts.facts import citation, run_facts
+from identilens.charts.labels import visible_text
+from identilens.charts.palette import DARK, LIGHT, theme
+from identilens.charts.save import VEGA_LITE
+from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
+from identilens.runs.files import write_atomically
+
+MOST_ROWS = 500
+"""Rows of a table that a page shows."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a page.
+
+    Attributes:
+        anchor: Its id in the page.
+        title: Its heading.
+        text: Paragraphs above the charts.
+        charts: Charts, or their names in the page's ``charts``.
+        frame: A table below the charts.
+        maps: Token maps below the table.
+        note: A line at the end.
+    """
+
+    anchor: str
+    title: str
+    text: Sequence[str] = ()
+    charts: Sequence[str | AnyChart] = ()
+    frame: pl.DataFrame | None = None
+    maps: Sequence[TokenMap] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page holds.
+
+    Attributes:
+        title: Heading and title of the page.
+        subject: What was analysed, in a line.
+        finding: The finding in plain words; a line each.
+        headline: The headline numbers: value, label.
+        record: Provenance of the result.
+        sections: The parts, in order.
+        charts: Charts that sections name.
+    """
+
+    title: str
+    subject: str
+    finding: Sequence[str]
+    headline: Sequence[tuple[str, str]]
+    record: Mapping[str, Any]
+    sections: Sequence[Section]
+    charts: Mapping[str, AnyChart] = field(default_factory=dict)
+
+
+def write_page(page: Page, path: str | Path, *, budget: int = MAP_BUDGET) -> Path:
+    """Write a page as one file, whole or not at all, and return its path.
+
+    Args:
+        page: What it holds.
+        path: The file to write; missing folders are made.
+        budget: Characters to spend on token maps, over all sections. Maps that do not fit are left out, and the page
+            says so.
+
+    Raises:
+        OutputFolderError: If the file cannot be written.
+    """
+    target = Path(path)
+    # Lone surrogates (from file names on the command line, or broken tokens) have no UTF-8 form.
+    content = render_page(page, budget=budget).encode("utf-8", "replace")
+    write_atomically(target, lambda temporary: temporary.write_bytes(content))
+    return target
+
+
+def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
+    """Return a page as one HTML document with every script and style inside.
+
+    Text from models and users is escaped by the template; data goes through JSON in which ``<``, ``>``, ``&`` and all
+    characters beyond ASCII are escape sequences, so nothing in it can end a script element.
+    """
+    environment = Environment(
+        loader=PackageLoader("identilens.charts", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False, "separators": (",", ":")}
+    parts, data = _parts(page, budget)
+    return environment.get_template("page.html").render(
+        page=page,
+        parts=parts,
+        data=data,
+        looks={"light": LIGHT.page, "dark": DARK.page},
+        facts=run_facts(page.record),
+        citation=citation(page.record),
+        version=version("identilens"),
+        vega=Markup(vega()) if data["charts"] else "",
+        own_file=lambda name: Markup((Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")),
+    )
+
+
+@cache
+def vega() -> str:
+    """Return Vega, Vega-Lite and vega-embed as one script; making it takes some seconds, once a process."""
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+
+
+def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return what the template shows of each section, and what the scripts read."""
+    data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": {}}
+    parts = []
+    for section in page.sections:
+        drawn = [page.charts[chart] if isinstance(chart, str) else chart for chart in section.charts]
+        figures = [_figure(f"{section.anchor}-{place}", chart, data) for place, chart in enumerate(drawn)]
+        shown = fitting(section.maps, budget)
+        budget -= sum(one.characters for one in shown)
+        if shown:
+            data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
+        rows = [] if section.frame is None else list(section.frame.head(MOST_ROWS).iter_rows())
+        parts.append(
+            {
+                "section": section,
+                "figures": figures,
+                "shown": len(shown),
+                "rows": [list(map(_cell, row)) for row in rows],
+            }
+        )
+    for name, palette in (("light", LIGHT), ("dark", DARK)):
+        data["looks"][name] = {**asdict(palette), "config": theme(palette is DARK)}
+    return parts, data
+
+
+def _figure(name: str, chart: AnyChart, data: dict[str, Any]) -> dict[str, str]:
+    """Put a chart into the page's data and return its id, title and description."""
+    spec = chart.to_dict()
+    data["datasets"] |= spec.pop("datasets", {})
+    # Titles of Vega do not break into lines; those of the page do.
+    title = spec.pop("title", "")
+    words = title if isinstance(title, str) else str(title.get("text", ""))
+    for unused in ("config", "$schema"):
+        spec.pop(unused, None)
+    data["charts"][name] = spec
+    return {"id": name, "title": words, "description": spec.pop("description", "") or words}
+
+
+def _cell(value: Any) -> str:
+    if value is None or (isinstance(value, float) and not isfinite(value)):
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_cell, value))
+    return f"{value:.4g}" if isinstance(value, float) else visible_text(str(value))

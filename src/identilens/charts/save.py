@@ -1,0 +1,97 @@
+"""Charts as files for papers, drawn without a browser; equal charts give equal files."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import vl_convert
+
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import CHOICE
+from identilens.charts.labels import file_names
+from identilens.charts.palette import theme
+from identilens.errors import InputError
+from identilens.runs.files import write_atomically
+
+FORMATS = ("png", "svg", "pdf")
+VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
+"""Version of Vega-Lite that Altair writes for, as vl-convert names it."""
+
+_WIDTH = 420
+"""Pixels across the plot of a chart that fills its page; a point a pixel in PDF."""
+
+
+def save_charts(charts: Mapping[str, AnyChart], folder: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Write every chart once for each format and return the paths.
+
+    A chart with drop-downs is written once for each choice, which then stands at the end of the file's name.
+
+    Args:
+        charts: The charts by the name of their file.
+        folder: Where to write; made where missing. Files of the same names are replaced.
+        formats: Any of png, svg, pdf.
+
+    Raises:
+        InputError: For a format that is not supported; nothing is written then.
+        OutputFolderError: If the folder cannot be written.
+    """
+    chosen, paths = check_formats(formats), []
+    for name, chart in charts.items():
+        for full_name, spec in _choices(name, _for_print(chart)):
+            svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
+            for kind in chosen:
+                path, content = Path(folder) / f"{full_name}.{kind}", _DRAW[kind](svg)
+                write_atomically(path, lambda temporary, content=content: temporary.write_bytes(content))
+                paths.append(path)
+    return paths
+
+
+def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
+    """Return the formats, each once.
+
+    Raises:
+        InputError: For none, or one that is not supported.
+    """
+    wrong = [kind for kind in formats if kind not in FORMATS]
+    if isinstance(formats, str) or wrong or not formats:
+        raise InputError(
+            f"formats must be a list with any of {', '.join(FORMATS)}; got {formats!r}. Pass e.g. formats=('png',)."
+        )
+    return tuple(dict.fromkeys(formats))
+
+
+def _pdf(svg: str) -> bytes:
+    """Return a drawing as PDF, equal for equal drawings: names of a dictionary come in no order of their own."""
+    return _NAMES.sub(lambda names: b"".join(sorted(names.group().splitlines(True))), vl_convert.svg_to_pdf(svg))
+
+
+_NAMES = re.compile(rb"(?: +/\w+ \d+ 0 R\n){2,}")
+_DRAW: dict[str, Callable[[str], bytes]] = {
+    "png": lambda svg: vl_convert.svg_to_png(svg, scale=3),
+    "svg": lambda svg: svg.encode(),
+    "pdf": _pdf,
+}
+
+
+def _for_print(chart: AnyChart) -> dict[str, Any]:
+    spec = chart.to_dict() | {"config": theme()}
+    if spec.get("width") == "container":
+        spec["width"] = _WIDTH
+    return spec
+
+
+def _choices(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the chart for every combination of its drop-downs, with the name of the file."""
+    params = spec.get("params", [])
+    offered = [param for param in params if param["name"].startswith(CHOICE)]
+    fixed = [param for param in params if param not in offered]
+    for values in product(*(range(len(param["bind"]["options"])) for param in offered)):
+        parts, chosen = [], []
+        for param, place in zip(offered, values, strict=True):
+            labels = [str(label) for label in param["bind"].get("labels", param["bind"]["options"])]
+            parts.append(list(file_names(labels).values())[place])
+            chosen.append({"name": param["name"], "value": param["bind"]["options"][place]})
+        yield "_".join([name, *parts]), spec | {"params": [*fixed, *chosen]}

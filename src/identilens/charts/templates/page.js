@@ -1,0 +1,51 @@
+"use strict";
+// Draws the charts and token maps of a page, in the light or the dark look, again whenever the look changes.
+(async () => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const look = () => data.looks[dark.matches ? "dark" : "light"];
+  const drawn = new Map();
+
+  function fail(error) {
+    const failure = document.getElementById("failure");
+    failure.textContent = `A figure could not be drawn (${error.message || error}). The numbers in the tables are not affected.`;
+    failure.hidden = false;
+  }
+  window.addEventListener("error", fail);
+  window.addEventListener("unhandledrejection", (event) => fail(event.reason));
+
+  // The data that a chart names, wherever in it; charts of the same data share it.
+  const datasets = (spec) => Object.fromEntries(
+    [...JSON.stringify(spec).matchAll(/"name":"(data-[0-9a-f]+)"/g)].map(([, name]) => [name, data.datasets[name]]));
+  const rows = (sets) => Object.values(sets).reduce((sum, values) => sum + values.length, 0);
+
+  // What was chosen in a chart's drop-downs outlives the change of its look.
+  const chosen = (view, spec) => Object.fromEntries(
+    (spec.params || []).filter((param) => param.bind).map((param) => [param.name, view.signal(param.name)]));
+
+  async function draw(id) {
+    const spec = data.charts[id], sets = datasets(spec), before = drawn.get(id);
+    const values = before ? chosen(before.view, spec) : {};
+    if (before) before.finalize();
+    const params = (spec.params || []).map((param) => param.name in values ? { ...param, value: values[param.name] } : param);
+    const controls = document.getElementById(`${id}-controls`);
+    controls.replaceChildren();
+    drawn.set(id, await vegaEmbed(`#${CSS.escape(id)}`, { ...spec, params, datasets: structuredClone(sets) }, {
+      // Expressions are interpreted, so that the page needs no right to make code; nothing is offered that would send data.
+      ast: true, actions: false, defaultStyle: false, bind: controls, config: look().config,
+      renderer: rows(sets) > 3000 ? "canvas" : "svg", tooltip: { theme: dark.matches ? "dark" : "light" },
+    }));
+  }
+
+  async function drawAll() {
+    for (const id of Object.keys(data.charts)) await draw(id);
+  }
+
+  const viewers = Object.entries(data.viewers).map(([id, maps]) => tokenMaps(document.getElementById(id), maps, look));
+  dark.addEventListener("change", () => {
+    for (const viewer of viewers) viewer.redraw();
+    drawAll();
+  });
+  await drawAll();
+  document.body.dataset.drawn = "yes";
+})();

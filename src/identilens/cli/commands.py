@@ -1,0 +1,70 @@
+"""The command of each study, made from its settings when it is called."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from identilens.cli.options import INPUTS, RunOptions, console, quiet_transformers
+from identilens.cli.progress import progress_bar
+from identilens.runs.settings import Settings
+from identilens.runs.study import run_study
+from identilens.studies.registry import study_named
+from identilens.studies.reports import write_report
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    """Return the command of a study, by its name with underscores: two between the words of a subcommand."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return study_command(study_named(name.replace("__", " ").replace("_", "-")))
+
+
+def study_command(study: Any) -> Callable[..., None]:
+    """Return the function whose parameters are the options of a study: its inputs, its settings, and the run's."""
+    groups = [(name, *INPUTS[name]) for name in study.takes]
+
+    def command(**given: Any) -> None:
+        quiet_transformers()
+        run = given["run"]
+        settings = given.get("settings") or study.settings_type()
+        inputs = [given[name].load() for name in reversed(study.takes)][::-1]
+        bound = study(*inputs, settings)
+        with progress_bar(study.unit) if bound.reports else nullcontext() as update:
+            result = run_study(bound, out=run.out, resume=run.resume, overwrite=run.overwrite, progress=update)
+        if bound.reports:
+            result.show()
+            console.print(f"report: {write_report(run.out)}", soft_wrap=True, highlight=False)
+
+    groups = [*groups, ("settings", "Settings", study.settings_type), ("run", "Run", RunOptions)]
+    return with_options(command, study.__doc__ or "", groups)
+
+
+def with_options(
+    function: Callable[..., None], docstring: str, groups: Sequence[tuple[str, str, type[Settings]]]
+) -> Callable[..., None]:
+    """Return a function with one parameter for each group of options, flattened on the command line.
+
+    Args:
+        function: Takes the groups by name.
+        docstring: Its first line is the help.
+        groups: Name of the parameter, heading in the help, and the settings of each group.
+    """
+    function.__doc__ = inspect.cleandoc(docstring).split("\n\n")[0]
+    function.__signature__ = inspect.Signature([_parameter(*group) for group in groups])  # pyright: ignore[reportFunctionMemberAccess]
+    function.__annotations__ = {}
+    return function
+
+
+def _parameter(name: str, heading: str, settings: type[Settings]) -> inspect.Parameter:
+    optional = all(
+        one.default is not inspect.Parameter.empty for one in inspect.signature(settings).parameters.values()
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=settings() if optional else inspect.Parameter.empty,
+        annotation=Annotated[settings, Parameter(name="*", group=heading)],
+    )

@@ -1,0 +1,39 @@
+"""``identilens report`` and ``identilens figures``: what a finished run looks like."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from identilens.cli.options import console
+from identilens.runs.settings import LIST
+from identilens.studies.reports import load_result, write_report
+
+
+def report(folder: Path, /, *, out: Annotated[Path | None, Parameter(alias="-o")] = None) -> None:
+    """Write the report of a finished run as one self-contained HTML file.
+
+    Args:
+        folder: Folder given to --out.
+        out: File to write; report.html in the folder by default.
+    """
+    console.print(f"report: {write_report(folder, out)}", soft_wrap=True, highlight=False)
+
+
+def figures(
+    folder: Path,
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(alias="-o")] = None,
+    formats: Annotated[str, LIST] = "png,svg,pdf",
+) -> None:
+    """Draw the charts of a finished run for print.
+
+    Args:
+        folder: Folder given to --out.
+        out: Folder to write into; figures/ in the folder by default.
+        formats: Any of png, svg, pdf, with commas between.
+    """
+    chosen = tuple(name.strip() for name in formats.split(","))
+    for path in load_result(folder).save_figures(out or folder / "figures", chosen):
+        console.print(str(path), soft_wrap=True, highlight=False)

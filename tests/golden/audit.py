@@ -1,0 +1,58 @@
+"""Small audits."""
+
+from typing import Any
+
+import polars as pl
+import torch
+import transformers as hf
+
+import identilens as idl
+from golden.common import CONDITIONED, LONG, PAIR, TEXTS, TOKENS, drawn, maps, real, tiny
+from golden.stored import Case, Tables, single
+from helpers.zoo import ids
+
+
+def audit(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
+    found = idl.audit(lens, texts, matrices=bool(kept), **options)
+    return {"table": found.table, "token_types": found.token_types, **maps(found.matrices, *kept)}
+
+
+def audit_bundled() -> Tables:
+    found = idl.audit(real(), TEXTS, matrices=True)
+    types = found.token_types.filter(pl.col("head") % 4 == 0)
+    means = {
+        "by_layer": found.by_layer(),
+        "by_length": found.by_length(),
+        "received": found.received().filter(pl.col("layer") == 2),
+    }
+    return {
+        "table": found.table, "token_types": types, **means,
+        **maps(found.matrices, "text1.layer3.head10.encoder", "text2.layer0.head2.encoder"),
+    }  # fmt: skip
+
+
+def audit_long_causal() -> Tables:
+    """Texts long enough for several blocks of rows."""
+    torch.manual_seed(0)
+    config = hf.GPT2Config(
+        vocab_size=96, n_embd=32, n_layer=1, n_head=4, n_positions=320, bos_token_id=1, eos_token_id=1
+    )
+    lens = idl.Lens(drawn(hf.GPT2LMHeadModel(config), 0))
+    return audit(lens, [ids(300, 5), ids(280, 6)], stream="always")
+
+
+CASES: dict[str, Case] = {
+    "audit_bundled": single(audit_bundled),  # 0.6 s
+    "audit_bundled_streamed": single(
+        lambda: audit(real(), [" ".join([LONG] * 3)], stream="always", layers=(1, 4))
+    ),  # 0.1 s
+    "audit_bundled_pairs": single(lambda: audit(real(), [PAIR], layers=(5,))),  # 0.0 s
+    "audit_encoder": Case(lambda: audit(tiny("bert"), TOKENS, "text3.layer1.head2.encoder")),  # 0.1 s
+    "audit_value_bias": Case(lambda: audit(tiny("bert"), TOKENS, value_bias="out")),  # 0.1 s
+    "audit_causal": Case(lambda: audit(tiny("gpt2"), TOKENS, "text1.layer1.head2.decoder"), CONDITIONED),  # 0.1 s
+    "audit_long_causal": Case(audit_long_causal),  # 0.1 s
+    "audit_grouped": Case(lambda: audit(tiny("llama"), TOKENS), local=True),  # 0.2 s
+    "audit_window": Case(lambda: audit(tiny("mistral"), TOKENS), local=True),  # 0.4 s
+    "audit_cross": Case(lambda: audit(tiny("t5"), TOKENS, "text1.layer0.head1.cross")),  # 0.3 s
+    "audit_streamed": Case(lambda: audit(tiny("t5"), TOKENS, stream="always")),  # 0.2 s
+}

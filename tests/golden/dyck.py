@@ -1,0 +1,60 @@
+"""Small runs of the Dyck laboratory; all in single precision, training compared after few steps, on one thread."""
+
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import identilens as idl
+from golden.stored import AFTER_TRAINING, Case, Tables, single
+from helpers.dycks import MEASURING, MINIMAL, QUICK, SETTINGS
+from identilens.dyck.settings import DyckSetting
+from identilens.studies.dyck_construct.study import Construction, check_constructions
+from identilens.studies.dyck_prune.study import Pruning, prune_by_width
+from identilens.studies.dyck_train.study import analyse_dyck
+
+
+def dyck_tables(found: idl.DyckRuns) -> Tables:
+    names = ("table", "curves", "heads", "patterns", "variation")
+    return {**{name: getattr(found, name) for name in names}, "means": found.means(), "misleading": found.misleading()}
+
+
+def dyck() -> Tables:
+    return dyck_tables(idl.train_dyck(SETTINGS, [0, 1, 2], at_once=2, measuring=MEASURING))
+
+
+def dyck_options() -> Tables:
+    """Other embeddings, data, losses and regularisers."""
+    kinds = {
+        "by depth": ({**MINIMAL, "first_layer": "type-depth"}, {"weight_decay": 0.1}),
+        "by angle": ({**MINIMAL, "first_layer": "angle"}, {"contrast": 0.3}),
+        "prefixes": (SETTINGS[1].config | {"positions": "linear"}, {"data": "prefixes", "loss": "all"}),
+    }
+    quick = replace(QUICK, tokens=1200, epochs=2)
+    settings = [DyckSetting(name, config, replace(quick, **own)) for name, (config, own) in kinds.items()]
+    found = idl.train_dyck(settings, [0, 1], measuring=MEASURING)
+    return {name: getattr(found, name) for name in ("table", "heads", "variation")}
+
+
+def dyck_saved() -> Tables:
+    with TemporaryDirectory() as folder:
+        idl.train_dyck(SETTINGS[:1], [0, 1], measuring=MEASURING, out=folder)
+        found = analyse_dyck(sorted(Path(folder).glob("models/*/seed*")), QUICK, measuring=MEASURING)
+    return {name: getattr(found, name) for name in ("table", "heads")}
+
+
+def dyck_construction() -> Tables:
+    chosen = Construction(max_depth=3, lengths=(10, 60), count=4, off_balance=(0.0, 0.1, 1.0))
+    return {"table": check_constructions(chosen)}
+
+
+def dyck_pruning() -> Tables:
+    return {"table": prune_by_width(Pruning(size=2, width=2, candidates=(3, 8), seeds=2, inputs=200))}
+
+
+CASES: dict[str, Case] = {
+    "dyck": single(dyck, False, AFTER_TRAINING),  # 0.8 s
+    "dyck_options": single(dyck_options, False),  # 0.6 s
+    "dyck_saved": single(dyck_saved, False),  # 0.3 s
+    "dyck_construction": single(dyck_construction, False),  # 0.2 s
+    "dyck_pruning": single(dyck_pruning, False),  # 0.3 s
+}

@@ -1,0 +1,47 @@
+"""Small runs of intervals, alternatives and logit ranks."""
+
+from typing import Any
+
+import identilens as idl
+from golden.common import CONDITIONED, LONG, maps, real, tiny
+from golden.stored import Case, Tables, single
+from helpers.zoo import ids
+
+
+def intervals(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+    found = idl.intervals(lens, texts, **options)
+    return {"table": found.table, "rows": found.rows, "order": found.order, "tokens": found.tokens}
+
+
+def alternatives(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
+    found = idl.alternatives(lens, texts, **options)
+    return {"table": found.table, "changes": found.changes, **maps(found.matrices, *kept)}
+
+
+CASES: dict[str, Case] = {
+    "intervals_bundled": single(lambda: intervals(real(), LONG, layers=3, heads=7, queries=["reef", 0])),  # 0.5 s
+    "intervals_encoder": Case(
+        lambda: intervals(tiny("bert"), [ids(14), [7] * 11], layers=1, heads=3, queries=(0, 4, 10))
+    ),  # 0.1 s
+    "intervals_causal": Case(
+        lambda: intervals(tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19))
+    ),  # 0.1 s
+    "intervals_cross": Case(
+        lambda: intervals(tiny("t5"), [ids(16)], layers=0, heads=2, kind="cross", queries=(0, 5)), CONDITIONED
+    ),  # 0.1 s
+    "alternatives_bundled": single(lambda: alternatives(real(), LONG, layers=2, heads=5)),  # 2.7 s
+    "alternatives_encoder": Case(
+        lambda: alternatives(tiny("bert"), [ids(12)], "text0.layer0.head1.encoder", layers=0, heads=1, realisable=True)
+    ),  # 0.2 s
+    "alternatives_heads": Case(
+        lambda: alternatives(tiny("bert"), [ids(6), ids(20, 1)], heads=(0, 2), starts=2), CONDITIONED
+    ),  # 0.6 s
+    "alternatives_causal": Case(lambda: alternatives(tiny("gpt2"), [ids(18)], layers=1, heads=0)),  # 0.2 s
+    "alternatives_cross": Case(lambda: alternatives(tiny("t5"), [ids(14)], layers=1, heads=3, kind="cross")),  # 0.2 s
+    "logit_ranks_bundled": single(
+        lambda: {"table": idl.logit_ranks(real(), [LONG], layers=(0, 3), heads=(1, 7), count=10).table}
+    ),  # 0.2 s
+    "logit_ranks_encoder": Case(
+        lambda: {"table": idl.logit_ranks(tiny("bert"), [ids(16), ids(9, 1), ids(30, 2)], count=20).table}
+    ),  # 0.2 s
+}

@@ -1,0 +1,59 @@
+"""Small mixing analyses, and what their figures are drawn from."""
+
+import re
+from typing import Any
+
+import identilens as idl
+from golden.common import PAIR, SHORT, real, tiny
+from golden.stored import Case, Tables, single
+from helpers.zoo import ids
+from identilens.measures.mixing import (
+    box_statistics,
+    by_relative_position,
+    context_of_token,
+    neighbour_groups,
+    part_of_speech,
+    rollout_correlation,
+    track_token,
+)
+
+
+def mixing(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+    found = idl.mixing(lens, texts, **options)
+    return {"table": found.table, "tokens": found.tokens, "by_layer": found.by_layer()}
+
+
+def mixing_aggregates() -> Tables:
+    """What the figures of a mixing analysis are drawn from."""
+    found, texts = idl.mixing(real(), [PAIR, PAIR[::-1]], probes=4), [PAIR, PAIR[::-1]]
+    own = found.own()
+    return {
+        "own": own.filter(pl.col("layer") == 6),
+        "boxes": box_statistics(own),
+        "neighbours": neighbour_groups(found.table),
+        "positions": by_relative_position(found.table),
+        "class_token": context_of_token(found.table, found.tokens),
+        "separator": context_of_token(found.table, found.tokens, centre="[SEP]"),
+        "rollout": rollout_correlation(found.table),
+        "tracked": track_token(found.table, found.tokens, "snow"),
+        "part_of_speech": part_of_speech(own, texts, real().tokenizer, word_tags),
+    }
+
+
+def word_tags(text: str) -> list[tuple[int, int, str]]:
+    """Tag words by their length."""
+    words = re.finditer(r"\w+", text)
+    return [(word.start(), word.end(), "LONG" if len(word[0]) > 4 else "SHORT") for word in words]
+
+
+CASES: dict[str, Case] = {
+    "mixing_exact": Case(lambda: mixing(tiny("bert"), [ids(3), ids(7, 1), [7] * 4], method="exact")),  # 0.6 s
+    "mixing_sketch": Case(lambda: mixing(tiny("bert"), [ids(3), ids(8, 1)], probes=8, seed=3), local=True),  # 0.4 s
+    "mixing_sum": Case(lambda: mixing(tiny("bert"), [ids(5)], method="exact", wrt="embedding_sum")),  # 0.2 s
+    "mixing_causal": Case(lambda: mixing(tiny("gpt2"), [ids(3), ids(8, 1)], method="exact")),  # 0.4 s
+    "mixing_causal_sketch": Case(lambda: mixing(tiny("gpt2"), [ids(8, 1)], probes=6), local=True),  # 0.3 s
+    "mixing_grouped": Case(lambda: mixing(tiny("llama"), [ids(7)], method="exact"), local=True),  # 0.3 s
+    "mixing_cross": Case(lambda: mixing(tiny("t5"), [ids(6)], method="exact"), local=True),  # 0.6 s
+    "mixing_bundled": single(lambda: mixing(real(), [SHORT, PAIR], probes=4, layers=(1, 6))),  # 2.1 s
+    "mixing_aggregates": single(mixing_aggregates),  # 2.4 s
+}

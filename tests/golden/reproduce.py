@@ -1,0 +1,74 @@
+"""Reproductions in small."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import identilens as idl
+from golden.encoder import SMALL, corpus, task, untrained
+from golden.stored import AFTER_TRAINING, Case, Tables, single
+from helpers.dycks import MEASURING
+from identilens.dyck.settings import DyckSetting
+from identilens.reproduce import (
+    wen2023,
+    wen2023_figure1,
+    wen2023_figure2,
+    wen2023_figure3,
+    wen2023_figure4,
+    wen2023_figure7,
+    wen2023_table1,
+)
+from identilens.reproduce.bhardwaj2021_figure2 import rank_figure
+from identilens.reproduce.bhardwaj2021_figure5 import figure5
+from identilens.reproduce.bhardwaj2021_table1 import table1
+from identilens.reproduce.record import Reproduction
+from identilens.reproduce.wen2023 import Run
+
+
+def bhardwaj_ranks() -> Tables:
+    texts, found = corpus(4, 90), {}
+    for figure, heads, d_v in (("2", "concat", 16), ("6", "add", None)):
+        made = rank_figure(figure, untrained(heads, d_v, texts), texts, lengths=(8, 80), per_length=3)
+        found |= {f"figure{figure}_{name}": table for name, table in made.tables.items()}
+    return found
+
+
+def bhardwaj_figure5() -> Tables:
+    texts = corpus(5, 70)
+    return dict(figure5(untrained("concat", 32, texts), texts, reviews=2, count=10).tables)
+
+
+def bhardwaj_table1() -> Tables:
+    with task() as (data, folder):
+        found = table1(folder / "out", data=data, d_k=(1,), settings=replace(SMALL, epochs=1))
+    return {"runs": found.tables["runs"].drop("seconds"), "table1": found.tables["table1"]}
+
+
+def wen(make: Callable[[Path, Run], Reproduction], *shared: str) -> Tables:
+    """Return the tables of a reproduction whose study is run with everything but its size."""
+
+    def shrunk(settings: list[DyckSetting], seeds: tuple[int, ...], **options: Any) -> idl.DyckRuns:
+        smaller = [replace(one, training=replace(one.training, tokens=700)) for one in settings]
+        return idl.train_dyck(smaller, seeds, **{**options, "measuring": MEASURING})
+
+    with TemporaryDirectory() as folder, patch.object(wen2023, "train_dyck", shrunk):
+        found = make(Path(folder), Run(2, epochs=1))
+    own = set(found.tables) - {"means", "variation", "heads", "misleading"}
+    return {name: found.tables[name] for name in sorted(own | set(shared))}
+
+
+CASES: dict[str, Case] = {
+    "bhardwaj_ranks": single(bhardwaj_ranks, False),  # 0.1 s
+    "bhardwaj_figure5": single(bhardwaj_figure5, False),  # 0.1 s
+    "bhardwaj_table1": single(bhardwaj_table1, False),  # 1.6 s
+    "wen_figure1": single(lambda: wen(wen2023_figure1.figure1), False),  # 1.0 s
+    "wen_figure2": single(lambda: wen(wen2023_figure2.figure2), False),  # 0.8 s
+    "wen_figure3": single(lambda: wen(wen2023_figure3.figure3, "misleading"), False),  # 0.8 s
+    "wen_figure4": single(lambda: wen(wen2023_figure4.figure4, "misleading"), False),  # 2.8 s
+    "wen_figure7": single(lambda: wen(wen2023_figure7.figure7), False),  # 0.7 s
+    "wen_figure10": single(lambda: wen(wen2023_figure3.figure10), False),  # 0.6 s
+    "wen_table1": single(lambda: wen(wen2023_table1.table1, "variation"), False, AFTER_TRAINING),  # 2.5 s
+}
