@@ -1,22 +1,22 @@
 """What the tests of the command line share."""
 
-import sys
-
 import pytest
 
 from identilens.cli.app import main
 
 
 @pytest.fixture
-def here(monkeypatch, capsys):
+def here(capsys):
     """Runs the program in this process, which is much faster, and returns what it wrote."""
 
     def start(*arguments, code=0):
-        monkeypatch.setattr(sys, "argv", ["identilens", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
+        ended = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as stopped:
+            ended = stopped.code
         written = capsys.readouterr()
-        assert stopped.value.code == code, written.err
+        assert ended == code, written.out + written.err
         return written
 
     return start
@@ -25,4 +25,11 @@ def here(monkeypatch, capsys):
 @pytest.fixture
 def failing_here(here):
     """Runs the program in this process and returns the message it fails with."""
-    return lambda *arguments: " ".join(here(*arguments, code=2).err.split())
+
+    def start(*arguments):
+        message = " ".join(here(*arguments, code=2).err.split())
+        assert message.startswith("error: ")
+        assert "Traceback" not in message
+        return message
+
+    return start
