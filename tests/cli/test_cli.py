@@ -7,18 +7,19 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
-from helpers.command import failing, run
-from identilens.cli.app import main
+from helpers.command import failing, identilens, run
 from identilens.studies.audit.selfcheck import Check
 
 TEXT = "The ferry left the harbour before dawn, and nobody could say who had paid."
+# Options arrive as they were typed; the settings read them.
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 HOSTILE = "A token such as <script>alert(1)</script> is only text."
 
 
 @pytest.fixture(scope="module")
 def folder(bundled_path, tmp_path_factory):
     out = tmp_path_factory.mktemp("cli") / "run"
-    main(["audit", "--model", str(bundled_path), "--text", TEXT, "--text", HOSTILE, "--out", str(out)])
+    identilens("audit", "--model", bundled_path, "--text", TEXT, "--text", HOSTILE, "--out", out, code=0)
     return out
 
 
@@ -47,58 +48,58 @@ def test_audit_writes_table_provenance_matrices_and_report(folder):
     assert "<script>alert(1)</script>" not in (folder / "report.html").read_text()
 
 
-def test_report_and_figures_from_the_folder(folder, here, tmp_path):
-    assert str(tmp_path / "again.html") in here("report", folder, "--out", tmp_path / "again.html").out
+def test_report_and_figures_from_the_folder(folder, tmp_path):
+    assert str(tmp_path / "again.html") in identilens("report", folder, "--out", tmp_path / "again.html", code=0).output
     assert (tmp_path / "again.html").stat().st_size > 100_000
-    here("figures", folder, "--out", tmp_path / "figures", "--formats", "svg")
+    identilens("figures", folder, "--out", tmp_path / "figures", "--formats", "svg", code=0)
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert {"null_share_map.svg", "correlation_by_length.svg", "token_types_effective.svg"} <= drawn
 
 
-def test_selfcheck_passes_on_the_bundled_model(bundled_path, here):
-    assert here("selfcheck", "--model", bundled_path).out.count("passed") == 7
+def test_selfcheck_passes_on_the_bundled_model(bundled_path):
+    assert identilens("selfcheck", "--model", bundled_path, code=0).output.count("passed") == 7
 
 
-def test_a_failed_check_ends_with_exit_code_1(bundled_path, here, monkeypatch):
+def test_a_failed_check_ends_with_exit_code_1(bundled_path, monkeypatch):
     failed = [Check("rows sum to 1", 0.5, 1e-4, False, "largest deviation")]
     monkeypatch.setattr("identilens.cli.selfcheck.run_selfcheck", lambda *_: failed)
-    written = here("selfcheck", "--model", bundled_path, code=1)
-    assert "failed" in written.out
-    assert "not to be trusted" in written.err
+    written = identilens("selfcheck", "--model", bundled_path, code=1)
+    assert "failed" in written.output
+    assert "not to be trusted" in written.error
 
 
-def test_a_finished_run_is_taken_up_only_when_asked_for(folder, bundled_path, here, failing_here):
+def test_a_finished_run_is_taken_up_only_when_asked_for(folder, bundled_path):
     given = ["audit", "--model", bundled_path, "--text", TEXT, "--text", HOSTILE, "--out", folder]
     before = (folder / "table.parquet").read_bytes()
-    assert "Pass --resume" in failing_here(*given)
-    assert "attention maps" in here(*given, "--resume").out
+    assert "Pass --resume" in failing(*given)
+    assert "attention maps" in identilens(*given, "--resume", code=0).output
     assert (folder / "table.parquet").read_bytes() == before
 
 
-def test_folder_of_another_run_is_left_alone(folder, bundled_path, failing_here):
+def test_folder_of_another_run_is_left_alone(folder, bundled_path):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    message = failing_here("audit", "--model", bundled_path, "--text", "Other words.", "--out", folder)
+    message = failing("audit", "--model", bundled_path, "--text", "Other words.", "--out", folder)
     assert "holds another run" in message
     assert "--overwrite" in message
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_folder_with_other_files_is_left_alone(tmp_path, bundled_path, failing_here):
+def test_folder_with_other_files_is_left_alone(tmp_path, bundled_path):
     (tmp_path / "thesis.tex").write_text("precious")
-    message = failing_here("audit", "--model", bundled_path, "--text", TEXT, "--out", tmp_path, "--overwrite")
+    message = failing("audit", "--model", bundled_path, "--text", TEXT, "--out", tmp_path, "--overwrite")
     assert "holds no run of identilens" in message
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_no_such_model(tmp_path, failing_here):
-    message = failing_here("audit", "--model", tmp_path / "none", "--text", TEXT, "--out", tmp_path / "out")
+def test_no_such_model(tmp_path):
+    message = failing("audit", "--model", tmp_path / "none", "--text", TEXT, "--out", tmp_path / "out")
     assert "expected a hub id or a folder with a config.json" in message
     assert not (tmp_path / "out").exists()
 
 
-def test_refused_family(tmp_path, failing_here):
+def test_refused_family(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "xlnet", "architectures": ["XLNetModel"]}')
-    message = failing_here("audit", "--model", tmp_path, "--text", TEXT, "--out", tmp_path / "out")
+    message = failing("audit", "--model", tmp_path, "--text", TEXT, "--out", tmp_path / "out")
     assert "xlnet does its own attention" in message
     assert "tested families: albert" in message
 
@@ -118,10 +119,10 @@ def test_refused_family(tmp_path, failing_here):
         ("texts.txt", b"fine\n", ["--text", TEXT], "give either --text"),
     ],
 )
-def test_unusable_files(tmp_path, bundled_path, failing_here, name, content, options, expected):
+def test_unusable_files(tmp_path, bundled_path, name, content, options, expected):
     (tmp_path / name).write_bytes(content)
     given = ("--file", tmp_path / name, *options)
-    message = failing_here("audit", "--model", bundled_path, *given, "--out", tmp_path / "out")
+    message = failing("audit", "--model", bundled_path, *given, "--out", tmp_path / "out")
     assert expected in message
     assert not (tmp_path / "out").exists()
 
@@ -142,32 +143,32 @@ def test_unusable_files(tmp_path, bundled_path, failing_here, name, content, opt
         (["--text", TEXT, "--layer", "1"], "--layer"),
     ],
 )
-def test_unusable_options(tmp_path, bundled_path, failing_here, arguments, expected):
-    message = failing_here("audit", "--model", bundled_path, *arguments, "--out", tmp_path / "out")
+def test_unusable_options(tmp_path, bundled_path, arguments, expected):
+    message = failing("audit", "--model", bundled_path, *arguments, "--out", tmp_path / "out")
     assert expected in message
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_missing_is_named(bundled_path, failing_here):
-    assert "--out" in failing_here("audit", "--model", bundled_path, "--text", TEXT)
-    assert "--model" in failing_here("audit", "--text", TEXT, "--out", "nowhere")
+def test_what_is_missing_is_named(bundled_path):
+    assert "--out" in failing("audit", "--model", bundled_path, "--text", TEXT)
+    assert "--model" in failing("audit", "--text", TEXT, "--out", "nowhere")
 
 
-def test_report_of_a_folder_without_a_run(tmp_path, failing_here):
-    assert "holds no result" in failing_here("report", tmp_path)
-    assert "holds no result" in failing_here("figures", tmp_path)
+def test_report_of_a_folder_without_a_run(tmp_path):
+    assert "holds no result" in failing("report", tmp_path)
+    assert "holds no result" in failing("figures", tmp_path)
 
 
-def test_formats_that_there_are_not(folder, failing_here, tmp_path):
-    assert "any of png, svg, pdf" in failing_here("figures", folder, "--out", tmp_path / "figures", "--formats", "gif")
+def test_formats_that_there_are_not(folder, tmp_path):
+    assert "any of png, svg, pdf" in failing("figures", folder, "--out", tmp_path / "figures", "--formats", "gif")
     assert not (tmp_path / "figures").exists()
 
 
-def test_the_demo_audits_the_bundled_encoder(here, monkeypatch, tmp_path):
+def test_the_demo_audits_the_bundled_encoder(monkeypatch, tmp_path):
     short = SimpleNamespace(joinpath=lambda _: SimpleNamespace(read_text=lambda **_: f"{TEXT}\n\nNobody came.\n"))
     monkeypatch.setattr("identilens.cli.demo.files", lambda _: short)
-    written = here("demo", "--out", tmp_path / "demo")
-    assert "over 2 texts" in written.out
+    written = identilens("demo", "--out", tmp_path / "demo", code=0)
+    assert "over 2 texts" in written.output
     assert (tmp_path / "demo" / "report.html").is_file()
 
 

@@ -1,6 +1,7 @@
 """Charts of cells: a table of numbers as colours, and attention maps for print."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, Unpack
 
 import altair as alt
@@ -56,9 +57,9 @@ def heat(
 
 def token_map(
     layers: Mapping[str, Tensor] | Tensor, queries: Sequence[str], keys: Sequence[str], title: str, *,
-    columns: int = 3, side: int = 200, domain: tuple[Number, Number] | None = None,
+    columns: int = 3, side: int = 200, domain: tuple[Number, Number] | None = None, value_title: str = "Attention",
 ) -> alt.ConcatChart:  # fmt: skip
-    """Return maps by query and key token for print, side by side on one scale of colours.
+    """Return maps by query and key token for print, side by side on one scale of colours; NaN leaves its cell empty.
 
     Args:
         layers: The maps by title, or one without.
@@ -68,15 +69,17 @@ def token_map(
         columns: Maps in a row.
         side: Pixels of the longer side of a map.
         domain: Values of the ends of the colours; those of the maps where not given.
+        value_title: What the colours are.
     """
     maps = layers if isinstance(layers, Mapping) else {"": layers}
     most = max(len(queries), len(keys))
     width, height = (max(40, round(side * len(names) / most)) for names in (keys, queries))
-    low, high = (float(end) for end in torch.stack([*maps.values()]).float().aminmax())
+    values = torch.stack([*maps.values()]).float()
+    low, high = (float(end) for end in values[values.isfinite()].aminmax())
     reach = max(abs(low), abs(high)) or 1.0
     ends = domain or ((-reach, reach) if low < 0 else (0.0, reach))
     scale = alt.Scale(domain=list(ends), domainMid=0 if ends[0] < 0 else alt.Undefined)
-    color = alt.Color("value", type="quantitative", title="Attention", scale=scale)
+    color = alt.Color("value", type="quantitative", title=value_title, scale=scale)
     axes: dict[str, Any] = {
         "x": alt.X("key", type="ordinal", title="Key token", axis=_token_axis("key_labels", keys, width, angle=-90)),
         "y": alt.Y("query", type="ordinal", title="Query token", axis=_token_axis("query_labels", queries, height)),
@@ -98,7 +101,7 @@ def _colors(
     """Return the scale of the colours, and the drop-down that stretches it where it is offered."""
     middle: Any = 0 if diverging else alt.Undefined
     reached = _ends(values, diverging)
-    if not stretch or not domain:
+    if not stretch or not domain or not values.is_finite().any():
         return alt.Scale(domain=list(domain or reached), domainMid=middle), []
     names = [f"{domain[0]:g} to {domain[1]:g}", "stretched to the values"]
     bind = alt.binding_select(options=[False, True], labels=names, name="Colours ")
@@ -118,6 +121,7 @@ def _cells(matrix: Tensor) -> list[dict[str, Number]]:
         {"query": query, "key": key, "value": float(f"{value:.4g}")}
         for query, row in enumerate(matrix.tolist())
         for key, value in enumerate(row)
+        if isfinite(value)
     ]
 
 

@@ -1,7 +1,7 @@
 """Intervals, certified order and the least-norm alternative: against scipy, by hand, against every sampler."""
 
-import numpy as np
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
