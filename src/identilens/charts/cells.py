@@ -102,7 +102,7 @@ def _colors(
     """Return the scale of the colours, and the drop-down that stretches it where it is offered."""
     middle: Any = 0 if diverging else alt.Undefined
     reached = _ends(values, diverging)
-    if not stretch or not domain:
+    if not stretch or not domain or not values.is_finite().any():
         return alt.Scale(domain=list(domain or reached), domainMid=middle), []
     names = [f"{domain[0]:g} to {domain[1]:g}", "stretched to the values"]
     bind = alt.binding_select(options=[False, True], labels=names, name="Colours ")
