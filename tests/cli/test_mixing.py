@@ -8,11 +8,11 @@ import time
 
 import polars as pl
 import pytest
+from identilens.cli.common import parse_bytes
+from identilens.cli.texts import read_texts
 from polars.testing import assert_frame_equal
 
 from helpers.command import command
-from identilens.cli.common import parse_bytes
-from identilens.cli.texts import read_texts
 from identilens.errors import InputError
 from identilens.measures.mixing import find_token
 from identilens.results import Mixing
