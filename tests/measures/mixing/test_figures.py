@@ -10,6 +10,7 @@ from identilens.measures.mixing import (
     box_statistics,
     by_relative_position,
     context_of_token,
+    find_token,
     neighbour_groups,
     rollout_correlation,
     track_token,
@@ -158,3 +159,13 @@ def test_correlation_with_and_without_the_own_token(random):
     ranks = dict(found.filter(pl.col("pairs") == "all").group_by("rollout").agg(pl.col("spearman").mean()).iter_rows())
     assert ranks["raw"] == pytest.approx(1)
     assert ranks["effective"] == pytest.approx(-1, abs=1e-3)
+
+
+def test_tokens_are_found_with_and_without_their_marks():
+    texts = [["<s>", "Ġwe", "fit"], ["▁fit", "fit", "##fits"]]
+    assert find_token(texts, "fit") == (0, 2)
+    assert find_token(texts, "we") == (0, 1)
+    assert find_token(texts, "▁fit") == (1, 0)
+    assert find_token(texts, "fits") == (1, 2)
+    with pytest.raises(InputError, match=r"no text holds the token 'wefts'; tokens such as 'Ġwe'"):
+        find_token(texts, "wefts")

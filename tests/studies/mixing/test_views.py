@@ -50,8 +50,10 @@ def page_data(path):
 
 
 def test_charts_by_name(tagged, tricky):
-    names = ["own_contribution", "not_largest", "neighbours", "relative_positions", "class_token",
-             "class_token_separator", "tracked_token", "part_of_speech", "own_share", "rollout_correlation"]  # fmt: skip
+    names = [
+        "own_contribution", "not_largest", "neighbours", "relative_positions", "class_token", "class_token_separator",
+        "tracked_token", "part_of_speech", "own_share", "rollout_correlation",
+    ]  # fmt: skip
     assert list(tagged.charts()) == names
     assert "part_of_speech" not in tricky.charts()
     kinds = {name for name, chart in tricky.charts().items() if offered(chart).get("kind") == ["encoder", "decoder"]}
