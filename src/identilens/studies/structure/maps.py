@@ -32,21 +32,20 @@ def gallery(table: pl.DataFrame, matrices: Mapping[str, Tensor], kind: str, name
         name: ``raw`` or ``effective``.
         penalty: h(x) = penalty · x.
     """
-    rows, pictures = [], []
+    rows, pictures, n = [], [], table["length"][0]
+    names = {level: f"l = {level:.4g} ({level * n:.3g} times uniform)" for level in levels(table)}
     prefix = "" if name == "raw" else "effective_"
     for layer, head, pattern in table.filter(kind=kind).select("layer", "head", f"{prefix}pattern").iter_rows():
         mean = matrices[f"{kind}.layer{layer}.{name}"][head]
-        for level in levels(table):
-            rows.append({"layer": layer, "head": head, "best pattern": pattern, "threshold": level})
+        for level in names:
+            rows.append({"layer": layer, "head": head, "best pattern": pattern, "threshold": names[level]})
             pictures.append(structure_weights(mean, level, penalty=penalty))
     drawn = thumbnails(
         pl.DataFrame(rows), "head", "layer", pictures, x_title="Head", y_title="Layer", also=["best pattern"],
         title=f"W of every {kind} head, {SHOWN[name]}",
         description="Small maps by layer and head; rows are queries, columns keys; shade is the root of the weight.",
     )  # fmt: skip
-    n = table["length"][0]
-    names = {level: f"l = {level:.4g} ({level * n:.3g} times uniform)" for level in levels(table)}
-    return choose(drawn, "threshold", "Threshold", names)
+    return choose(drawn, "threshold", "Threshold", list(names.values()))
 
 
 def token_maps(

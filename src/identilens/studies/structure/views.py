@@ -73,7 +73,7 @@ def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
         ),
         "positions": lines(
             positions, "position", "value", error=band, points=n <= 128 and each, y_domain=(0, 1.03), y_format=".0%",
-            x_title="Position", y_title="Share of a weight there that the output can tell",
+            x_title="Position", y_title="Visible share of a weight there",
             title=f"How visible each position is{_spread(each)}",
         ),
         "kept": lines(
