@@ -1,14 +1,15 @@
 """Charts of cells: a table of numbers as colours, and attention maps for print."""
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Unpack
+from math import isfinite
+from typing import Any, Unpack
 
 import altair as alt
 import polars as pl
+import torch
 from torch import Tensor
 
-from identilens.charts.encoding import Look, base_chart, field, inline, layered
+from identilens.charts.encoding import Look, Number, base_chart, field, inline, layered
 from identilens.charts.labels import shortened, visible_text
 
 _MOST_NUMBERS = 24
@@ -19,7 +20,7 @@ _TICK = 9
 
 def heat(
     frame: pl.DataFrame, x: str, y: str, value: str, *, diverging: bool = False,
-    domain: tuple[float, float] | None = None, stretch: bool = False, numbers: str | None = ".2f", **look: Unpack[Look],
+    domain: tuple[Number, Number] | None = None, stretch: bool = False, numbers: str | None = ".2f", **look: Unpack[Look],
 ) -> alt.LayerChart:  # fmt: skip
     """Return a cell for every row, coloured by its value, such as one for each layer and head.
 
@@ -35,26 +36,30 @@ def heat(
         **look: See `Look`; ``color_title`` is the legend's.
     """
     rows, columns = frame[y].n_unique(), frame[x].n_unique()
-    look = Look(**{"height": max(90, 22 * rows), **look})
-    title = look.pop("color_title", value)
-    base = base_chart(frame, x, y, grouped="xy", **Look(**{**look, "also": (value, *look.get("also", ()))}))
-    scale, params = _colors(frame, value, diverging, domain, stretch)
-    cells = base.mark_rect().encode(color=alt.Color(field(value), type="quantitative", title=title, scale=scale))
+    look = Look(height=max(90, 22 * rows)) | look
+    look["also"] = (value, *look.get("also", ()))
+    base = base_chart(frame, x, y, grouped="xy", **look)
+    scale, params = _colors(frame[value], diverging, domain, stretch)
+    cells = base.mark_rect().encode(
+        color=alt.Color(field(value), type="quantitative", title=look.get("color_title", value), scale=scale)
+    )
     layers = [cells]
     if numbers and columns <= _MOST_NUMBERS:
         # Dark or light ink by how light the cell is drawn, hidden where the cell has no room for it.
         light = f"luminance(scale('color', datum['{field(value)}'])) > 0.35"
         ink = alt.condition(light, alt.value("#14181c"), alt.value("#ffffff"))
-        text = base.mark_text(fontSize=9, opacity=alt.expr(f"width < {20 * columns} ? 0 : 1"))
+        room = columns * (26 if any(frame[value] < 0) else 20)
+        text = base.transform_filter(f"isValid(datum['{field(value)}'])")
+        text = text.mark_text(fontSize=9, opacity=alt.expr(f"width < {room} ? 0 : 1"))
         layers.append(text.encode(text=alt.Text(field(value), type="quantitative", format=numbers), color=ink))
     return layered(layers).add_params(*params)
 
 
 def token_map(
     layers: Mapping[str, Tensor] | Tensor, queries: Sequence[str], keys: Sequence[str], title: str, *,
-    columns: int = 3, side: int = 200, domain: tuple[float, float] | None = None,
+    columns: int = 3, side: int = 200, domain: tuple[Number, Number] | None = None, value_title: str = "Attention",
 ) -> alt.ConcatChart:  # fmt: skip
-    """Return maps by query and key token for print, side by side on one scale of colours.
+    """Return maps by query and key token for print, side by side on one scale of colours; NaN leaves its cell empty.
 
     Args:
         layers: The maps by title, or one without.
@@ -64,60 +69,71 @@ def token_map(
         columns: Maps in a row.
         side: Pixels of the longer side of a map.
         domain: Values of the ends of the colours; those of the maps where not given.
+        value_title: What the colours are.
     """
     maps = layers if isinstance(layers, Mapping) else {"": layers}
     most = max(len(queries), len(keys))
     width, height = (max(40, round(side * len(names) / most)) for names in (keys, queries))
-    low = min(float(one.min()) for one in maps.values())
-    high = max(float(one.max()) for one in maps.values())
+    values = torch.stack([*maps.values()]).float()
+    low, high = (float(end) for end in values[values.isfinite()].aminmax())
     reach = max(abs(low), abs(high)) or 1.0
     ends = domain or ((-reach, reach) if low < 0 else (0.0, reach))
-    scale = alt.Scale(domain=list(ends), **({"domainMid": 0} if ends[0] < 0 else {}))
-    color = alt.Color("value", type="quantitative", title="Attention", scale=scale)
-    axes = {
-        "x": alt.X("key", type="ordinal", title="Key token", axis=_token_axis(keys, width, angle=-90)),
-        "y": alt.Y("query", type="ordinal", title="Query token", axis=_token_axis(queries, height)),
+    scale = alt.Scale(domain=list(ends), domainMid=0 if ends[0] < 0 else alt.Undefined)
+    color = alt.Color("value", type="quantitative", title=value_title, scale=scale)
+    axes: dict[str, Any] = {
+        "x": alt.X("key", type="ordinal", title="Key token", axis=_token_axis("key_labels", keys, width, angle=-90)),
+        "y": alt.Y("query", type="ordinal", title="Query token", axis=_token_axis("query_labels", queries, height)),
     }
     drawn = [
         alt.Chart(inline(_cells(one)), title=name, width=width, height=height).mark_rect().encode(color=color, **axes)
         for name, one in maps.items()
     ]
-    return alt.concat(*drawn, columns=columns).properties(title=title)
+    # As values, since Vega takes some words in an expression ("if") for its own even between quotes.
+    labels = [
+        alt.param(name=name, value=_labels(names)) for name, names in (("query_labels", queries), ("key_labels", keys))
+    ]
+    return alt.concat(*drawn, columns=columns).properties(title=title).add_params(*labels)
 
 
 def _colors(
-    frame: pl.DataFrame, value: str, diverging: bool, domain: tuple[float, float] | None, stretch: bool
-) -> tuple[alt.Scale, list[alt.Parameter]]:
-    held = frame[value].filter(frame[value].is_finite())
-    own = [held.min(), held.max()]
-    middle = {"domainMid": 0} if diverging else {}
-    if diverging and not domain and held.len():
-        reach = held.abs().max()
-        own = [-reach, reach]  # pyright: ignore[reportOptionalOperand] a number where there are values
-    if not stretch or not domain or not held.len():
-        return alt.Scale(domain=list(domain) if domain else own if held.len() else alt.Undefined, **middle), []
+    values: pl.Series, diverging: bool, domain: tuple[Number, Number] | None, stretch: bool
+) -> tuple[alt.Scale, list[Any]]:
+    """Return the scale of the colours, and the drop-down that stretches it where it is offered."""
+    middle: Any = 0 if diverging else alt.Undefined
+    reached = _ends(values, diverging)
+    if not stretch or not domain:
+        return alt.Scale(domain=list(domain or reached), domainMid=middle), []
     names = [f"{domain[0]:g} to {domain[1]:g}", "stretched to the values"]
-    param = alt.param(
-        name="stretch", value=False, bind=alt.binding_select(options=[False, True], labels=names, name="Colours ")
-    )
-    ends = [alt.expr(f"stretch ? {mine} : {given}") for mine, given in zip(own, domain, strict=True)]
-    return alt.Scale(domainMin=ends[0], domainMax=ends[1], zero=False, nice=False, **middle), [param]
+    bind = alt.binding_select(options=[False, True], labels=names, name="Colours ")
+    low, high = (alt.expr(f"stretch ? {stretched} : {given}") for stretched, given in zip(reached, domain, strict=True))
+    scale = alt.Scale(domainMin=low, domainMax=high, domainMid=middle, zero=False, nice=False)
+    return scale, [alt.param(name="stretch", value=False, bind=bind)]
 
 
-def _cells(matrix: Tensor) -> list[dict[str, float]]:
+def _ends(values: pl.Series, diverging: bool) -> tuple[float, float]:
+    held = [float(value) for value in values.filter(values.is_finite())] or [0.0]
+    reach = max(map(abs, held))
+    return (-reach, reach) if diverging else (min(held), max(held))
+
+
+def _cells(matrix: Tensor) -> list[dict[str, Number]]:
     return [
         {"query": query, "key": key, "value": float(f"{value:.4g}")}
         for query, row in enumerate(matrix.tolist())
         for key, value in enumerate(row)
+        if isfinite(value)
     ]
 
 
-def _token_axis(names: Sequence[str], pixels: int, angle: int = 0) -> alt.Axis:
+def _labels(names: Sequence[str]) -> list[str]:
+    return [shortened(visible_text(name), _LABEL) for name in names]
+
+
+def _token_axis(labels: str, names: Sequence[str], pixels: int, angle: int = 0) -> alt.Axis:
     step = -(-len(names) * _TICK // pixels)
-    shown = [shortened(visible_text(name), _LABEL) for name in names]
     return alt.Axis(
         values=list(range(0, len(names), step)),
-        labelExpr=f"{json.dumps(shown)}[datum.value]",
+        labelExpr=f"{labels}[datum.value]",
         labelAngle=angle,
         labelFontSize=8,
         labelOverlap=False,

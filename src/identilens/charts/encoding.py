@@ -11,6 +11,7 @@ from polars import selectors
 from identilens.charts.labels import visible_text
 
 AnyChart = alt.Chart | alt.LayerChart | alt.ConcatChart
+Number = int | float
 Channel = TypeVar("Channel", bound=alt.SchemaBase)
 
 _MOST_TICKS = 12
@@ -44,8 +45,8 @@ class Look(TypedDict, total=False):
     color_title: str
     log_x: bool
     log_y: bool
-    x_domain: tuple[float, float]
-    y_domain: tuple[float, float]
+    x_domain: tuple[Number, Number]
+    y_domain: tuple[Number, Number]
     x_format: str
     y_format: str
     also: Sequence[str]
@@ -64,7 +65,12 @@ def base_chart(
         color: Column of the colours.
         grouped: Axes ("x", "y", "xy") whose numbers are names of groups; text always is.
         **look: See `Look`.
+
+    Raises:
+        TypeError: For a name that `Look` does not have.
     """
+    if unknown := sorted(look.keys() - Look.__annotations__.keys()):
+        raise TypeError(f"a chart takes {', '.join(Look.__annotations__)}; got {', '.join(unknown)}.")
     names = [x, y, *([color] if color else []), *look.get("also", ())]
     titles = {x: look.get("x_title", x), y: look.get("y_title", y), color: look.get("color_title", color)}
     axes = {
@@ -88,7 +94,10 @@ def layered(layers: Sequence[Any]) -> alt.LayerChart:
     for layer in bare:
         for name in names:
             layer[name] = alt.Undefined
-    return alt.layer(*bare).properties(**about)
+    whole = alt.LayerChart(layer=bare)
+    for name, value in about.items():
+        whole[name] = value
+    return whole
 
 
 def field(column: str) -> str:
@@ -109,9 +118,8 @@ def named(channel: type[Channel], frame: pl.DataFrame, column: str) -> Channel:
     """Return a channel of names in the order in which the frame has them, whatever a choice leaves of them."""
     texts = frame[column].drop_nulls().unique(maintain_order=True).to_list()
     values = [shown(value) for value in (texts if isinstance(texts[0] if texts else "", str) else sorted(texts))]
-    scale = {} if channel in (alt.X, alt.Y) else {"scale": alt.Scale(domain=values)}
-    sort = {} if channel is alt.Tooltip else {"sort": values}
-    return channel(field(column), type="nominal", title=column, **sort, **scale)
+    scale: dict[str, Any] = {} if channel in (alt.X, alt.Y) else {"scale": alt.Scale(domain=values)}
+    return channel(field(column), type="nominal", title=column, sort=values, **scale)
 
 
 def on_field(axis: Channel, column: str) -> Channel:

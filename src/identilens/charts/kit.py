@@ -10,7 +10,18 @@ from typing import Any, Unpack
 import altair as alt
 import polars as pl
 
-from identilens.charts.encoding import AnyChart, Look, base_chart, field, inline, layered, named, on_field, shown
+from identilens.charts.encoding import (
+    AnyChart,
+    Look,
+    Number,
+    base_chart,
+    field,
+    inline,
+    layered,
+    named,
+    on_field,
+    shown,
+)
 
 Value = str | int | float | bool | None
 
@@ -18,6 +29,7 @@ CHOICE = "choose_"
 """What the names of a drop-down's parameters begin with."""
 
 _GOLDEN = 0.6180339887498949
+_ENDS = ("low", "q1", "q3", "high")
 _ROW = 17
 
 
@@ -48,15 +60,31 @@ def lines(
     elif error:
         layers.insert(0, _error_bars(base, y, error))
     if points:
-        layers.append(_points(base, frame, color, opacity=1, size=36))
+        layers.append(_points(base, frame, color, opacity=1.0, size=36))
     return layered(layers)
 
 
 def scatter(
-    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, size: int = 30, **look: Unpack[Look]
-) -> alt.Chart:
-    """Return a point for every row, coloured by ``color``, and shaped by it where it is text."""
-    return _points(base_chart(frame, x, y, color, **look), frame, color, opacity=0.7, size=size)
+    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, size: int = 30,
+    span: tuple[str, str] | None = None, **look: Unpack[Look],
+) -> AnyChart:  # fmt: skip
+    """Return a point for every row, coloured by ``color``, and shaped by it where it is text.
+
+    Args:
+        frame: The data.
+        x: Column along the axis.
+        y: Column of the heights.
+        color: Column of the colours.
+        size: Of a point, in square pixels.
+        span: Columns of both ends of a line through each point.
+        **look: See `Look`.
+    """
+    base = base_chart(frame, x, y, color, **look)
+    points = _points(base, frame, color, opacity=0.7, size=size)
+    if span is None:
+        return points
+    line = base.mark_rule(opacity=0.5).encode(y=on_field(base.encoding.y, span[0]), y2=field(span[1]))
+    return layered([line, points])
 
 
 def bars(
@@ -74,7 +102,7 @@ def bars(
     """
     across = "x" if frame.schema[y].is_numeric() else "y"
     if across == "y":
-        look = Look(**{"height": _room(frame, y, color), **look})
+        look = Look(height=_room(frame, y, color)) | look
     base = _beside(base_chart(frame, x, y, color, grouped=across, **look), frame, color, across)
     return layered([base.mark_bar(), _error_bars(base, y, error)]) if error else base.mark_bar()
 
@@ -100,7 +128,7 @@ def histogram(
     place = ((pl.col(value) - low) / width).floor().clip(0, bins - 1)
     counted = held.with_columns(_low=low + width * place).group_by([*groups, "_low"]).agg(_count=pl.len())
     counts = counted.with_columns(_high=pl.col("_low") + width).sort([*groups, "_low"])
-    look = Look(**{"x_title": value, "y_title": "Count", **look})
+    look = Look(x_title=value, y_title="Count") | look
     base = base_chart(counts, "_low", "_count", color, **look)
     ends = {"x2": "_high", "y": base.encoding.y.stack(None), "y2": alt.datum(0)}
     return base.mark_rect(opacity=0.6 if color else 1).encode(**ends)
@@ -110,7 +138,7 @@ def intervals(
     frame: pl.DataFrame, label: str, low: str, high: str, value: str, color: str | None = None, **look: Unpack[Look]
 ) -> alt.LayerChart:
     """Return a lying bar from ``low`` to ``high`` for each label, in the frame's order, with a point at ``value``."""
-    look = Look(**{"height": _room(frame, label), "y_title": "", "also": (low, high), **look})
+    look = Look(height=_room(frame, label), y_title="", also=(low, high)) | look
     base = base_chart(frame, value, label, color, grouped="y", **look)
     span = base.mark_bar(opacity=0.4, height={"band": 0.7}).encode(x=on_field(base.encoding.x, low), x2=field(high))
     return layered([span, base.mark_point(filled=True, opacity=1, size=40)])
@@ -137,20 +165,20 @@ def boxes(
     """
     value, across = ("x", "y") if lying else ("y", "x")
     if lying:
-        look = Look(**{"height": _room(frame, group, color), **look})
-    look = Look(**{f"{value}_title": value_title, "also": ("low", "q1", "q3", "high"), **look})
+        look = Look(height=_room(frame, group, color)) | look
+    look = Look(x_title=value_title if lying else group, y_title=group if lying else value_title, also=_ENDS) | look
     places = ("median", group) if lying else (group, "median")
     base = _beside(base_chart(frame, *places, color, grouped=across, **look), frame, color, across)
     axis = base.encoding[value]
     whiskers = base.mark_rule().encode(**{value: on_field(axis, "low"), f"{value}2": "high"})
     thick: dict[str, Any] = {"height" if lying else "width": {"band": 0.7}}
     box = base.mark_bar(opacity=0.4, **thick).encode(**{value: on_field(axis, "q1"), f"{value}2": "q3"})
-    return layered([whiskers, box, base.mark_tick(thickness=2.5)])
+    return layered([whiskers, box, base.mark_tick(thickness=2.5, **thick)])
 
 
 def strip(frame: pl.DataFrame, value: str, group: str, color: str | None = None, **look: Unpack[Look]) -> alt.Chart:
     """Return a point for every row, groups below each other, points of a group spread so that all can be seen."""
-    look = Look(**{"height": 46 * frame[group].n_unique() + 10, "y_title": "", **look})
+    look = Look(height=46 * frame[group].n_unique() + 10, y_title="") | look
     spread = frame.with_columns(_spread=(pl.int_range(pl.len()) * _GOLDEN) % 1)
     base = base_chart(spread, value, group, color, grouped="y", **look)
     offset = alt.YOffset("_spread", type="quantitative", scale=alt.Scale(domain=[-0.4, 1.4]))
@@ -158,7 +186,7 @@ def strip(frame: pl.DataFrame, value: str, group: str, color: str | None = None,
 
 
 def rule(
-    chart: AnyChart, *, x: float | None = None, y: float | None = None, label: str = "", **of: Value
+    chart: AnyChart, *, x: Number | None = None, y: Number | None = None, label: str = "", **of: Value
 ) -> alt.LayerChart:
     """Return a chart with a dashed line across it.
 
@@ -173,7 +201,7 @@ def rule(
     place: dict[str, Any] = {"x": alt.datum(x)} if x is not None else {"y": alt.datum(y)}
     line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4]).encode(**place)
     corner: dict[str, Any] = {"y": alt.value(-4)} if x is not None else {"x": alt.value("width")}
-    turn = {"baseline": "bottom"} if x is not None else {"align": "right", "dy": -6}
+    turn: dict[str, Any] = {"baseline": "bottom"} if x is not None else {"align": "right", "dy": -6}
     word = alt.Chart(inline([datum])).mark_text(**turn).encode(text="label:N", **place, **corner)
     return layered([chart, line, word])
 
@@ -217,7 +245,8 @@ def _beside(base: alt.Chart, frame: pl.DataFrame, color: str | None, across: str
     if color is None:
         return base
     channel = alt.XOffset if across == "x" else alt.YOffset
-    return base.encode(**{f"{across}Offset": named(channel, frame, color)})
+    offset: dict[str, Any] = {f"{across}Offset": named(channel, frame, color)}
+    return base.encode(**offset)
 
 
 def _room(frame: pl.DataFrame, group: str, color: str | None = None) -> int:

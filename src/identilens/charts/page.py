@@ -121,7 +121,7 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
 @cache
 def vega() -> str:
     """Return Vega, Vega-Lite and vega-embed as one script; making it takes some seconds, once a process."""
-    return vl_convert.javascript_bundle(vl_version=VEGA_LITE)
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
 
 
 def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -55,6 +55,7 @@ def theme(dark: bool = False) -> dict[str, Any]:
         "view": {"stroke": None, "continuousHeight": 260},
         "axis": words | {"gridColor": page["line"], "domainColor": page["line"], "tickColor": page["line"],
                          "labelFontSize": 11, "labelLimit": 130, "gridOpacity": 0.6},
+        "axisQuantitative": {"labelOverlap": "greedy", "labelSeparation": 8, "labelFlush": False},
         "legend": words | {"orient": "bottom", "columns": 3, "labelLimit": 190, "labelFontSize": 11,
                            "titleLimit": 340, "gradientLength": 180, "symbolLimit": 40, "symbolOpacity": 1},
         "header": words,

@@ -1,5 +1,6 @@
 """Charts as files for papers, drawn without a browser; equal charts give equal files."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -62,10 +63,16 @@ def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(formats))
 
 
+def _pdf(svg: str) -> bytes:
+    """Return a drawing as PDF, equal for equal drawings: names of a dictionary come in no order of their own."""
+    return _NAMES.sub(lambda names: b"".join(sorted(names.group().splitlines(True))), vl_convert.svg_to_pdf(svg))
+
+
+_NAMES = re.compile(rb"(?: +/\w+ \d+ 0 R\n){2,}")
 _DRAW: dict[str, Callable[[str], bytes]] = {
     "png": lambda svg: vl_convert.svg_to_png(svg, scale=3),
     "svg": lambda svg: svg.encode(),
-    "pdf": lambda svg: vl_convert.svg_to_pdf(svg),
+    "pdf": _pdf,
 }
 
 

@@ -1,7 +1,7 @@
 "use strict";
 // Maps by query and key token: chosen by selectors, drawn on canvases, read cell by cell by pointer or keyboard.
-// tokenMaps(root, {maps, tokens}, look) fills `root` and returns {redraw}; look() gives {page, sequential, diverging}.
-function tokenMaps(root, { maps, tokens }, look) {
+// tokenMaps(root, {maps, tokens, first}, look) fills `root` and returns {redraw}; look() gives {page, sequential, diverging}.
+function tokenMaps(root, { maps, tokens, first }, look) {
   const FONT = 11, LONGEST = 14, LEAST = 4, MOST = 40, BAR = 34, GAP = 6;
   const names = Object.keys(maps[0].choices);
   const cache = new Map();
@@ -14,7 +14,7 @@ function tokenMaps(root, { maps, tokens }, look) {
   };
 
   function selector(label, options) {
-    const select = make("select");
+    const select = make("select", { ariaLabel: label });
     select.addEventListener("change", update);
     offer(select, options);
     return { select, label: make("label", {}, label, select) };
@@ -119,7 +119,7 @@ function tokenMaps(root, { maps, tokens }, look) {
   }
 
   function paint(panel) {
-    const { canvas, values, paints } = panel, queries = tokens[map.queries], keys = tokens[map.keys];
+    const { canvas, paints } = panel, queries = tokens[map.queries], keys = tokens[map.keys];
     const size = (panel.size = measure(canvas, queries, keys)), ratio = window.devicePixelRatio || 1, { page } = look();
     canvas.width = Math.round(size.width * ratio);
     canvas.height = Math.round(size.height * ratio);
@@ -129,7 +129,8 @@ function tokenMaps(root, { maps, tokens }, look) {
     context.font = `${FONT}px ${getComputedStyle(document.body).fontFamily}`;
     context.fillStyle = page.surface;
     context.fillRect(0, 0, size.width, size.height);
-    context.drawImage(picture(values, keys.length, queries.length, paints), size.left, size.top, size.wide, size.tall);
+    context.imageSmoothingEnabled = false;
+    context.drawImage(panel.picture, size.left, size.top, size.wide, size.tall);
     context.strokeStyle = page.line;
     context.strokeRect(size.left, size.top, size.wide, size.tall);
     context.fillStyle = page.ink;
@@ -142,9 +143,14 @@ function tokenMaps(root, { maps, tokens }, look) {
   function picture(values, columns, rows, paints) {
     const small = make("canvas", { width: columns, height: rows }), context = small.getContext("2d");
     const image = context.createImageData(columns, rows);
-    values.forEach((value, at) => {
-      if (!Number.isNaN(value)) image.data.set([...paints.color(value), 255], 4 * at);
-    });
+    for (let at = 0; at < values.length; at += 1) {
+      if (Number.isNaN(values[at])) continue;
+      const [red, green, blue] = paints.color(values[at]);
+      image.data[4 * at] = red;
+      image.data[4 * at + 1] = green;
+      image.data[4 * at + 2] = blue;
+      image.data[4 * at + 3] = 255;
+    }
     context.putImageData(image, 0, 0);
     return small;
   }
@@ -232,7 +238,7 @@ function tokenMaps(root, { maps, tokens }, look) {
     canvas.setAttribute("role", "application");
     canvas.setAttribute("aria-roledescription", "token map");
     canvas.setAttribute("aria-label", `${name}: ${text} Arrow keys move through the cells.`);
-    const panel = { canvas, values: layers[name], paints };
+    const panel = { canvas, paints, picture: picture(layers[name], tokens[map.keys].length, tokens[map.queries].length, paints) };
     canvas.addEventListener("pointermove", (event) => point(atPointer(panel, event)));
     canvas.addEventListener("pointerdown", (event) => point(atPointer(panel, event)));
     canvas.addEventListener("pointerleave", () => point(null));
@@ -267,8 +273,12 @@ function tokenMaps(root, { maps, tokens }, look) {
   new ResizeObserver(() => {
     if (root.clientWidth === width) return;
     width = root.clientWidth;
-    panels.forEach(paint);
+    requestAnimationFrame(() => panels.forEach(paint));
   }).observe(root);
+  for (const name of names) {
+    choose();
+    choices[name].select.value = maps[first].choices[name];
+  }
   update();
   return { redraw };
 }

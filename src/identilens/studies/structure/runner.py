@@ -176,7 +176,7 @@ class Runner:
         weighted = against_subspace(layer.weights, layer.column, half)
         signs = None
         if layer.visible is None:
-            signs = efficient_attention(layer.weights, layer.values, layer.output_projection)
+            signs = efficient_attention(layer.weights, layer.projected)
         return [
             {
                 "text": text,
@@ -199,7 +199,7 @@ class Runner:
             if one.visible is not None:
                 continue
             seed = self.settings.seed + first.text
-            measured = circularity(one.weights, one.values, other.values, one.output_projection, seed=seed)
+            measured = circularity(one.weights, one.projected, other.projected, seed=seed)
             disagree = measured.disagree(TOLERANCE)
             rows += [
                 {

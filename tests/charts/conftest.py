@@ -1,0 +1,60 @@
+"""A browser, and a page with everything that a page must cope with."""
+
+import polars as pl
+import pytest
+
+from identilens.charts import Page, Section, bars, choose, heat, lines, rule, scatter
+from pages import SCRIPT, TOKENS, heads, token_map
+
+
+@pytest.fixture(scope="session")
+def maps():
+    """Maps of two texts; the second has a head less."""
+    places = [(0, 0, 0), (0, 0, 1), (0, 1, 0), (1, 0, 0)]
+    return [token_map(*place, TOKENS if place[0] == 0 else [f"word{at}" for at in range(90)]) for place in places]
+
+
+@pytest.fixture(scope="session")
+def record():
+    return {
+        "analysis": "audit",
+        "fingerprint": "f0" * 32,
+        "model": {"name": f"models/{SCRIPT}", "sha256": "ab" * 32},
+        "settings": {"layers": None, "batch_size": 8},
+        "seed": 0,
+        "libraries": {"identilens": "0.1.0"},
+        "python": "3.11",
+        "platform": "somewhere",
+        "command": ["identilens", "audit", f"{SCRIPT} \udcff"],
+        "texts": {"count": 2},
+    }
+
+
+@pytest.fixture(scope="session")
+def tricky_page(maps, record):
+    frame = heads()
+    rates = frame.with_columns(pl.Series("type", TOKENS * 2), **{"share.of[all]": pl.col("share")})
+    both = ["encoder", "decoder"]
+    shares = heat(frame, "head", "layer", "share", domain=(0, 1), stretch=True, title=f"Share {SCRIPT}")
+    points = rule(scatter(frame, "head", "share", "layer", title="Points"), x=2, label="d_v = 2", kind="encoder")
+    charts = {
+        "shares": choose(shares, "kind", "Attention", both),
+        "signed": heat(frame.head(12), "head", "layer", "signed", diverging=True, description="Signed numbers"),
+        "points": choose(points, "kind", "Attention", {None: "all", "encoder": "encoder"}),
+        "types": bars(rates, "share.of[all]", "type", "kind"),
+    }
+    line = lines(rates, "layer", "share.of[all]", "type", title="Lines")
+    wide = pl.DataFrame({f"a_column_{at}": [0.5, float("nan")] for at in range(20)} | {"token": [SCRIPT, "\u202e"]})
+    return Page(
+        "Audit",
+        f"models/{SCRIPT}",
+        [f"Finding with {SCRIPT}."],
+        [("37 %", "share")],
+        record,
+        [
+            Section("heads", "Heads", ["A paragraph & more."], ["shares", "signed"], wide, note=f"A note {SCRIPT}"),
+            Section("more", "More", charts=["points", "types", line]),
+            Section("maps", "Maps", maps=maps),
+        ],
+        charts,
+    )

@@ -1,0 +1,115 @@
+import base64
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from identilens.charts import Page, Section, TokenMap, render_page, write_page
+from identilens.charts.page import MOST_ROWS
+from identilens.charts.viewer import fitting, viewer_data
+from identilens.errors import InputError
+from pages import SCRIPT, TOKENS
+
+
+class Elements(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.text = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+@pytest.fixture(scope="module")
+def written(tricky_page, tmp_path_factory):
+    return write_page(tricky_page, tmp_path_factory.mktemp("page") / "page.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def data(written):
+    return json.loads(
+        re.search(r'<script type="application/json" id="data">(.*?)</script>', written, re.DOTALL).group(1),
+        parse_constant=lambda name: pytest.fail(f"{name} in the data"),
+    )
+
+
+def test_nothing_of_a_model_or_user_becomes_an_element(written):
+    elements = Elements(written)
+    assert len([tag for tag, _ in elements.found if tag == "script"]) == 4
+    assert SCRIPT not in written
+    assert SCRIPT in "".join(elements.text)
+
+
+def test_the_page_asks_for_nothing_and_may_make_no_code(written):
+    elements = Elements(written)
+    policy = next(one["content"] for _, one in elements.found if one.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe-eval" not in policy
+    assert "http" not in policy
+    links = [one[name] for _, one in elements.found for name in ("src", "href") if name in one]
+    assert all(link.startswith(("#", "data:,")) for link in links)
+
+
+def test_charts_share_their_data_and_have_names(written, data):
+    assert set(data["charts"]) == {"heads-0", "heads-1", "more-0", "more-1", "more-2"}
+    assert all("config" not in spec and "title" not in spec for spec in data["charts"].values())
+    labels = {one["id"]: one["aria-label"] for _, one in Elements(written).found if one.get("class") == "chart"}
+    assert labels["heads-0"] == f"Share {SCRIPT}"
+    assert (labels["heads-1"], labels["more-1"]) == ("Signed numbers", "More")
+    named = re.findall(r'"name": "(data-\w+)"', json.dumps(data["charts"]))
+    assert set(named) == set(data["datasets"])
+
+
+def test_tables_are_cut_at_a_length_that_a_page_can_hold(record):
+    section = Section("table", "Table", frame=pl.DataFrame({"a": range(MOST_ROWS + 1)}))
+    text = render_page(Page("T", "S", [], [], record, [section]))
+    assert text.count('<td class="number">') == MOST_ROWS
+    assert f"The first {MOST_ROWS} of {MOST_ROWS + 1} rows" in text
+
+
+def test_matrices_come_back_and_differences_are_not_stored(data, maps):
+    first = data["viewers"]["maps-maps"]["maps"][0]
+    assert set(first["layers"]) == {"raw", "effective"}
+    assert first["differences"] == {"null": ["raw", "effective"]}
+    raw = np.frombuffer(base64.b64decode(first["layers"]["raw"]), "<f4").reshape(len(TOKENS), -1)
+    np.testing.assert_array_equal(raw, maps[0].layers["raw"].numpy())
+    tokens = data["viewers"]["maps-maps"]["tokens"]
+    assert len(tokens) == 2
+    assert tokens[0][7:10] == ["∅", "\\n", "\\u202egnp"]
+
+
+def test_maps_without_differences_are_half_as_long(maps):
+    plain = replace(maps[0], differences={})
+    row = viewer_data([plain])["maps"][0]
+    raw = np.frombuffer(base64.b64decode(row["layers"]["raw"]), "<f2").reshape(len(TOKENS), -1)
+    np.testing.assert_allclose(raw, maps[0].layers["raw"].numpy(), rtol=5e-4, atol=6e-8)
+    assert plain.characters == maps[0].characters / 2 == sum(map(len, row["layers"].values()))
+
+
+def test_the_budget_keeps_the_most_interesting_maps_in_order(maps, tricky_page):
+    ranked = [replace(one, interest=interest) for one, interest in zip(maps, (1, 3, 2, 9), strict=True)]
+    assert fitting(ranked, 2 * maps[0].characters) == ranked[1:3]
+    page = replace(tricky_page, sections=[Section("maps", "Maps", maps=ranked)])
+    assert "2 of 4 maps are in this page" in render_page(page, budget=2 * maps[0].characters)
+    assert "0 of 4 maps are in this page" in render_page(page, budget=0)
+
+
+def test_maps_must_fit_their_tokens():
+    with pytest.raises(InputError, match=r"'raw' must be of 2 × 1 tokens; got \(2, 2\)"):
+        TokenMap({}, {"raw": torch.eye(2)}, ["a", "b"], ["a"])
+    with pytest.raises(InputError, match="differences must name layers"):
+        TokenMap({}, {"raw": torch.eye(1)}, ["a"], ["a"], differences={"null": ("raw", "effective")})
+
+
+def test_provenance_and_citation_are_in_the_page(written):
+    assert "identilens 0.1.0: audit of models/&lt;script&gt;" in written
+    assert "Fingerprint of the run" in written

@@ -1,0 +1,94 @@
+import pytest
+
+from helpers.browsing import Visit
+from identilens.charts import write_page
+from pages import TOKENS
+
+PARTS = ("raw", "effective", "null")
+
+
+@pytest.fixture(scope="module")
+def path(tricky_page, tmp_path_factory):
+    return write_page(tricky_page, tmp_path_factory.mktemp("page") / "page.html")
+
+
+@pytest.fixture(params=[(1280, "light"), (390, "dark")], ids=["wide-light", "phone-dark"])
+def visit(browser, path, request):
+    opened = Visit(browser, path, *request.param)
+    yield opened
+    opened.close()
+
+
+def test_every_chart_is_drawn_as_wide_as_its_box(visit):
+    for chart in visit.page.locator(".chart").all():
+        drawn, box = chart.locator("svg").bounding_box(), chart.bounding_box()
+        assert 0.9 * box["width"] <= drawn["width"] <= box["width"] + 1
+    colors = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert colors == ("rgb(20, 24, 28)" if visit.page.viewport_size["width"] == 390 else "rgb(255, 255, 255)")
+
+
+def test_a_drop_down_changes_what_a_chart_shows_and_outlives_the_look(visit):
+    def numbers():
+        return visit.page.locator("#heads-0 .mark-text.role-mark text").all_text_contents()
+
+    before = numbers()
+    visit.page.locator("#heads-0-controls").get_by_label("Attention").select_option("decoder")
+    visit.page.wait_for_function(
+        "first => document.querySelector('#heads-0 .mark-text.role-mark text').textContent !== first", arg=before[0]
+    )
+    after = numbers()
+    assert len(before) == len(after) == 12
+    assert before != after
+    visit.page.emulate_media(color_scheme="dark" if visit.page.viewport_size["width"] == 1280 else "light")
+    visit.page.wait_for_timeout(500)
+    assert numbers() == after
+    assert (
+        visit.page.locator("#heads-0-controls").get_by_label("Attention").locator(":checked").inner_text() == "decoder"
+    )
+
+
+def test_a_map_is_read_cell_by_cell_by_pointer_and_keyboard(visit, maps):
+    raw, effective = maps[1].layers["raw"], maps[1].layers["effective"]
+    visit.choose("Head", "1")
+    visit.page.locator("#maps canvas[data-layer=effective]").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        visit.page.keyboard.press(key)
+    text = visit.read()
+    assert text.startswith(f"{TOKENS[1]} (query 1) → {TOKENS[1]} (key 1): ")
+    for part, value in zip(PARTS, (raw[1, 1], effective[1, 1], raw[1, 1] - effective[1, 1]), strict=True):
+        shown = text.split(f"{part} ")[1].split(",")[0].replace("−", "-")
+        assert float(shown) == pytest.approx(float(value), rel=1e-3, abs=1e-6)
+    canvas = visit.page.locator("#maps canvas[data-layer=null]")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    visit.page.mouse.move(box["x"] + box["width"] - 12, box["y"] + box["height"] / 2)
+    assert f"→ {TOKENS[-1]} (key {len(TOKENS) - 1})" in visit.read()
+
+
+def test_only_maps_that_exist_are_offered(visit):
+    def offered(label):
+        return visit.page.locator("#maps").get_by_label(label, exact=True).locator("option").all_text_contents()
+
+    assert (offered("Layer"), offered("Head")) == (["0", "1"], ["0", "1"])
+    visit.choose("Layer", "1")
+    assert offered("Head") == ["0"]
+    visit.choose("Text", "1")
+    assert (offered("Layer"), offered("Head")) == (["0"], ["0"])
+
+
+def test_layers_stand_side_by_side_or_alone_and_scales_change_the_picture(visit):
+    def pictures():
+        return visit.page.evaluate("[...document.querySelectorAll('#maps canvas')].map((one) => one.toDataURL())")
+
+    rooted = pictures()
+    assert len(rooted) == 3
+    visit.choose("Colours", "linear")
+    linear = pictures()
+    visit.choose("Scale", "own")
+    own = pictures()
+    assert all(one != other for one, other in zip(rooted, linear, strict=True))
+    assert linear[2] != own[2]
+    visit.choose("Show", "null")
+    assert len(pictures()) == 1
+    label = visit.page.locator("#maps canvas").get_attribute("aria-label")
+    assert label.startswith("null: 12 × 12 tokens; largest ")

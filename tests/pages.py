@@ -1,0 +1,26 @@
+"""Made-up numbers of heads, and token maps with tokens that a page must cope with."""
+
+import polars as pl
+import torch
+
+from identilens.charts import TokenMap
+
+SCRIPT = "<script>alert(1)</script>"
+TOKENS = ["[CLS]", SCRIPT, "</script>", "<!--", "\u2028", "&amp;", "水", "", "\n", "\u202egnp", "harbour", "[SEP]"]
+
+
+def heads(kinds=("encoder", "decoder"), layers=3, count=4):
+    """Return a made-up number for every head."""
+    rows = [(kind, layer, head) for kind in kinds for layer in range(layers) for head in range(count)]
+    values = [(7 * place % 11) / 11 for place in range(len(rows))]
+    frame = pl.DataFrame(rows, schema=["kind", "layer", "head"], orient="row")
+    return frame.with_columns(pl.Series("share", values), signed=0.5 - pl.Series("share", values))
+
+
+def token_map(text, layer, head, tokens):
+    generator = torch.Generator().manual_seed(100 * text + 10 * layer + head)
+    raw = torch.softmax(2 * torch.randn(len(tokens), len(tokens), generator=generator), -1)
+    effective = raw + 0.05 * torch.randn(raw.shape, generator=generator)
+    choices = {"text": text, "layer": layer, "head": head}
+    layers = {"raw": raw, "effective": effective}
+    return TokenMap(choices, layers, tokens, tokens, differences={"null": ("raw", "effective")})
