@@ -6,5 +6,4 @@ from identilens.results.intervals import Intervals as Intervals
 from identilens.results.logit_ranks import LogitRanks as LogitRanks
 from identilens.results.provenance import provenance as provenance
 from identilens.results.run_folder import RunFolder as RunFolder
-from identilens.results.structure import Structure as Structure
 from identilens.results.tokens import TokenIdentifiability as TokenIdentifiability
