@@ -105,6 +105,15 @@ def field(column: str) -> str:
     return re.sub(r"\W", lambda mark: f"_{ord(mark.group()):x}_", column)
 
 
+def stretching(domain: Sequence[Number], reached: Sequence[Number], label: str) -> tuple[alt.Scale, Any]:
+    """Return a scale from end to end of a domain, and the drop-down that stretches it to what the values reach."""
+    names = [f"{domain[0]:g} to {domain[1]:g}", "stretched to the values"]
+    bind = alt.binding_select(options=[False, True], labels=names, name=f"{label} ")
+    low, high = (alt.expr(f"stretch ? {stretched} : {given}") for stretched, given in zip(reached, domain, strict=True))
+    scale = alt.Scale(domainMin=low, domainMax=high, zero=False, nice=False)
+    return scale, alt.param(name="stretch", value=False, bind=bind)
+
+
 def color_of(frame: pl.DataFrame, column: str) -> alt.Color:
     """Return colours: a class each for text and few integers, a gradient for other numbers."""
     if not frame.schema[column].is_numeric():

@@ -15,5 +15,3 @@ from identilens.report.results import save_figures as save_figures
 from identilens.report.results import write_report as write_report
 from identilens.report.structure_figures import save_structure_figures as save_structure_figures
 from identilens.report.structure_report import write_structure_report as write_structure_report
-from identilens.report.tokens_figures import save_tokens_figures as save_tokens_figures
-from identilens.report.tokens_report import write_tokens_report as write_tokens_report

@@ -22,8 +22,6 @@ from identilens.report.mixing_report import write_mixing_report
 from identilens.report.structure_figures import save_structure_figures
 from identilens.report.structure_report import write_structure_report
 from identilens.report.table_report import save_table_figures, write_table_report
-from identilens.report.tokens_figures import save_tokens_figures
-from identilens.report.tokens_report import write_tokens_report
 from identilens.results.alternatives import Alternatives
 from identilens.results.audit import Audit
 from identilens.results.dyck import DyckRuns
@@ -31,7 +29,6 @@ from identilens.results.intervals import Intervals
 from identilens.results.mixing import Mixing
 from identilens.results.run_folder import read_record
 from identilens.results.structure import Structure
-from identilens.results.tokens import TokenIdentifiability
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,6 @@ _VIEWS = {
     "alternatives": _Views(Alternatives.load, write_alternatives_report, save_alternatives_figures),
     "mixing": _Views(Mixing.load, write_mixing_report, save_mixing_figures),
     "structure": _Views(Structure.load, write_structure_report, save_structure_figures),
-    "tokens": _Views(TokenIdentifiability.load, write_tokens_report, save_tokens_figures),
     "dyck": _Views(DyckRuns.load, write_dyck_report, save_dyck_figures),
     "dyck-construction": _Views(construction_view, write_table_report, save_table_figures),
     "dyck-pruning": _Views(pruning_view, write_table_report, save_table_figures),

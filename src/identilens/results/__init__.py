@@ -12,4 +12,3 @@ from identilens.results.mixing import Mixing as Mixing
 from identilens.results.provenance import provenance as provenance
 from identilens.results.run_folder import RunFolder as RunFolder
 from identilens.results.structure import Structure as Structure
-from identilens.results.tokens import TokenIdentifiability as TokenIdentifiability
