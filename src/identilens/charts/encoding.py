@@ -120,7 +120,8 @@ def color_of(frame: pl.DataFrame, column: str) -> alt.Color:
         return named(alt.Color, frame, column)
     colors = alt.Color(field(column), type="quantitative").scale(zero=False)
     classes = frame[column].drop_nulls().unique().sort().to_list()
-    return colors.legend(type="symbol", values=classes) if len(classes) <= _MOST_CLASSES else colors
+    digits = "d" if frame.schema[column].is_integer() else alt.Undefined
+    return colors.legend(type="symbol", values=classes, format=digits) if len(classes) <= _MOST_CLASSES else colors
 
 
 def named(channel: type[Channel], frame: pl.DataFrame, column: str) -> Channel:
@@ -156,7 +157,7 @@ def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str,
         nice=False if ends else alt.Undefined,
     )
     whole = frame.schema[column].is_integer()
-    places = frame[column].unique().sort().to_list() if log and axis == "x" else []
+    places = frame[column].drop_nulls().unique().sort().to_list() if (log or whole) and axis == "x" else []
     ticks = alt.Axis(
         format=look.get(f"{axis}_format", alt.Undefined),
         tickMinStep=1 if whole and not log else alt.Undefined,

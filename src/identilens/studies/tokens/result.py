@@ -72,7 +72,7 @@ class TokenIdentifiability(Result):
         much another corpus would.
         """
         return (
-            self.table.group_by(CELL, maintain_order=True)
+            self.table.group_by(*CELL, maintain_order=True)
             .agg(
                 pl.len().alias("folds"),
                 pl.col("rate").mean(),
@@ -84,7 +84,7 @@ class TokenIdentifiability(Result):
                 pl.col("epochs").max(),
                 pl.col("converged").mean(),
             )
-            .sort(CELL, maintain_order=True)
+            .sort(*CELL, maintain_order=True)
         )
 
     def same_layer(self) -> pl.DataFrame:

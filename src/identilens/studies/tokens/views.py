@@ -9,6 +9,7 @@ from identilens.charts.kit import AnyChart, choose, lines, rule
 
 _PROBES = {"naive": "Naive look-up", "linear": "Linear probe", "mlp": "MLP", "ridge": "Ridge probe"}
 _DISTANCES = {"cosine": "cosine", "l2": "L2"}
+_ERROR = "standard error"
 
 
 def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
@@ -18,7 +19,7 @@ def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
         means: Over folds, a row a cell.
     """
     experiment = means["experiment"][0]
-    rows = means.with_columns(
+    rows = means.rename({"rate_error": _ERROR}).with_columns(
         pl.col("checkpoint").cast(pl.String),
         curve=pl.Series([probe_words(*pair) for pair in means.select("probe", "distance").iter_rows()]),
         percent=100 * pl.col("share"),
@@ -80,9 +81,9 @@ def _across(rows: pl.DataFrame) -> AnyChart:
 def _across_map(rows: pl.DataFrame) -> AnyChart:
     """Return the same rates as a cell for each pair of layers."""
     chart = heat(
-        rows.select("layer_tested", "layer_trained", "rate", "rate_error", "checkpoint"),
-        "layer_tested", "layer_trained", "rate", domain=(0, 1), stretch=True, also=("rate_error",),
-        title=f"{rows['curve'][0]}: share recovered by layer trained on and layer tested on",
+        rows.select("layer_tested", "layer_trained", "rate", _ERROR, "checkpoint"),
+        "layer_tested", "layer_trained", "rate", domain=(0, 1), stretch=True, also=(_ERROR,),
+        title=f"{rows['curve'][0]}: share recovered by pair of layers",
         x_title="Layer tested on", y_title="Layer trained on", color_title="Share recovered",
     )  # fmt: skip
     return _by_checkpoint(chart, rows)
@@ -116,7 +117,7 @@ def _train_and_test(rows: pl.DataFrame) -> dict[str, AnyChart]:
     own = same_layer(rows).filter(pl.col("train_rate").is_not_null())
     if own["layer_tested"].n_unique() < 2:
         return {}
-    training = own.with_columns(rate="train_rate", rate_error=pl.lit(None, pl.Float64), sentences=pl.lit("training"))
+    training = own.with_columns(rate="train_rate", sentences=pl.lit("training"), **{_ERROR: pl.lit(None, pl.Float64)})
     both = pl.concat([own.with_columns(sentences=pl.lit("test")), training])
     return {
         f"train_and_test_{distance}": _by_checkpoint(
@@ -136,11 +137,11 @@ def _rates(
 ) -> AnyChart:  # fmt: skip
     """Return lines of rates with standard errors over folds, and what a guess would recover."""
     # Errors were taken of the rate itself; other measures are shown without.
-    known = measure == "rate" and rows["rate_error"].null_count() < len(rows)
-    error = "rate_error" if known else None
+    known = measure == "rate" and rows[_ERROR].null_count() < len(rows)
+    error = _ERROR if known else None
     columns = [x, measure, color, *([dash] if dash else []), *([error] if error else []), "folds", "checkpoint"]
     chart = lines(
-        rows.select(dict.fromkeys(columns)), x, measure, color, dash=dash, error=error, stretch=True,
+        rows.select(*dict.fromkeys(columns)), x, measure, color, dash=dash, error=error, stretch=True,
         title=title, x_title=x_title, y_title="Share recovered", color_title=color_title, y_domain=(0, 1),
         y_format=".0~%", also=[error, "folds"] if error else ["folds"],
     )  # fmt: skip
