@@ -9,7 +9,6 @@ from identilens.errors import OutputFolderError
 from identilens.report.dyck_figures import save_dyck_figures
 from identilens.report.dyck_report import write_dyck_report
 from identilens.report.dyck_tables import construction_view, pruning_view
-from identilens.report.encoder_tables import sweep_view, training_view
 from identilens.report.structure_figures import save_structure_figures
 from identilens.report.structure_report import write_structure_report
 from identilens.report.table_report import save_table_figures, write_table_report
@@ -32,14 +31,11 @@ _VIEWS = {
     "dyck": _Views(DyckRuns.load, write_dyck_report, save_dyck_figures),
     "dyck-construction": _Views(construction_view, write_table_report, save_table_figures),
     "dyck-pruning": _Views(pruning_view, write_table_report, save_table_figures),
-    "training": _Views(training_view, write_table_report, save_table_figures),
-    "encoder sweep": _Views(sweep_view, write_table_report, save_table_figures),
 }
 
 
 def write_report(folder: Path, path: Path | None = None) -> Path:
     """Write the HTML report of the result that a folder holds and return its path.
-
 
     Args:
         folder: A result folder.

@@ -2,8 +2,6 @@
 
 from identilens.results.alternatives import Alternatives as Alternatives
 from identilens.results.dyck import DyckRuns as DyckRuns
-from identilens.results.encoder_run import EncoderRun as EncoderRun
-from identilens.results.encoder_sweep import EncoderSweep as EncoderSweep
 from identilens.results.intervals import Intervals as Intervals
 from identilens.results.logit_ranks import LogitRanks as LogitRanks
 from identilens.results.provenance import provenance as provenance
