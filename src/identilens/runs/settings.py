@@ -87,14 +87,14 @@ def hints_of(settings: type) -> dict[str, Any]:
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers in "0,3,5-8", each once.
+    """Return the numbers in "0,3,5-8" or "-2,1", each once.
 
     Raises:
         ValueError: For anything else.
     """
     numbers: list[int] = []
     for piece in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", piece)
+        match = re.fullmatch(r"\s*(-?\d+)(?:-(-?\d+))?\s*", piece)
         if match is None:
             raise ValueError(text)
         numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
