@@ -20,7 +20,8 @@ _TICK = 9
 
 def heat(
     frame: pl.DataFrame, x: str, y: str, value: str, *, diverging: bool = False,
-    domain: tuple[Number, Number] | None = None, stretch: bool = False, numbers: str | None = ".2f", **look: Unpack[Look],
+    domain: tuple[Number, Number] | None = None, stretch: bool = False, numbers: str | None = ".2f",
+    **look: Unpack[Look],
 ) -> alt.LayerChart:  # fmt: skip
     """Return a cell for every row, coloured by its value, such as one for each layer and head.
 
