@@ -179,7 +179,7 @@ def test_one_option_has_one_type_in_every_study():
     def bare(hint: object) -> object:
         return (get_origin(hint), tuple(map(bare, get_args(hint)))) if get_args(hint) else hint
 
-    # The encoder's ``heads`` says how heads are joined, the number of heads and layers of a model to be made is its size.
+    # In what makes a model, heads and layers are its sizes.
     made = {"train", "sweep", "dyck train", "dyck analyse", "dyck construct", "dyck prune", "reversal"}
     seen: dict[str, tuple[str, object]] = {}
     for name in STUDIES:

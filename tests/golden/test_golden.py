@@ -38,7 +38,8 @@ def test_differences_are_seen(tmp_path, monkeypatch):
     monkeypatch.setattr(stored, "FOLDER", tmp_path)
     case = stored.Case(dict)
     table = pl.DataFrame({
-        "kind": ["a", "", None], "rank": [1, 2, 3], "share": [0.1, 1e-20, None], "output_error": [1e-14, 0.0, float("nan")],
+        "kind": ["a", "", None], "rank": [1, 2, 3], "share": [0.1, 1e-20, None],
+        "output_error": [1e-14, 0.0, float("nan")],
         "used": [True, None, False], "maps": [[0.5], [0.25, 0.75], []],
     })  # fmt: skip
     for frame in (table, table.drop("maps")):

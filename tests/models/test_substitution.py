@@ -6,9 +6,9 @@ import torch
 from helpers import zoo
 from identilens.errors import InputError, NumericalError, UnsupportedModelError
 from identilens.models import Lens, Rows
-from identilens.models.head_call import read_head
 from identilens.models.layout import find_site
 from identilens.models.projections import changed_parameters, query_key_projections
+from identilens.models.reading import read_head
 
 
 def one_text(lens, family):
@@ -23,8 +23,9 @@ def test_own_weights_change_nothing_and_uniform_ones_everything(family):
     plain = lens.substitute({}, item)
     own = lens.substitute({(head.layer, head.head, head.kind): head.weights for head in captured.heads}, item)
     uniform = {
-        (head.layer, head.head, head.kind): head.visible.double() / head.visible.sum(-1, keepdim=True)
+        (head.layer, head.head, head.kind): seen / seen.sum(-1, keepdim=True)
         for head in captured.heads
+        for seen in [torch.ones_like(head.weights) if head.visible is None else head.visible.double()]
     }
     other = lens.substitute(uniform, item)
     for sequence, states in plain.hidden_states.items():

@@ -1,7 +1,7 @@
 """Charts of cells: a table of numbers as colours, and attention maps for print."""
 
-import json
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, Unpack
 
 import altair as alt
@@ -58,9 +58,9 @@ def heat(
 
 def token_map(
     layers: Mapping[str, Tensor] | Tensor, queries: Sequence[str], keys: Sequence[str], title: str, *,
-    columns: int = 3, side: int = 200, domain: tuple[Number, Number] | None = None,
+    columns: int = 3, side: int = 200, domain: tuple[Number, Number] | None = None, value_title: str = "Attention",
 ) -> alt.ConcatChart:  # fmt: skip
-    """Return maps by query and key token for print, side by side on one scale of colours.
+    """Return maps by query and key token for print, side by side on one scale of colours; NaN leaves its cell empty.
 
     Args:
         layers: The maps by title, or one without.
@@ -70,24 +70,30 @@ def token_map(
         columns: Maps in a row.
         side: Pixels of the longer side of a map.
         domain: Values of the ends of the colours; those of the maps where not given.
+        value_title: What the colours are.
     """
     maps = layers if isinstance(layers, Mapping) else {"": layers}
     most = max(len(queries), len(keys))
     width, height = (max(40, round(side * len(names) / most)) for names in (keys, queries))
-    low, high = (float(end) for end in torch.stack([*maps.values()]).float().aminmax())
+    values = torch.stack([*maps.values()]).float()
+    low, high = (float(end) for end in values[values.isfinite()].aminmax())
     reach = max(abs(low), abs(high)) or 1.0
     ends = domain or ((-reach, reach) if low < 0 else (0.0, reach))
     scale = alt.Scale(domain=list(ends), domainMid=0 if ends[0] < 0 else alt.Undefined)
-    color = alt.Color("value", type="quantitative", title="Attention", scale=scale)
+    color = alt.Color("value", type="quantitative", title=value_title, scale=scale)
     axes: dict[str, Any] = {
-        "x": alt.X("key", type="ordinal", title="Key token", axis=_token_axis(keys, width, angle=-90)),
-        "y": alt.Y("query", type="ordinal", title="Query token", axis=_token_axis(queries, height)),
+        "x": alt.X("key", type="ordinal", title="Key token", axis=_token_axis("key_labels", keys, width, angle=-90)),
+        "y": alt.Y("query", type="ordinal", title="Query token", axis=_token_axis("query_labels", queries, height)),
     }
     drawn = [
         alt.Chart(inline(_cells(one)), title=name, width=width, height=height).mark_rect().encode(color=color, **axes)
         for name, one in maps.items()
     ]
-    return alt.concat(*drawn, columns=columns).properties(title=title)
+    # As values, since Vega takes some words in an expression ("if") for its own even between quotes.
+    labels = [
+        alt.param(name=name, value=_labels(names)) for name, names in (("query_labels", queries), ("key_labels", keys))
+    ]
+    return alt.concat(*drawn, columns=columns).properties(title=title).add_params(*labels)
 
 
 def _colors(
@@ -116,15 +122,19 @@ def _cells(matrix: Tensor) -> list[dict[str, Number]]:
         {"query": query, "key": key, "value": float(f"{value:.4g}")}
         for query, row in enumerate(matrix.tolist())
         for key, value in enumerate(row)
+        if isfinite(value)
     ]
 
 
-def _token_axis(names: Sequence[str], pixels: int, angle: int = 0) -> alt.Axis:
+def _labels(names: Sequence[str]) -> list[str]:
+    return [shortened(visible_text(name), _LABEL) for name in names]
+
+
+def _token_axis(labels: str, names: Sequence[str], pixels: int, angle: int = 0) -> alt.Axis:
     step = -(-len(names) * _TICK // pixels)
-    shown = [shortened(visible_text(name), _LABEL) for name in names]
     return alt.Axis(
         values=list(range(0, len(names), step)),
-        labelExpr=f"{json.dumps(shown)}[datum.value]",
+        labelExpr=f"{labels}[datum.value]",
         labelAngle=angle,
         labelFontSize=8,
         labelOverlap=False,

@@ -65,10 +65,26 @@ def lines(
 
 
 def scatter(
-    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, size: int = 30, **look: Unpack[Look]
-) -> alt.Chart:
-    """Return a point for every row, coloured by ``color``, and shaped by it where it is text."""
-    return _points(base_chart(frame, x, y, color, **look), frame, color, opacity=0.7, size=size)
+    frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, size: int = 30,
+    span: tuple[str, str] | None = None, **look: Unpack[Look],
+) -> AnyChart:  # fmt: skip
+    """Return a point for every row, coloured by ``color``, and shaped by it where it is text.
+
+    Args:
+        frame: The data.
+        x: Column along the axis.
+        y: Column of the heights.
+        color: Column of the colours.
+        size: Of a point, in square pixels.
+        span: Columns of both ends of a line through each point.
+        **look: See `Look`.
+    """
+    base = base_chart(frame, x, y, color, **look)
+    points = _points(base, frame, color, opacity=0.7, size=size)
+    if span is None:
+        return points
+    line = base.mark_rule(opacity=0.5).encode(y=on_field(base.encoding.y, span[0]), y2=field(span[1]))
+    return layered([line, points])
 
 
 def bars(

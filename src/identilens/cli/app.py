@@ -12,34 +12,47 @@ from identilens.errors import CheckFailedError, IdentilensError, SettingError
 from identilens.reproduce.registry import REPRODUCTIONS
 from identilens.studies.registry import STUDIES
 
-app = App(
-    name="identilens",
-    help="How much of a transformer's attention and hidden states is determined by what it computes, and how much "
-    "has an effect.",
-    version=version("identilens"),
-)
-dyck = App(name="dyck", help="Dyck languages: attention that solves the task without showing it.")
-reproduce = App(name="reproduce", help="Make a published table or figure again, with the published numbers beside it.")
-app.command(dyck)
-app.command(reproduce)
-for name, entry in STUDIES.items():
-    group, _, last = name.rpartition(" ")
-    (dyck if group else app).command(
-        f"identilens.cli.commands:{name.replace(' ', '__').replace('-', '_')}", name=last, help=entry.help
+COMMANDS = {
+    "report": ("identilens.cli.show:report", "Write the report of a finished run again."),
+    "figures": ("identilens.cli.show:figures", "Draw the charts of a finished run for print."),
+    "selfcheck": ("identilens.cli.selfcheck:selfcheck", "Check that capture is faithful on a model."),
+    "demo": ("identilens.cli.demo:demo", "Audit the bundled encoder on bundled texts."),
+}
+"""Commands that are no study: where each stands, and its help."""
+
+
+def make_app() -> App:
+    """Return the program with a command for each study, reproduction and all else; none is imported yet."""
+    app = App(
+        name="identilens",
+        help="How much of a transformer's attention and hidden states is determined by what it computes, and how much "
+        "has an effect.",
+        version=version("identilens"),
     )
-for name, entry in REPRODUCTIONS.items():
-    reproduce.command(f"identilens.cli.reproductions:{name.replace('-', '_')}", name=name, help=entry.help)
-app.command("identilens.cli.show:report", name="report", help="Write the report of a finished run again.")
-app.command("identilens.cli.show:figures", name="figures", help="Draw the charts of a finished run for print.")
-app.command("identilens.cli.selfcheck:selfcheck", name="selfcheck", help="Check that capture is faithful on a model.")
-app.command("identilens.cli.demo:demo", name="demo", help="Audit the bundled encoder on bundled texts.")
+    groups = {
+        "": app,
+        "dyck": App(name="dyck", help="Dyck languages: attention that solves the task without showing it."),
+        "reproduce": App(name="reproduce", help="Make a published table or figure again, published numbers beside it."),
+    }
+    for name in ("dyck", "reproduce"):
+        app.command(groups[name])
+    for name, entry in STUDIES.items():
+        group, _, last = name.rpartition(" ")
+        place = f"identilens.cli.commands:{name.replace(' ', '__').replace('-', '_')}"
+        groups[group].command(place, name=last, help=entry.help)
+    for name, entry in REPRODUCTIONS.items():
+        place = f"identilens.cli.reproductions:{name.replace('-', '_')}"
+        groups["reproduce"].command(place, name=name, help=entry.help)
+    for name, (place, words) in COMMANDS.items():
+        app.command(place, name=name, help=words)
+    return app
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     """Run the command line: exit code 2 for bad input, 1 for a failed check, 0 otherwise."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
-        app(arguments, exit_on_error=False, print_error=False, result_action="return_none")
+        make_app()(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
     except (CycloptsError, IdentilensError) as error:
         _complain(_words(error))
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)

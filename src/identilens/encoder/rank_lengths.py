@@ -7,7 +7,7 @@ import torch
 
 from identilens.errors import InputError
 from identilens.measures.attention.rank import numerical_rank
-from identilens.models.capture import CapturedHead
+from identilens.models.heads import Head
 from identilens.models.lens import Lens
 
 
@@ -70,6 +70,6 @@ def rank_by_length(
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
 
 
-def _ranks(head: CapturedHead) -> tuple[int, int, int]:
-    found = numerical_rank(head.values, head.output_projection)
+def _ranks(head: Head) -> tuple[int, int, int]:
+    found = numerical_rank(head.projected)
     return int(found.rank), int(found.nullity), int(found.simplex_nullity)

@@ -8,5 +8,12 @@ from identilens.linalg.factor import certified_cholesky as certified_cholesky
 from identilens.linalg.factor import certified_full_rank as certified_full_rank
 from identilens.linalg.factor import certified_rank as certified_rank
 from identilens.linalg.factor import factorise as factorise
+from identilens.linalg.projected import HeadValues as HeadValues
+from identilens.linalg.projected import ProjectedValues as ProjectedValues
+from identilens.linalg.projected import RowProjector as RowProjector
+from identilens.linalg.projected import Visible as Visible
+from identilens.linalg.projected import head_values as head_values
+from identilens.linalg.projected import projected as projected
+from identilens.linalg.simplex import SimplexSpace as SimplexSpace
 from identilens.linalg.tolerance import FLOAT32_EPS as FLOAT32_EPS
 from identilens.linalg.tolerance import relative_tolerance as relative_tolerance

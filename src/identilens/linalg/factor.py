@@ -25,6 +25,11 @@ class Factor:
     coordinates: Float[Tensor, "*batch r k"]
     rank: Int[Tensor, "*batch"]
 
+    def project(self, rows: Float[Tensor, "*batch row n"]) -> Float[Tensor, "*batch row n"]:
+        """Return the orthogonal projection of some rows on col(F), in their own precision."""
+        basis = self.basis.to(rows.dtype)
+        return rows @ basis @ basis.mT
+
 
 def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
     """Return basis, pseudo-inverse and rank of each matrix of a batch, in float64.

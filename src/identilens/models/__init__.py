@@ -1,10 +1,10 @@
 """Loading models and looking inside while they run: the only importer of transformers' model internals."""
 
 from identilens.models.bundled import bundled_model as bundled_model
-from identilens.models.capture import CapturedHead as CapturedHead
-from identilens.models.capture import CapturedLayer as CapturedLayer
 from identilens.models.capture import CapturedText as CapturedText
 from identilens.models.families import SUPPORTED as SUPPORTED
+from identilens.models.heads import CapturedLayer as CapturedLayer
+from identilens.models.heads import Head as Head
 from identilens.models.lens import Lens as Lens
 from identilens.models.loading import load as load
 from identilens.models.substitution import ModelRun as ModelRun

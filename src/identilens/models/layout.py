@@ -2,9 +2,9 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,8 +15,7 @@ from transformers.pytorch_utils import Conv1D
 from identilens.errors import InputError, NumericalError, UnsupportedModelError
 from identilens.models.families import SUPPORTED
 from identilens.models.interface import AttentionCall, intercept
-
-Kind = Literal["encoder", "decoder", "cross"]
+from identilens.models.sequences import Kind
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Site:
     added: bool = False
 
     @property
-    def output_projection(self) -> Float[Tensor, "heads d_v d_model"]:
+    def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
         """Each head's block of the output projection, bias left out (Brunner: H, Bhardwaj: D)."""
         weight = self.projection.get_parameter("weight").detach()
         weight = weight if isinstance(self.projection, Conv1D) else weight.T
@@ -107,11 +106,9 @@ def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None 
     Raises:
         InputError: If the model has no such head, naming what it has.
     """
-    kinds = list(dict.fromkeys(site.kind for site in sites))
-    if kind is None and len(kinds) > 1:
+    kinds = _kinds(sites, kind)
+    if len(kinds) > 1:
         raise InputError(f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind).")
-    if kind is not None and kind not in kinds:
-        raise InputError(f"the model has {', '.join(kinds)} attention; got kind {kind!r}.")
     found = {site.layer: index for index, site in enumerate(sites) if kind in (None, site.kind)}
     if layer not in found:
         raise InputError(f"the model has layers {min(found)} to {max(found)}; got {layer}. Layers count from 0.")
@@ -119,6 +116,30 @@ def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None 
     if not 0 <= head < heads:
         raise InputError(f"layer {layer} has heads 0 to {heads - 1}; got {head}. Heads count from 0.")
     return found[layer]
+
+
+def chosen_heads(
+    sites: tuple[Site, ...], layers: Sequence[int] | None, heads: Sequence[int] | None, kind: Kind | None
+) -> Iterator[tuple[Site, int]]:
+    """Yield the heads asked for, in call order; all layers, heads or kinds where None is given.
+
+    Raises:
+        InputError: If the model lacks one of them.
+    """
+    for one in _kinds(sites, kind):
+        for layer in layers if layers is not None else [site.layer for site in sites if site.kind == one]:
+            site = sites[find_site(sites, layer, 0, one)]
+            for head in heads if heads is not None else range(site.heads):
+                find_site(sites, layer, head, one)
+                yield site, head
+
+
+def _kinds(sites: tuple[Site, ...], kind: Kind | None) -> list[Kind]:
+    """Return the kinds of attention a model has, or the one asked for."""
+    kinds: list[Kind] = list(dict.fromkeys(site.kind for site in sites))
+    if kind is not None and kind not in kinds:
+        raise InputError(f"the model has {', '.join(kinds)} attention; got kind {kind!r}.")
+    return kinds if kind is None else [kind]
 
 
 class _Watch:

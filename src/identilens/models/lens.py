@@ -15,6 +15,7 @@ from identilens.models.families import refuse_known
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, evaluation_mode, intercept
 from identilens.models.layout import Site, discover
+from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 
 _FUSED = ("sdpa", "flash", "flex")
@@ -202,15 +203,6 @@ class Lens:
             output.logits[0] if output.get("logits") is not None else None,
             None if loss is None else float(loss),
         )
-
-
-def position_names(config: Any, positions: int) -> tuple[str, ...]:
-    """Return names for positions that are not tokens: the class token and the patches of an image."""
-    size, patch = getattr(config, "image_size", None), getattr(config, "patch_size", None)
-    if isinstance(size, int) and isinstance(patch, int) and positions == (size // patch) ** 2 + 1:
-        side = size // patch
-        return ("[CLS]", *(f"patch {row},{column}" for row in range(side) for column in range(side)))
-    return tuple(f"position {index}" for index in range(positions))
 
 
 def _short(item: Item, length: int = 8) -> Item:

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.inputs import Item, collate
 from identilens.models.interface import AttentionCall, intercept
-from identilens.models.layout import Kind, Site
-from identilens.models.lens import Lens, position_names
+from identilens.models.layout import Site
+from identilens.models.lens import Lens
+from identilens.models.sequences import Kind, names_at
 
 Source = Literal["encoder", "decoder"]
 Wrt = Literal["embeddings", "embedding_sum"]
@@ -94,8 +95,7 @@ class HiddenMap:
         """Return what stands at each input position, or at each position of the hidden states of a kind."""
         if kind == "cross":
             return self._tokens["decoder"]
-        tokens = self._tokens.get(self.source, ())
-        return tokens if len(tokens) == len(self.inputs) else position_names(self._config, len(self.inputs))
+        return names_at(self._tokens, self.source, len(self.inputs), self._config)
 
     def _states(self, inputs: Tensor) -> list[tuple[HiddenState, Tensor]]:
         taken = False

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from identilens.errors import UnsupportedModelError
-from identilens.models.head_call import HeadCall
+from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 
@@ -47,7 +47,7 @@ class HeadProjection:
         return None if bias is None else bias.detach()[self.rows]
 
 
-def query_key_projections(lens: Lens, item: Item, head: HeadCall) -> tuple[HeadProjection, HeadProjection]:
+def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProjection, HeadProjection]:
     """Return the parameters that make a head's queries and keys on a text.
 
     They are found by their output, so that separate and fused layers are told apart without family knowledge.

@@ -17,7 +17,8 @@ from transformers.models.auto.modeling_auto import (
 from identilens.errors import InputError, NumericalError
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
-from identilens.models.layout import Kind, Site, find_site
+from identilens.models.layout import Site, find_site
+from identilens.models.sequences import Kind
 
 Address = tuple[int, int] | tuple[int, int, Kind]
 """A head: layer and number, and its kind where the model has several."""

@@ -6,29 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from identilens.errors import OutputFolderError
-from identilens.report.alternatives_figures import save_alternatives_figures
-from identilens.report.alternatives_report import write_alternatives_report
-from identilens.report.audit_figures import save_audit_figures
-from identilens.report.audit_report import write_audit_report
 from identilens.report.dyck_figures import save_dyck_figures
 from identilens.report.dyck_report import write_dyck_report
 from identilens.report.dyck_tables import construction_view, pruning_view
 from identilens.report.encoder_tables import sweep_view, training_view
-from identilens.report.intervals_figures import save_intervals_figures
-from identilens.report.intervals_report import write_intervals_report
-from identilens.report.joined import joined_parts
-from identilens.report.mixing_figures import save_mixing_figures
-from identilens.report.mixing_report import write_mixing_report
 from identilens.report.structure_figures import save_structure_figures
 from identilens.report.structure_report import write_structure_report
 from identilens.report.table_report import save_table_figures, write_table_report
 from identilens.report.tokens_figures import save_tokens_figures
 from identilens.report.tokens_report import write_tokens_report
-from identilens.results.alternatives import Alternatives
-from identilens.results.audit import Audit
 from identilens.results.dyck import DyckRuns
-from identilens.results.intervals import Intervals
-from identilens.results.mixing import Mixing
 from identilens.results.run_folder import read_record
 from identilens.results.structure import Structure
 from identilens.results.tokens import TokenIdentifiability
@@ -44,10 +31,6 @@ class _Views:
 
 
 _VIEWS = {
-    "audit": _Views(Audit.load, write_audit_report, save_audit_figures),
-    "intervals": _Views(Intervals.load, write_intervals_report, save_intervals_figures),
-    "alternatives": _Views(Alternatives.load, write_alternatives_report, save_alternatives_figures),
-    "mixing": _Views(Mixing.load, write_mixing_report, save_mixing_figures),
     "structure": _Views(Structure.load, write_structure_report, save_structure_figures),
     "tokens": _Views(TokenIdentifiability.load, write_tokens_report, save_tokens_figures),
     "dyck": _Views(DyckRuns.load, write_dyck_report, save_dyck_figures),
@@ -61,7 +44,6 @@ _VIEWS = {
 def write_report(folder: Path, path: Path | None = None) -> Path:
     """Write the HTML report of the result that a folder holds and return its path.
 
-    An audit's report also shows the intervals and alternatives that were run on its folder.
 
     Args:
         folder: A result folder.
@@ -72,8 +54,6 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
     """
     views, target = _views(folder), path or folder / "report.html"
     result = views.load(folder)
-    if isinstance(result, Audit):
-        return write_audit_report(result, target, parts=joined_parts(folder, result.provenance))
     return views.report(result, target)
 
 

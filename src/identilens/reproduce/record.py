@@ -1,17 +1,19 @@
-"""What a reproduction leaves behind: tables, figures, and a page that says how they were made and what they show."""
+"""A reproduction: how it is made, and what it leaves behind: tables, charts, and a page that says what they show."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import polars as pl
-from matplotlib.figure import Figure
 
-from identilens.report.paper import check_formats, save_sheets
-from identilens.results.files import write_atomically, write_json, write_table, write_text
-from identilens.results.provenance import provenance
+from identilens.charts.encoding import AnyChart
+from identilens.charts.save import check_formats, save_charts
+from identilens.runs.files import write_atomically, write_json, write_table, write_text
+from identilens.runs.provenance import Identity, provenance
+from identilens.runs.settings import Settings
+from identilens.runs.study import Progress
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,8 @@ class Reproduction:
         source: Paper and number, such as "Wen et al. 2023, Figure 1".
         settings: Everything that changes the numbers; JSON types only.
         tables: By file name without ending.
-        figures: By file name without ending; each is drawn when it is written.
         findings: Markdown: measured beside published, and where and why they differ.
+        charts: By file name without ending.
         seed: Of the random numbers, where any are drawn.
     """
 
@@ -33,14 +35,39 @@ class Reproduction:
     settings: Mapping[str, Any]
     tables: Mapping[str, pl.DataFrame]
     findings: str
-    figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)
+    charts: Mapping[str, AnyChart] = field(default_factory=dict)
     seed: int | None = None
+
+
+class Make(Protocol):
+    """Makes a reproduction; runs that can be resumed lie beneath ``out``."""
+
+    def __call__(
+        self, settings: Any, out: Path, *, resume: bool, overwrite: bool, progress: Progress | None
+    ) -> Reproduction:
+        """Return the reproduction that the settings ask for."""
+        ...
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the command of a reproduction is made of.
+
+    Attributes:
+        settings_type: Its options, with their defaults, ranges and help.
+        make: Makes it; the first line of its docstring is the command's help.
+        unit: What progress counts.
+    """
+
+    settings_type: type[Settings]
+    make: Make
+    unit: str = "steps"
 
 
 def write_reproduction(found: Reproduction, out: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Write a reproduction into a folder and return the paths.
 
-    Tables as Parquet and CSV, figures in each format, ``README.md`` with settings, command and findings, and
+    Tables as Parquet and CSV, charts in each format, ``README.md`` with settings, command and findings, and
     ``provenance.json``. What lay there under the same names is replaced; nothing else is touched.
 
     Raises:
@@ -52,13 +79,13 @@ def write_reproduction(found: Reproduction, out: str | Path, formats: Sequence[s
         write_table(folder / f"{name}.parquet", table)
         write_atomically(folder / f"{name}.csv", table.write_csv)
         paths += [folder / f"{name}.parquet", folder / f"{name}.csv"]
-    paths += save_sheets(((name, draw()) for name, draw in found.figures.items()), folder, wanted)
-    write_text(folder / "README.md", _page(found, wanted[0]))
-    record = provenance(
-        found.name, model={"name": found.source}, texts=[], settings=dict(found.settings), seed=found.seed
-    )
+    drawn = save_charts(found.charts, folder, wanted)
+    shown = [path.name for path in drawn if path.suffix == f".{wanted[0]}"]
+    write_text(folder / "README.md", _page(found, shown))
+    identity = Identity({"name": found.source}, [], seed=found.seed)
+    record = provenance(found.name, identity, found.settings)
     write_json(folder / "provenance.json", {**record, "finished": True})
-    return [*paths, folder / "README.md", folder / "provenance.json"]
+    return [*paths, *drawn, folder / "README.md", folder / "provenance.json"]
 
 
 def command_line() -> str:
@@ -66,10 +93,10 @@ def command_line() -> str:
     return " ".join(["identilens", *sys.argv[1:]])
 
 
-def _page(found: Reproduction, kind: str) -> str:
+def _page(found: Reproduction, images: Sequence[str]) -> str:
     settings = "\n".join(f"- {name}: {value}" for name, value in found.settings.items())
     seed = "" if found.seed is None else f"\n- seed: {found.seed}"
-    figures = "\n\n".join(f"![{name}]({name}.{kind})" for name in found.figures)
+    figures = "\n\n".join(f"![{name.rpartition('.')[0]}]({name})" for name in images)
     parts = [
         f"# {found.source}",
         f"    {command_line()}",

@@ -1,6 +1,8 @@
 """The reproductions by name: where each stands, imported when it is called. Imports nothing heavy itself."""
 
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -8,7 +10,7 @@ class Reproducible:
     """Where a reproduction stands.
 
     Attributes:
-        place: Module and function, with a colon between.
+        place: Module and `Recipe`, with a colon between.
         help: What is made again, in a line.
     """
 
@@ -16,5 +18,18 @@ class Reproducible:
     help: str
 
 
-REPRODUCTIONS: dict[str, Reproducible] = {}
+REPRODUCTIONS: dict[str, Reproducible] = {
+    "structure2025-figure1": Reproducible(
+        "identilens.reproduce.structure2025_figure1:RECIPE", "Cross attention of models that reverse a sequence."
+    ),
+    "structure2025-figure2": Reproducible(
+        "identilens.reproduce.structure2025_figure2:RECIPE", "What the threshold l makes of the structure W."
+    ),
+}
 """Each by its name on the command line, such as ``bhardwaj2021-table1``."""
+
+
+def recipe_named(name: str) -> Any:
+    """Return the `Recipe` of a reproduction."""
+    module, _, member = REPRODUCTIONS[name].place.partition(":")
+    return getattr(import_module(module), member)

@@ -46,6 +46,7 @@ class Result(ABC):
         analysis: Name of the study.
         title: Heading of its report.
         schema: Columns of each table, by the table's name.
+        keys: Columns that name a row, by the table's name; all but those of decimal numbers where not given.
         table: The main table.
         provenance: What made it.
         matrices: What was kept of matrices, by name; read from disk when looked at.
@@ -55,6 +56,7 @@ class Result(ABC):
     analysis: ClassVar[str]
     title: ClassVar[str]
     schema: ClassVar[Mapping[str, Columns]]
+    keys: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     table: pl.DataFrame
     provenance: dict[str, Any]

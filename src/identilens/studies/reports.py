@@ -89,7 +89,8 @@ def _as_one(results: Sequence[Result]) -> Result:
     first = results[0]
     tables = {}
     for name, columns in first.schema.items():
-        keys = [column for column, kind in columns.items() if kind not in (pl.Float64, pl.Float32)]
+        exact = [column for column, kind in columns.items() if kind not in (pl.Float64, pl.Float32)]
+        keys = first.keys.get(name, exact)
         stacked = pl.concat([getattr(one, name) for one in results])
         tables[name] = stacked.unique(keys, keep="last", maintain_order=True)
     matrices = {key: one.matrices[key] for one in results for key in one.matrices}

@@ -76,6 +76,7 @@ def test_one_hot_rows_at_corners_are_approached(first):
     assert (found.weights @ T - T).abs().max() < 1e-7
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_wrong_inputs_and_too_few_steps_are_refused():
     A, T = random_weights(0, 8, 3)
     with pytest.raises(

@@ -1,5 +1,6 @@
 """Intervals, certified order and the least-norm alternative: against scipy, by hand, against every sampler."""
 
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -9,14 +10,13 @@ from scipy.optimize import linprog
 
 from helpers.heads import causal, load_encoder, random_weights, real_head, seeded
 from identilens.errors import InputError, NumericalError
-from identilens.linalg import compact_values, relative_tolerance
+from identilens.linalg import ProjectedValues
 from identilens.linalg.programs import ACCEPTED_ERROR
 from identilens.measures.attention.intervals import (
     attention_intervals,
     certified_order,
     certified_top,
     certify_row,
-    head_intervals,
     minimum_norm_alternative,
 )
 from identilens.measures.attention.samplers import far_alternative, hit_and_run, sample_alternatives
@@ -156,21 +156,6 @@ def test_only_visible_keys_take_part():
     assert not found.above[:, 9:].any()
 
 
-def test_a_head_equals_its_rows_and_tells_progress():
-    visible = causal(10)
-    A, T = random_weights(4, 10, 3, visible=visible)
-    calls = []
-    head = head_intervals(A, T, visible=visible, progress=lambda done, total: calls.append((done, total)))
-    for query in range(10):
-        row = certify_row(A[query], T, visible=visible[query])
-        assert torch.equal(head.lo[query], row.intervals.lo)
-        assert torch.equal(head.hi[query], row.intervals.hi)
-        assert torch.equal(head.pinned[query], row.intervals.pinned)
-        assert head.nullity[query] == row.intervals.nullity == max(0, query - 3)
-        assert int(head.top[query]) == (-1 if row.top is None else row.top)
-    assert calls == [(done, 10) for done in range(1, 11)]
-
-
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6), n=st.integers(3, 18), d=st.integers(1, 8), masked=st.booleans())
 def test_minimum_norm_is_least_of_all_alternatives(seed, n, d, masked):
@@ -189,13 +174,12 @@ def test_minimum_norm_is_least_of_all_alternatives(seed, n, d, masked):
 @pytest.mark.parametrize(("layer", "head"), [(0, 2), (2, 5), (5, 11)])
 def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
     found = real_head(*load_encoder(bundled_path), layer, head)
-    T = compact_values(found.values, found.output_projection)
-    tolerance = relative_tolerance(len(T), found.output_projection.shape[1])
-    space = simplex_space(T, None, tolerance)
-    assert space.nullity == len(T) - 33
+    T = ProjectedValues.of(found.values, found.output_projection)
+    space = simplex_space(T)
+    assert space.nullity == T.keys - 33
     for query in (0, 17, 40):
         row = found.weights[query]
-        certified = certify_row(row, T, tolerance=tolerance)
+        certified = certify_row(row, T)
         intervals = certified.intervals
         assert (intervals.lo <= row).all()
         assert (row <= intervals.hi).all()
@@ -206,11 +190,12 @@ def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
         assert intervals.hi.sub(points).min() >= -ACCEPTED_ERROR
         above = points[:, :, None] > points[:, None, :]
         assert above[:, certified.above].all()
-        assert minimum_norm_alternative(row, T, tolerance=tolerance).gap < 1e-10
+        assert minimum_norm_alternative(row, T).gap < 1e-10
         lost = points @ found.values @ found.output_projection - row @ found.values @ found.output_projection
         assert torch.linalg.vector_norm(lost, dim=-1).max() < 1e-8
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_wrong_inputs_are_refused():
     A, T = random_weights(0, 5, 2)
     with pytest.raises(InputError, match="one row of projected values for each of the 5 keys; got 3 rows"):
@@ -220,6 +205,12 @@ def test_wrong_inputs_are_refused():
     with pytest.raises(NumericalError, match="weights has 1 NaN"):
         certified_top(torch.tensor([float("nan"), 0.5, 0.5, 0, 0]).double(), T)
     with pytest.raises(InputError, match="no weight on hidden keys"):
-        head_intervals(A, T, visible=causal(5))
+        attention_intervals(A[0], T, visible=causal(5)[0])
     with pytest.raises(InputError, match="visible hides every key"):
         minimum_norm_alternative(A[0], T, visible=torch.zeros(5, dtype=torch.bool))
+
+
+def test_shape_names_say_that_weights_and_values_have_the_same_keys():
+    A, T = random_weights(0, 5, 2)
+    with pytest.raises(jaxtyping.TypeCheckError, match="projected_values"):
+        attention_intervals(A[0], T[:3])

@@ -44,6 +44,7 @@ def test_the_check_sees_what_is_wrong():
     assert free.output_error < 1e-12
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_logits_of_too_high_rank_masked_or_identifiable_are_refused():
     Q, K, T = random_qkt(0, 12, 6, 4)
     with pytest.raises(InputError, match="rank at most d_k = 5; got rank 6"):
@@ -130,6 +131,7 @@ def test_study_of_the_bundled_encoder(bundled_path):
     assert found.output_error < 1e-12
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_study_refuses_what_has_no_meaning():
     Q, K, T = random_qkt(3, 10, 4, 3)
     A = torch.softmax(Q @ K.T, -1)

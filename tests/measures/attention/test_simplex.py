@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from identilens.errors import InputError, NumericalError
+from identilens.linalg import ProjectedValues
 from identilens.measures.attention.centre import analytic_centre
 from identilens.measures.attention.rank import numerical_rank
 from identilens.measures.attention.samplers import (
@@ -15,7 +16,7 @@ from identilens.measures.attention.samplers import (
     iterate_alternatives,
     sample_alternatives,
 )
-from identilens.measures.attention.simplex import largest_step, row_spaces, simplex_space, total_variation
+from identilens.measures.attention.simplex import largest_step, simplex_space, total_variation
 
 METHODS = ("brunner", "bhardwaj", "hit_and_run")
 
@@ -75,7 +76,7 @@ def test_rows_that_see_the_same_share_one_space():
     _, T = random_head(0, 6, 3)
     mask = causal(6)
     mask[4] = mask[3]
-    spaces = row_spaces(T, 6, mask)
+    spaces = ProjectedValues.of(T).simplex_spaces(6, mask)
     assert spaces[4] is spaces[3]
     assert spaces[5] is not spaces[3]
 
@@ -209,6 +210,7 @@ def wrong_inputs():
     yield "no share with method", InputError, (A, T), {"share": 0.5, "method": "hit_and_run"}
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(("message", "kind", "tensors", "options"), list(wrong_inputs()))
 def test_wrong_inputs_are_refused(message, kind, tensors, options):
     with pytest.raises(kind, match=message):

@@ -5,7 +5,9 @@ from hypothesis import strategies as st
 
 from helpers.heads import random_weights, seeded
 from identilens.errors import InputError
-from identilens.measures.structure import SubspaceAccumulator, against_subspace, column_projector
+from identilens.linalg import ProjectedValues
+from identilens.measures.structure import against_subspace, column_projector
+from identilens.measures.structure.subspace import subspace_of
 
 
 def texts(seed, count, n=10, rank=2, heads=2):
@@ -13,18 +15,16 @@ def texts(seed, count, n=10, rank=2, heads=2):
     return [torch.randn(heads, n, rank, generator=generator, dtype=torch.float64) for _ in range(count)]
 
 
-def accumulated(tensors, d_model=16):
-    found = SubspaceAccumulator(*tensors[0].shape[:2], d_model)
-    for tensor in tensors:
-        found.add(tensor)
-    return found
+def spanned(tensors, d_model=16):
+    gram = sum(column_projector(ProjectedValues(tensor, d_model))[0] for tensor in tensors)
+    return subspace_of(gram, len(tensors), d_model)
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 7))
 @settings(max_examples=30, deadline=None)
 def test_r_is_the_span_of_all_columns(seed, count):
     given_texts = texts(seed, count)
-    space = accumulated(given_texts).subspace()
+    space = spanned(given_texts)
     stacked = torch.cat(given_texts, -1)
     assert space.dimension.tolist() == [min(10, 2 * count)] * 2
     assert space.dimension.tolist() == torch.linalg.matrix_rank(stacked).tolist()
@@ -37,7 +37,7 @@ def test_r_is_the_span_of_all_columns(seed, count):
 
 def test_what_is_orthogonal_to_r_is_in_every_kernel():
     given_texts = texts(1, 3)
-    space = accumulated(given_texts).subspace()
+    space = spanned(given_texts)
     weights = random_weights(0, 10, 2)[0].expand(2, -1, -1)
     left = weights - space.project(weights)
     for one in given_texts:
@@ -48,7 +48,7 @@ def test_a_direction_of_every_text_stands_out():
     """The weighted version: R is full, but one direction is in all texts and the others in one of them each."""
     common = torch.nn.functional.normalize(torch.ones(1, 10, 1, dtype=torch.float64), dim=1)
     many = [torch.cat([common, one[:1, :, :1]], -1) for one in texts(2, 40)]
-    space = accumulated(many).subspace()
+    space = spanned(many)
     assert space.dimension.tolist() == [10]
     assert space.dimension_at(0.9).tolist() == [1]
     torch.testing.assert_close(space.basis(0, 0.9).abs(), common[0])
@@ -61,26 +61,17 @@ def test_a_direction_of_every_text_stands_out():
 def test_the_tolerance_drops_rounding():
     one = texts(3, 1)[0]
     noisy = one * (1 + 1e-8 * torch.randn(one.shape, generator=seeded(4), dtype=torch.float64))
-    space = accumulated([one, noisy]).subspace()
+    space = spanned([one, noisy])
     assert space.dimension.tolist() == [2, 2]
     assert space.tolerance == pytest.approx(16 * 1.1920929e-07)
     assert space.texts == 2
 
 
-def test_the_state_does_not_grow():
-    accumulator = accumulated(texts(0, 1))
-    before = accumulator.gram.numel()
-    for one in texts(5, 30):
-        accumulator.add(one)
-    assert accumulator.gram.numel() == before
-    assert accumulator.texts == 31
-
-
 def test_texts_of_r_lie_inside_it():
     given_texts = texts(6, 3)
-    space = accumulated(given_texts).subspace()
+    space = spanned(given_texts)
     weights = torch.stack([random_weights(seed, 10, 2)[0] for seed in (1, 2)])
-    column, rank = column_projector(given_texts[0], 16)
+    column, rank = column_projector(ProjectedValues(given_texts[0], 16))
     assert rank.tolist() == [2, 2]
     found = against_subspace(weights, column, space.projector())
     torch.testing.assert_close(found.outside, torch.zeros(2, dtype=torch.float64), atol=1e-10, rtol=0)
@@ -92,22 +83,16 @@ def test_texts_of_r_lie_inside_it():
 
 
 def test_a_new_text_lies_partly_outside():
-    space = accumulated(texts(7, 2)).subspace()
+    space = spanned(texts(7, 2))
     weights = torch.stack([random_weights(seed, 10, 2)[0] for seed in (1, 2)])
-    column, _ = column_projector(texts(8, 1)[0], 16)
+    column, _ = column_projector(ProjectedValues(texts(8, 1)[0], 16))
     found = against_subspace(weights, column, space.projector())
     assert bool((found.outside > 0.1).all())
     orthogonal = torch.linalg.qr(torch.cat([space.basis(0), texts(9, 1)[0][0]], 1)).Q[:, 4:].expand(2, -1, -1)
-    column, _ = column_projector(orthogonal.contiguous(), 16)
+    column, _ = column_projector(ProjectedValues(orthogonal.contiguous(), 16))
     assert float(against_subspace(weights, column, space.projector()).outside[0]) == pytest.approx(1)
 
 
-def test_refusals():
-    accumulator = SubspaceAccumulator(2, 10, 16)
-    with pytest.raises(InputError, match="at least one text"):
-        accumulator.subspace()
-    with pytest.raises(InputError, match="texts of one length"):
-        accumulator.add(torch.ones(2, 9, 3, dtype=torch.float64))
-    accumulator.add(texts(0, 1)[0])
+def test_a_share_outside_its_range_is_refused():
     with pytest.raises(InputError, match=r"share must lie in \[0, 1\]"):
-        accumulator.subspace().projector(2.0)
+        spanned(texts(0, 1)).projector(2.0)

@@ -11,7 +11,6 @@ from identilens.measures.structure import (
     pattern_of,
     pattern_scores,
     structure_weights,
-    summed_attention,
 )
 
 
@@ -31,7 +30,7 @@ def test_by_hand():
 @settings(max_examples=30, deadline=None)
 def test_the_mean_at_l_is_the_sum_at_n_l(threshold, count):
     weights = stack(count)
-    summed = summed_attention(weights)
+    summed = torch.stack(weights).sum(0)
     W = structure_weights(summed / count, threshold)
     torch.testing.assert_close(
         W, structure_weights(summed / count, threshold * count, texts=count, scale="sum"), atol=1e-9, rtol=0
@@ -43,7 +42,8 @@ def test_the_mean_at_l_is_the_sum_at_n_l(threshold, count):
 
 def test_cutting_nothing_keeps_the_mean():
     weights = stack()
-    torch.testing.assert_close(structure_weights(summed_attention(weights) / 5, 0.0), torch.stack(weights).mean(0))
+    mean = torch.stack(weights).mean(0)
+    torch.testing.assert_close(structure_weights(mean, 0.0), mean)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
@@ -63,12 +63,6 @@ def test_refusals():
         cut(weights[0], 0.1, 1.0)
     with pytest.raises(InputError, match=r"0 <= h\(x\) < x"):
         cut(weights[0], 0.1, lambda x: 2 * x)
-    with pytest.raises(InputError, match="weights of text 1 have negative entries"):
-        summed_attention([weights[0], -weights[1]])
-    with pytest.raises(InputError, match="texts differ in length"):
-        summed_attention([weights[0], random_weights(0, 5, 2)[0]])
-    with pytest.raises(InputError, match="at least one text"):
-        summed_attention([])
     with pytest.raises(InputError, match="finite entries"):
         cut(torch.full((2, 2), torch.nan), 0.1)
 

@@ -9,8 +9,8 @@ from polars.testing import assert_frame_equal
 from helpers.zoo import build, example, ids
 from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.measures.mixing import contributions
-from identilens.mixing.jacobian import jacobian_norms
 from identilens.models import Lens
+from identilens.models.derivative.jacobian import jacobian_norms
 from identilens.models.linearise import HiddenMap
 from identilens.results.mixing import MIXING_COLUMNS, TOKEN_COLUMNS, Mixing
 from identilens.studies.mixing import study as analysis

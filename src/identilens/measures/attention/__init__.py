@@ -1,5 +1,7 @@
 """Effective attention, intervals and alternatives: measures on tensors, and analyses that apply them to texts."""
 
+from identilens.linalg import ProjectedValues as ProjectedValues
+from identilens.linalg import SimplexSpace as SimplexSpace
 from identilens.measures.attention.centre import Centre as Centre
 from identilens.measures.attention.centre import analytic_centre as analytic_centre
 from identilens.measures.attention.effective import EffectiveAttention as EffectiveAttention
@@ -7,13 +9,11 @@ from identilens.measures.attention.effective import effective_attention as effec
 from identilens.measures.attention.entropy import EntropyAlternative as EntropyAlternative
 from identilens.measures.attention.entropy import maximum_entropy_alternative as maximum_entropy_alternative
 from identilens.measures.attention.intervals import AttentionIntervals as AttentionIntervals
-from identilens.measures.attention.intervals import HeadIntervals as HeadIntervals
 from identilens.measures.attention.intervals import RowCertificate as RowCertificate
 from identilens.measures.attention.intervals import attention_intervals as attention_intervals
 from identilens.measures.attention.intervals import certified_order as certified_order
 from identilens.measures.attention.intervals import certified_top as certified_top
 from identilens.measures.attention.intervals import certify_row as certify_row
-from identilens.measures.attention.intervals import head_intervals as head_intervals
 from identilens.measures.attention.intervals import minimum_norm_alternative as minimum_norm_alternative
 from identilens.measures.attention.logits import LogitAlternative as LogitAlternative
 from identilens.measures.attention.logits import LogitRankStudy as LogitRankStudy
@@ -36,11 +36,8 @@ from identilens.measures.attention.samplers import far_alternatives as far_alter
 from identilens.measures.attention.samplers import hit_and_run as hit_and_run
 from identilens.measures.attention.samplers import iterate_alternatives as iterate_alternatives
 from identilens.measures.attention.samplers import sample_alternatives as sample_alternatives
-from identilens.measures.attention.simplex import SimplexSpace as SimplexSpace
 from identilens.measures.attention.simplex import largest_step as largest_step
-from identilens.measures.attention.simplex import row_spaces as row_spaces
 from identilens.measures.attention.simplex import simplex_space as simplex_space
 from identilens.measures.attention.simplex import total_variation as total_variation
 from identilens.measures.attention.summary import AttentionSummary as AttentionSummary
 from identilens.measures.attention.summary import SummaryBuilder as SummaryBuilder
-from identilens.measures.attention.summary import softmax_blocks as softmax_blocks

@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from identilens.linalg import SimplexSpace
 from identilens.linalg.programs import RowPrograms
-from identilens.measures.attention.simplex import SimplexSpace
 
 FLOOR = 1e-9
 """A weight that no alternative brings above this cannot move."""

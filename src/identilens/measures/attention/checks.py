@@ -1,10 +1,11 @@
-"""What weights, values and masks must look like before an alternative is sought."""
+"""What weights must look like before an alternative is sought."""
 
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.measures.attention.arguments import check_finite, check_mask
+from identilens.linalg import ProjectedValues
+from identilens.linalg.checks import check_finite, check_mask
 
 SUM_ERROR = 1e-3
 """How far a row of weights may be from summing to one: rounding of half precision, not more."""
@@ -12,14 +13,14 @@ SUM_ERROR = 1e-3
 
 def checked_weights(
     weights: Float[Tensor, "query key"],
-    projected_values: Float[Tensor, "m d"],
+    projected: ProjectedValues,
     visible: Bool[Tensor, "query key"] | None = None,
 ) -> Float[Tensor, "query key"]:
     """Return the weights in float64 after checking that they are distributions over T's rows.
 
     Args:
         weights: A.
-        projected_values: T, one row a key.
+        projected: T, one row a key.
         visible: True where a query may see a key; everything when left out.
 
     Raises:
@@ -27,15 +28,13 @@ def checked_weights(
             another shape, a query that sees nothing, weight on a hidden key.
         NumericalError: NaN or infinity.
     """
-    check_values(projected_values)
     queries, keys = weights.shape
-    if projected_values.shape[0] != keys:
+    if projected.keys != keys:
         raise InputError(
-            f"expected one row of projected values for each of the {keys} keys; got {projected_values.shape[0]} rows; "
+            f"expected one row of projected values for each of the {keys} keys; got {projected.keys} rows; "
             "pass weights and values of the same text and head."
         )
-    if visible is not None:
-        check_mask(visible, queries, keys)
+    check_mask(visible, queries, keys)
     rows = weights.detach().double()
     check_finite(weights=rows)
     if rows.numel() and rows.min() < 0:
@@ -57,18 +56,3 @@ def checked_weights(
             "pass the mask with which the weights were computed."
         )
     return rows if visible is None else rows.masked_fill(~visible, 0.0)
-
-
-def check_values(projected_values: Float[Tensor, "key d"]) -> None:
-    """Refuse projected values that are not finite, or none at all.
-
-    Args:
-        projected_values: T.
-
-    Raises:
-        InputError: No key.
-        NumericalError: NaN or infinity.
-    """
-    if not projected_values.shape[0]:
-        raise InputError("expected projected values of at least one key; got none; pass a text with tokens.")
-    check_finite(projected_values=projected_values)

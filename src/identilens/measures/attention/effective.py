@@ -1,20 +1,14 @@
 """Effective and null attention (Brunner et al. 2020, Eq. 8 and 9), for every kind of mask."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import compact_values, relative_tolerance
-from identilens.measures.attention.arguments import check_finite, check_mask, check_projection, check_width
-from identilens.measures.attention.causal_rows import CausalRows
-from identilens.measures.attention.full_rows import FullRows
-from identilens.measures.attention.irregular_rows import IrregularRows
-
-Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
+from identilens.linalg import ProjectedValues, Visible, compact_values, projected
+from identilens.linalg.checks import check_finite, check_mask, check_width
 
 
 @dataclass(frozen=True)
@@ -36,25 +30,8 @@ class EffectiveAttention:
     tolerance: float
 
 
-RowProjector = FullRows | CausalRows | IrregularRows
-"""Projects each query's weights on the column space of T restricted to the keys it sees."""
-
-
-def row_projector(compact: Float[Tensor, "head key r"], d_model: int, queries: int, visible: Visible) -> RowProjector:
-    """Return the projector that fits the mask: shared by all rows, nested for causal ones, or row by row."""
-    if visible is None:
-        return FullRows(compact, d_model, queries)
-    if isinstance(visible, str):
-        return CausalRows(compact, d_model)
-    if bool(visible.all()):
-        return FullRows(compact, d_model, queries)
-    if visible.shape[0] == visible.shape[1] and torch.equal(visible, torch.ones_like(visible).tril()):
-        return CausalRows(compact, d_model)
-    return IrregularRows(compact, d_model, visible)
-
-
 def effective_attention(
-    values: Float[Tensor, "*batch key d_v"],
+    values: Float[Tensor, "*batch key d_v"] | ProjectedValues,
     *,
     weights: Float[Tensor, "*batch query key"] | None = None,
     head_output: Float[Tensor, "*batch query d_v"] | None = None,
@@ -73,9 +50,9 @@ def effective_attention(
     outputs, or weights, where that matters.
 
     Args:
-        values: V, value bias included; or T itself without a projection.
+        values: V, value bias included; or T itself without a projection; or both as `ProjectedValues`.
         weights: A after softmax. One of ``weights`` and ``head_output`` is needed.
-        head_output: A V (or A T without a projection).
+        head_output: A V (or A T without a projection; in the basis of ``compact`` for `ProjectedValues`).
         output_projection: W_O, one head's block, bias left out.
         visible: Boolean mask (query, key), ``"causal"``, or None when every query sees every key.
 
@@ -87,32 +64,31 @@ def effective_attention(
         InputError: For shapes that do not fit, or neither weights nor head output.
         NumericalError: For NaN or infinite entries.
     """
-    d_model = check_projection(values, output_projection)
+    T = projected(values, output_projection)
+    mixed = values.compact if isinstance(values, ProjectedValues) else values
     given = weights if weights is not None else head_output
     if given is None:
         raise InputError("effective_attention needs weights or head_output; got neither. Pass one of them.")
-    keys, queries = values.shape[-2], given.shape[-2]
-    check_width("weights", weights, values, keys)
-    check_width("head_output", head_output, values, values.shape[-1])
-    check_mask(visible, queries, keys)
-    check_finite(values=values, weights=weights, head_output=head_output, output_projection=output_projection)
-    batch = values.shape[:-2]
-    compact = compact_values(values, output_projection)
-    projector = row_projector(compact.reshape(-1, *compact.shape[-2:]), d_model, queries, visible)
-    dtype = torch.promote_types(torch.promote_types(values.dtype, given.dtype), torch.float32)
+    queries = given.shape[-2]
+    check_width("weights", weights, mixed, T.keys)
+    check_width("head_output", head_output, mixed, mixed.shape[-1])
+    check_mask(visible, queries, T.keys)
+    check_finite(weights=weights, head_output=head_output)
+    batch = mixed.shape[:-2]
+    projector = T.projector(queries, visible)
+    dtype = torch.promote_types(torch.promote_types(mixed.dtype, given.dtype), torch.float32)
     if weights is not None:
-        flat = weights.to(dtype).reshape(-1, queries, keys)
-        effective = projector.effective(slice(None), flat)
+        effective = projector.effective(slice(None), weights.to(dtype).reshape(-1, queries, T.keys))
     else:
         outputs = compact_values(given, output_projection)
         effective = projector.from_outputs(slice(None), outputs.reshape(-1, *outputs.shape[-2:]))
-    effective = effective.to(dtype).reshape(*batch, queries, keys)
+    effective = effective.to(dtype).reshape(*batch, queries, T.keys)
     one_rank = visible is None
     rank = projector.rank.reshape(batch) if one_rank else projector.row_ranks().reshape(*batch, queries)
     return EffectiveAttention(
         effective,
         None if weights is None else weights.to(dtype) - effective,
         rank,
-        (keys if one_rank else projector.row_sizes()) - rank,
-        relative_tolerance(keys, d_model),
+        (T.keys if one_rank else projector.row_sizes()) - rank,
+        T.tolerance,
     )

@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
-from identilens.measures.attention.arguments import check_finite
+from identilens.linalg import HeadValues, SimplexSpace, head_values
+from identilens.linalg.checks import check_finite
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.simplex import SimplexSpace, row_spaces, simplex_space
 
 ACCEPTED_ERROR = 1e-9
 """Largest change of an output coordinate (in T's orthonormal basis) that is accepted."""
@@ -47,11 +47,10 @@ class EntropyAlternative:
 
 def maximum_entropy_alternative(
     weights: Float[Tensor, "query key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     *,
     visible: Bool[Tensor, "query key"] | None = None,
     bias: Float[Tensor, "query key"] | None = None,
-    tolerance: float | None = None,
     max_steps: int = 200,
 ) -> EntropyAlternative:
     """Return argmax of the entropy of a' over {a' >= 0, a'[T, 1] = a[T, 1]} for each row.
@@ -63,10 +62,9 @@ def maximum_entropy_alternative(
 
     Args:
         weights: A, positive on visible keys (a softmax's).
-        projected_values: T, or the same in a compact basis (then give ``tolerance``).
+        projected_values: T.
         visible: True where a query may see a key; everything when left out.
         bias: Position bias that the head adds to its logits.
-        tolerance: See ``simplex_space``.
         max_steps: Newton steps a row.
 
     Raises:
@@ -74,16 +72,17 @@ def maximum_entropy_alternative(
         NumericalError: A row whose output is not met. (Weights at zero can put it on the edge of what the keys
             can give: there is no maximiser then, and the weights returned tend to the edge.)
     """
-    rows = checked_weights(weights, projected_values, visible)
+    T = head_values(projected_values)
+    rows = checked_weights(weights, T, visible)
     check_finite(bias=bias)
     if bias is not None and bias.shape != weights.shape:
         raise InputError(
             f"expected a bias of shape {tuple(weights.shape)}; got {tuple(bias.shape)}; pass one head, no batch."
         )
-    keys = simplex_space(projected_values, None, tolerance).kept[:, 1:]
+    keys = T.simplex_space().kept[:, 1:]
     base = torch.zeros_like(rows) if bias is None else bias.detach().double()
     found, queries, worst = [], [], 0.0
-    for index, space in enumerate(row_spaces(projected_values, len(rows), visible, tolerance)):
+    for index, space in enumerate(T.simplex_spaces(len(rows), visible)):
         row, logits, error = _row(rows[index], base[index], space, max_steps, index)
         worst = max(worst, error)
         found.append(row)

@@ -1,15 +1,14 @@
 """What is certain about each attention weight: intervals, pinned weights and proven order."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from identilens.linalg import HeadValues, ProjectedValues, SimplexSpace, head_values
 from identilens.linalg.programs import LeastNorm, RowPrograms, least_norm
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.simplex import SimplexSpace, row_spaces
 
 PIN_TOLERANCE = 1e-6
 """A weight whose interval is narrower than this is pinned."""
@@ -58,33 +57,11 @@ class RowCertificate:
     top: int | None
 
 
-@dataclass(frozen=True)
-class HeadIntervals:
-    """Intervals of every row of a head.
-
-    Attributes:
-        lo: Lower ends.
-        hi: Upper ends.
-        pinned: Weights whose interval is a point.
-        nullity: Simplex nullity of each row.
-        top: Certified first key of each row, −1 where there is none.
-        gap: Largest gap of all rows.
-    """
-
-    lo: Float[Tensor, "query key"]
-    hi: Float[Tensor, "query key"]
-    pinned: Bool[Tensor, "query key"]
-    nullity: Int[Tensor, " query"]
-    top: Int[Tensor, " query"]
-    gap: float
-
-
 def attention_intervals(
     weights_row: Float[Tensor, " key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     *,
     visible: Bool[Tensor, " key"] | None = None,
-    tolerance: float | None = None,
     pin_tolerance: float = PIN_TOLERANCE,
 ) -> AttentionIntervals:
     """Return [lo_j, hi_j] = min, max of a'_j over {a' >= 0, a'[T, 1] = a[T, 1]} for every key.
@@ -95,25 +72,23 @@ def attention_intervals(
 
     Args:
         weights_row: a, one row of attention weights.
-        projected_values: T, or the same in a compact basis (then give ``tolerance``).
+        projected_values: T.
         visible: True on the keys the row may use; all when left out.
-        tolerance: See ``simplex_space``.
         pin_tolerance: Width up to which a weight counts as pinned.
 
     Raises:
         InputError: Weights that are no distribution over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
-    row, space = _prepared(weights_row, projected_values, visible, tolerance)
+    row, space = _prepared(weights_row, projected_values, visible)
     return _RowSolver(row, space).intervals(pin_tolerance)
 
 
 def certify_row(
     weights_row: Float[Tensor, " key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     *,
     visible: Bool[Tensor, " key"] | None = None,
-    tolerance: float | None = None,
     pin_tolerance: float = PIN_TOLERANCE,
 ) -> RowCertificate:
     """Return intervals, certified order and certified top of one row, sharing the programs' vertices.
@@ -122,10 +97,9 @@ def certify_row(
         weights_row: a.
         projected_values: T.
         visible: True on the keys the row may use.
-        tolerance: See ``simplex_space``.
         pin_tolerance: Width up to which a weight counts as pinned.
     """
-    row, space = _prepared(weights_row, projected_values, visible, tolerance)
+    row, space = _prepared(weights_row, projected_values, visible)
     solver = _RowSolver(row, space)
     intervals = solver.intervals(pin_tolerance)
     above = solver.order(intervals)
@@ -134,10 +108,9 @@ def certify_row(
 
 def certified_order(
     weights_row: Float[Tensor, " key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     *,
     visible: Bool[Tensor, " key"] | None = None,
-    tolerance: float | None = None,
 ) -> list[tuple[int, int]]:
     """Return the pairs (j, k) with a'_j > a'_k in every alternative: min (a'_j − a'_k) > 0.
 
@@ -148,18 +121,16 @@ def certified_order(
         weights_row: a.
         projected_values: T.
         visible: True on the keys the row may use.
-        tolerance: See ``simplex_space``.
     """
-    above = certify_row(weights_row, projected_values, visible=visible, tolerance=tolerance).above
+    above = certify_row(weights_row, projected_values, visible=visible).above
     return [(j, k) for j, k in torch.nonzero(above).tolist()]
 
 
 def certified_top(
     weights_row: Float[Tensor, " key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     *,
     visible: Bool[Tensor, " key"] | None = None,
-    tolerance: float | None = None,
 ) -> int | None:
     """Return the key that stays first in every alternative, or None: at most n − 1 programs.
 
@@ -167,18 +138,16 @@ def certified_top(
         weights_row: a.
         projected_values: T.
         visible: True on the keys the row may use.
-        tolerance: See ``simplex_space``.
     """
-    row, space = _prepared(weights_row, projected_values, visible, tolerance)
+    row, space = _prepared(weights_row, projected_values, visible)
     return _RowSolver(row, space).top(None)
 
 
 def minimum_norm_alternative(
     weights_row: Float[Tensor, " key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     *,
     visible: Bool[Tensor, " key"] | None = None,
-    tolerance: float | None = None,
 ) -> LeastNorm:
     """Return the distribution of least norm with the same output, with its duality gap.
 
@@ -189,59 +158,20 @@ def minimum_norm_alternative(
         weights_row: a.
         projected_values: T.
         visible: True on the keys the row may use.
-        tolerance: See ``simplex_space``.
     """
-    row, space = _prepared(weights_row, projected_values, visible, tolerance)
+    row, space = _prepared(weights_row, projected_values, visible)
     found = least_norm(row[space.visible], space.kept[space.visible])
     whole = torch.zeros_like(row)
     whole[space.visible] = found.point.to(row.device)
     return LeastNorm(point=whole, gap=found.gap, error=found.error)
 
 
-def head_intervals(
-    weights: Float[Tensor, "query key"],
-    projected_values: Float[Tensor, "m d"],
-    *,
-    visible: Bool[Tensor, "query key"] | None = None,
-    tolerance: float | None = None,
-    pin_tolerance: float = PIN_TOLERANCE,
-    progress: Callable[[int, int], object] | None = None,
-) -> HeadIntervals:
-    """Return the intervals and the certified top of every row of a head.
-
-    Args:
-        weights: A.
-        projected_values: T.
-        visible: True where a query may see a key.
-        tolerance: See ``simplex_space``.
-        pin_tolerance: Width up to which a weight counts as pinned.
-        progress: Called with (rows done, rows in all) after each row.
-    """
-    rows = checked_weights(weights, projected_values, visible)
-    results, tops = [], []
-    for index, space in enumerate(row_spaces(projected_values, len(rows), visible, tolerance)):
-        solver = _RowSolver(rows[index], space)
-        results.append(solver.intervals(pin_tolerance))
-        top = solver.top(results[-1])
-        tops.append(-1 if top is None else top)
-        if progress is not None:
-            progress(index + 1, len(rows))
-    return HeadIntervals(
-        lo=torch.stack([result.lo for result in results]),
-        hi=torch.stack([result.hi for result in results]),
-        pinned=torch.stack([result.pinned for result in results]),
-        nullity=torch.tensor([result.nullity for result in results]),
-        top=torch.tensor(tops),
-        gap=max(result.gap for result in results),
-    )
-
-
 def _prepared(
-    weights_row: Tensor, projected_values: Tensor, visible: Tensor | None, tolerance: float | None
+    weights_row: Tensor, projected_values: Tensor | ProjectedValues, visible: Tensor | None
 ) -> tuple[Tensor, SimplexSpace]:
-    mask = None if visible is None else visible[None]
-    row = checked_weights(weights_row[None], projected_values, mask)
-    return row[0], row_spaces(projected_values, 1, mask, tolerance)[0]
+    T = head_values(projected_values)
+    row = checked_weights(weights_row[None], T, None if visible is None else visible[None])
+    return row[0], T.simplex_space(visible)
 
 
 class _RowSolver:

@@ -11,11 +11,9 @@ from scipy.linalg import qr
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import relative_tolerance
-from identilens.measures.attention.arguments import check_finite
-from identilens.measures.attention.checks import check_values
+from identilens.linalg import HeadValues, ProjectedValues, head_values, relative_tolerance
+from identilens.linalg.checks import check_finite
 from identilens.measures.attention.samplers import iterate_alternatives
-from identilens.measures.attention.simplex import simplex_space
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,10 @@ class LogitRankStudy:
 
 def logit_alternative(
     logits: Float[Tensor, "query key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     d_k: int,
     *,
     scale: float = 1.0,
-    tolerance: float | None = None,
     generator: torch.Generator | None = None,
 ) -> LogitAlternative:
     """Return other logits of rank <= d_k with the same product with T (Bhardwaj et al. 2021, Prop. 3.3).
@@ -96,15 +93,15 @@ def logit_alternative(
         projected_values: T.
         d_k: Size of queries and keys.
         scale: ‖Ã‖_F / ‖A‖_F.
-        tolerance: Share of the largest singular value that counts as zero, for A and T.
         generator: Source of randomness.
 
     Raises:
         InputError: Logits of rank above d_k, or a T with no left null space.
         NumericalError: Logits that are not finite (those of a masked head).
     """
-    tolerance = _checked_logits(logits, projected_values, d_k, tolerance)
-    A, T = logits.detach().double(), projected_values.detach().double()
+    projection = head_values(projected_values)
+    _check_logits(logits, projection, d_k)
+    A, T, tolerance = logits.detach().double(), projection.compact.detach(), projection.tolerance
     original = _rank(A, tolerance)
     if original > d_k:
         raise InputError(
@@ -123,16 +120,14 @@ def logit_alternative(
     drawn = torch.randn(original, null.shape[1], dtype=A.dtype, generator=generator).to(A.device) @ null.mT
     change = coefficients @ drawn
     change = change * (scale * torch.linalg.matrix_norm(A) / torch.linalg.matrix_norm(change).clamp_min(1e-300))
-    return check_logit_alternative(A, A + change, T, d_k, tolerance=tolerance)
+    return check_logit_alternative(A, A + change, projection, d_k)
 
 
 def check_logit_alternative(
     logits: Float[Tensor, "query key"],
     alternative: Float[Tensor, "query key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     d_k: int,
-    *,
-    tolerance: float | None = None,
 ) -> LogitAlternative:
     """Return what holds of any proposed alternative to raw logits: its rank, distance and lost output.
 
@@ -141,11 +136,12 @@ def check_logit_alternative(
         alternative: A + Ã.
         projected_values: T.
         d_k: Size of queries and keys.
-        tolerance: Share of the largest singular value that counts as zero.
     """
-    tolerance = _checked_logits(logits, projected_values, d_k, tolerance)
-    _checked_logits(alternative, projected_values, d_k, tolerance)
-    A, other, T = (part.detach().double() for part in (logits, alternative, projected_values))
+    projection = head_values(projected_values)
+    for given in (logits, alternative):
+        _check_logits(given, projection, d_k)
+    A, other = logits.detach().double(), alternative.detach().double()
+    T, tolerance = projection.compact.detach(), projection.tolerance
     size, output = torch.linalg.matrix_norm(A), torch.linalg.matrix_norm(A @ T)
     return LogitAlternative(
         logits=other,
@@ -198,12 +194,11 @@ def least_logit_rank(
 
 def logit_rank_study(
     weights: Float[Tensor, "query key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     d_k: int,
     *,
     count: int = 1000,
     share: float = 0.99,
-    tolerance: float | None = None,
     generator: torch.Generator | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> LogitRankStudy:
@@ -218,7 +213,6 @@ def logit_rank_study(
         d_k: Size of queries and keys.
         count: Number of alternatives (the paper: 1,000 a review).
         share: Below 1, where a weight would be zero and its logit minus infinity.
-        tolerance: For the ranks of T and of the logits.
         generator: Source of randomness.
         progress: Called with (alternatives done, count).
     """
@@ -227,10 +221,9 @@ def logit_rank_study(
             f"expected a count and d_k of at least 1 and a share in (0, 1); got {count}, {d_k} and {share}; "
             "the paper's protocol is count=1000 with the head's own d_k."
         )
-    drawn = iterate_alternatives(
-        weights, projected_values, count, method="bhardwaj", share=share, tolerance=tolerance, generator=generator
-    )
-    A, T = weights.detach().double(), projected_values.detach().double()
+    projection = head_values(projected_values)
+    drawn = iterate_alternatives(weights, projection, count, method="bhardwaj", share=share, generator=generator)
+    A, T, tolerance = weights.detach().double(), projection.compact.detach(), projection.tolerance
     output = torch.linalg.matrix_norm(A @ T)
     ranks, worst, distance = [], 0.0, 0.0
     for index, alternative in enumerate(drawn):
@@ -244,22 +237,20 @@ def logit_rank_study(
         original_rank=int(least_logit_rank(A, tolerance=tolerance)),
         d_k=d_k,
         seq_len=A.shape[1],
-        simplex_nullity=simplex_space(T, None, tolerance).nullity,
+        simplex_nullity=projection.simplex_space().nullity,
         output_error=worst,
         mean_total_variation=distance / count,
-        tolerance=relative_tolerance(*A.shape) if tolerance is None else tolerance,
+        tolerance=tolerance,
     )
 
 
-def _checked_logits(logits: Tensor, projected_values: Tensor, d_k: int, tolerance: float | None) -> float:
-    check_values(projected_values)
+def _check_logits(logits: Tensor, projection: ProjectedValues, d_k: int) -> None:
     check_finite(logits=logits)
-    if logits.shape[1] != projected_values.shape[0] or d_k < 1:
+    if logits.shape[1] != projection.keys or d_k < 1:
         raise InputError(
-            f"expected logits over the {projected_values.shape[0]} rows of T and d_k >= 1; got "
+            f"expected logits over the {projection.keys} rows of T and d_k >= 1; got "
             f"{logits.shape[1]} keys and d_k = {d_k}; pass logits and values of the same text and head."
         )
-    return relative_tolerance(*projected_values.shape) if tolerance is None else tolerance
 
 
 def _rank(matrix: Tensor, tolerance: float) -> int:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.measures.attention.arguments import check_finite
+from identilens.linalg.checks import check_finite
 
 ACCEPTED_ERROR = 1e-8
 """Largest relative error with which the projection must give what was asked for."""

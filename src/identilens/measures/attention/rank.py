@@ -2,14 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.linalg import certified_rank, compact_values, relative_tolerance, with_ones
-from identilens.measures.attention.arguments import check_finite, check_projection
-
-_VALUES_AT_ONCE = 2**20
+from identilens.linalg import ProjectedValues, projected
 
 
 @dataclass(frozen=True)
@@ -32,46 +28,23 @@ class RankReport:
 
 
 def numerical_rank(
-    values: Float[Tensor, "*batch key d_v"], output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None
+    values: Float[Tensor, "*batch key d_v"] | ProjectedValues,
+    output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,
 ) -> RankReport:
     """Return rank, nullity and simplex nullity of T = values @ output_projection.
 
-    The product is never formed: T has the singular values of ``compact_values`` (n x d_v), computed in
+    The product is never formed: T has the singular values of its factor (n x d_v), computed in
     float64. In the simplex nullity the column of ones is scaled to T's singular values, so that the answer does
     not depend on the units of the values. Cost O(n d_v²) a head.
 
     Args:
-        values: V, value bias included; or T itself without a projection.
+        values: V, value bias included; or T itself without a projection; or both as `ProjectedValues`.
         output_projection: W_O, one head's block (Brunner: H; Bhardwaj: D).
 
     Raises:
         InputError: For shapes that do not fit, or an empty sequence.
         NumericalError: For NaN or infinite entries.
     """
-    d_model = check_projection(values, output_projection)
-    check_finite(values=values, output_projection=output_projection)
-    n = values.shape[-2]
-    compact = compact_values(values, output_projection)
-    sigma = torch.linalg.svdvals(compact)
-    tolerance = relative_tolerance(n, d_model) * sigma[..., 0]
-    rank = (sigma > tolerance[..., None]).sum(-1)
-    return RankReport(rank, n - rank, simplex_nullity(compact, rank, d_model), tolerance, sigma)
-
-
-def simplex_nullity(
-    compact: Float[Tensor, "*batch n r"], rank: Int[Tensor, "*batch"], d_model: int
-) -> Int[Tensor, "*batch"]:
-    """Return n - rank([T, 1]), the dimension of LN([T, 1]) (Brunner 3.3): rank(T) or one more is taken away.
-
-    Args:
-        compact: Of each head, as from `compact_values`.
-        rank: rank(T).
-        d_model: Columns of T.
-    """
-    n = compact.shape[-2]
-    tolerance = relative_tolerance(n, d_model + 1)
-    # A few heads at a time in long texts, so that no second copy of all values is held.
-    step = max(1, _VALUES_AT_ONCE // compact.shape[-2:].numel())
-    heads = compact.reshape(-1, *compact.shape[-2:]).split(step)
-    ranks = torch.cat([certified_rank(with_ones(some), tolerance) for some in heads])
-    return n - ranks.reshape(rank.shape).clamp(rank, rank + 1)
+    T = projected(values, output_projection)
+    sigma, rank = T.singular_values, T.rank
+    return RankReport(rank, T.keys - rank, T.simplex_nullity(rank), T.tolerance * sigma[..., 0], sigma)

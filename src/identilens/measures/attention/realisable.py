@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
+from identilens.linalg import HeadValues
 from identilens.measures.attention.softmax_map import (
     Constraints,
     Head,
@@ -109,14 +110,13 @@ def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
 
 
 def realisable_dimension(
-    queries: Float[Tensor, "n_q d_k"],
-    keys: Float[Tensor, "n_k d_key"],
-    projected_values: Float[Tensor, "m d"],
+    queries: Float[Tensor, "query d_k"],
+    keys: Float[Tensor, "key d_k"],
+    projected_values: HeadValues,
     *,
     scaling: float | None = None,
-    visible: Bool[Tensor, "q k"] | None = None,
-    bias: Float[Tensor, "q2 k2"] | None = None,
-    tolerance: float | None = None,
+    visible: Bool[Tensor, "query key"] | None = None,
+    bias: Float[Tensor, "query key"] | None = None,
     rank_tolerance: float = RANK_TOLERANCE,
     memory_limit: int = MEMORY_LIMIT,
 ) -> RealisableDimension:
@@ -130,11 +130,10 @@ def realisable_dimension(
     Args:
         queries: Q, as they enter the dot product.
         keys: K.
-        projected_values: T, or the same in a compact basis (then give ``tolerance``).
+        projected_values: T.
         scaling: Factor of the dot product; 1 / sqrt(d_k) when left out.
         visible: True where a query may see a key; everything when left out.
         bias: Position bias added to the logits.
-        tolerance: For the rank of T; see ``simplex_space``.
         rank_tolerance: For the ranks of the Jacobians, Q and K.
         memory_limit: Bytes that the dense factorisation may take.
 
@@ -142,7 +141,7 @@ def realisable_dimension(
         InputError: Tensors that do not belong together, or a problem too large for ``memory_limit``.
         NumericalError: NaN, or ranks that contradict each other.
     """
-    given = checked_head(queries, keys, projected_values, scaling, visible, bias, tolerance)
+    given = checked_head(queries, keys, projected_values, scaling, visible, bias)
     formula = head_formula(given)
     weights = given.weights(given.queries, given.keys)
     # Every condition counts, however small the weights it acts on: whether it is felt is no matter of rank.

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError
+from identilens.linalg import HeadValues, head_values
 from identilens.measures.attention.realisable import COPIES, MEMORY_LIMIT, head_formula, refuse_size
 from identilens.measures.attention.simplex import total_variation
 from identilens.measures.attention.softmax_map import Head, checked_head, output_constraints
@@ -90,15 +91,14 @@ class _Linearised:
 
 
 def realisable_alternative(
-    queries: Float[Tensor, "n_q d_k"],
-    keys: Float[Tensor, "n_k d_key"],
-    projected_values: Float[Tensor, "m d"],
+    queries: Float[Tensor, "query d_k"],
+    keys: Float[Tensor, "key d_k"],
+    projected_values: HeadValues,
     *,
     distance: float = 0.1,
     scaling: float | None = None,
-    visible: Bool[Tensor, "q k"] | None = None,
-    bias: Float[Tensor, "q2 k2"] | None = None,
-    tolerance: float | None = None,
+    visible: Bool[Tensor, "query key"] | None = None,
+    bias: Float[Tensor, "query key"] | None = None,
     max_steps: int = 300,
     memory_limit: int = MEMORY_LIMIT,
     generator: torch.Generator | None = None,
@@ -114,12 +114,11 @@ def realisable_alternative(
     Args:
         queries: Q, as they enter the dot product.
         keys: K.
-        projected_values: T, or the same in a compact basis (then give ``tolerance``).
+        projected_values: T.
         distance: Mean total variation distance to reach, in (0, 1).
         scaling: Factor of the dot product; 1 / sqrt(d_k) when left out.
         visible: True where a query may see a key; everything when left out.
         bias: Position bias added to the logits.
-        tolerance: For the rank of T; see ``simplex_space``.
         max_steps: Steps tried before giving up.
         memory_limit: Bytes that the dense system may take.
         generator: Source of the first direction.
@@ -130,7 +129,8 @@ def realisable_alternative(
     """
     if not 0 < distance < 1:
         raise InputError(f"expected a distance in (0, 1); got {distance}; it is a mean total variation distance.")
-    given = checked_head(queries, keys, projected_values, scaling, visible, bias, tolerance)
+    T = head_values(projected_values)
+    given = checked_head(queries, keys, T, scaling, visible, bias)
     size = sum(basis.shape[1] for basis in given.kept)
     refuse_size(COPIES * 8 * size * size, memory_limit, head_formula(given))
     walk = _Walk(given, generator)
@@ -141,8 +141,7 @@ def realisable_alternative(
         step = walk.advance(step, distance)
         if progress is not None:
             progress(walk.distance, distance)
-    T = projected_values.detach().double()
-    lost = torch.linalg.matrix_norm((walk.weights - walk.original) @ T)
+    lost = torch.linalg.matrix_norm((walk.weights - walk.original) @ T.compact)
     return RealisableAlternative(
         queries=walk.queries,
         keys=walk.keys,
@@ -150,7 +149,7 @@ def realisable_alternative(
         original=walk.original,
         distance=walk.distance,
         row_distance=total_variation(walk.original, walk.weights),
-        output_error=float(lost / torch.linalg.matrix_norm(walk.original @ T).clamp_min(1e-300)),
+        output_error=float(lost / torch.linalg.matrix_norm(walk.original @ T.compact).clamp_min(1e-300)),
         reached=walk.distance >= distance,
         steps=walk.steps,
     )

@@ -8,10 +8,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError
+from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.centre import Centre, analytic_centre
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.simplex import SimplexSpace, largest_step, row_spaces, total_variation
+from identilens.measures.attention.simplex import largest_step, total_variation
 
 Method = Literal["brunner", "bhardwaj", "hit_and_run"]
 STEPS_AHEAD = 32
@@ -24,13 +25,12 @@ COEFFICIENT = 10.0
 
 def iterate_alternatives(
     weights: Float[Tensor, "query key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     count: int,
     *,
     method: Method = "brunner",
     share: float | None = None,
     visible: Bool[Tensor, "query key"] | None = None,
-    tolerance: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[Float[Tensor, "query key"]]:
     """Yield ``count`` alternatives A' >= 0 with A'[T, 1] = A[T, 1], one at a time.
@@ -42,26 +42,26 @@ def iterate_alternatives(
 
     Args:
         weights: A.
-        projected_values: T, or the same in a compact basis (then give ``tolerance``).
+        projected_values: T.
         count: How many to draw.
         method: See above.
         share: Take λ = share · λ_max, in [0, 1], instead of the method's own choice. At exactly 1 one weight
             of the row is zero, which no softmax gives. Not for ``hit_and_run``.
         visible: True where a query may see a key; everything when left out.
-        tolerance: See ``simplex_space``.
         generator: Source of randomness; the global one when left out.
 
     Raises:
         InputError: Weights that are no distributions over T's rows, or options out of range.
     """
-    rows = checked_weights(weights, projected_values, visible)
+    T = head_values(projected_values)
+    rows = checked_weights(weights, T, visible)
     if method not in ("brunner", "bhardwaj", "hit_and_run"):
         raise InputError(f"expected method 'brunner', 'bhardwaj' or 'hit_and_run'; got {method!r}; choose one of them.")
     if share is not None and not 0 <= share <= 1:
         raise InputError(f"expected a share of λ_max in [0, 1]; got {share}; 1 goes to the edge of the simplex.")
     if share is not None and method == "hit_and_run":
         raise InputError("expected no share with method 'hit_and_run', which has no λ_max; leave `share` out.")
-    spaces = row_spaces(projected_values, rows.shape[0], visible, tolerance)
+    spaces = T.simplex_spaces(rows.shape[0], visible)
     if method == "hit_and_run":
         return _walk(rows, spaces, count, generator)
     return _scaled_directions(rows, spaces, count, method, share, generator)
@@ -69,13 +69,12 @@ def iterate_alternatives(
 
 def sample_alternatives(
     weights: Float[Tensor, "query key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     count: int,
     *,
     method: Method = "brunner",
     share: float | None = None,
     visible: Bool[Tensor, "query key"] | None = None,
-    tolerance: float | None = None,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "count query key"]:
     """Return the alternatives of ``iterate_alternatives`` in one tensor (count · n² · 8 bytes).
@@ -87,7 +86,6 @@ def sample_alternatives(
         method: See ``iterate_alternatives``.
         share: See ``iterate_alternatives``.
         visible: True where a query may see a key.
-        tolerance: See ``simplex_space``.
         generator: Source of randomness.
     """
     drawn = iterate_alternatives(
@@ -97,7 +95,6 @@ def sample_alternatives(
         method=method,
         share=share,
         visible=visible,
-        tolerance=tolerance,
         generator=generator,
     )
     return torch.stack(list(drawn)) if count else weights.new_zeros((0, *weights.shape), dtype=torch.float64)
@@ -208,11 +205,10 @@ def far_alternative(
 
 def far_alternatives(
     weights: Float[Tensor, "query key"],
-    projected_values: Float[Tensor, "m d"],
+    projected_values: HeadValues,
     *,
     visible: Bool[Tensor, "query key"] | None = None,
     starts: int = 8,
-    tolerance: float | None = None,
     generator: torch.Generator | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Float[Tensor, "query key"]:
@@ -223,12 +219,12 @@ def far_alternatives(
         projected_values: T.
         visible: True where a query may see a key.
         starts: Random starts a row.
-        tolerance: See ``simplex_space``.
         generator: Source of randomness.
         progress: Called with (rows done, rows in all) after each row.
     """
-    rows = checked_weights(weights, projected_values, visible)
-    spaces = row_spaces(projected_values, rows.shape[0], visible, tolerance)
+    T = head_values(projected_values)
+    rows = checked_weights(weights, T, visible)
+    spaces = T.simplex_spaces(rows.shape[0], visible)
     found = []
     for index, (row, space) in enumerate(zip(rows, spaces, strict=True)):
         found.append(far_alternative(row, space, starts=starts, generator=generator))

@@ -7,9 +7,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.measures.attention.arguments import check_finite, check_mask
-from identilens.measures.attention.checks import check_values
-from identilens.measures.attention.simplex import row_spaces
+from identilens.linalg import HeadValues, head_values
+from identilens.linalg.checks import check_finite, check_mask
 
 ROW_TOLERANCE = 1e-10
 """Singular values of one row's softmax Jacobian below this share of the row's largest are left out."""
@@ -60,43 +59,41 @@ class Constraints:
 
 
 def checked_head(
-    queries: Float[Tensor, "n_q d_k"],
-    keys: Float[Tensor, "n_k d_key"],
-    projected_values: Float[Tensor, "m d"],
+    queries: Float[Tensor, "query d_k"],
+    keys: Float[Tensor, "key d_k"],
+    projected_values: HeadValues,
     scaling: float | None = None,
-    visible: Bool[Tensor, "q k"] | None = None,
-    bias: Float[Tensor, "q2 k2"] | None = None,
-    tolerance: float | None = None,
+    visible: Bool[Tensor, "query key"] | None = None,
+    bias: Float[Tensor, "query key"] | None = None,
 ) -> Head:
     """Return the checked head.
 
     Args:
         queries: Q, as they enter the dot product (after any rotation).
         keys: K, likewise.
-        projected_values: T, or the same in a compact basis.
+        projected_values: T.
         scaling: Factor of the dot product; 1 / sqrt(d_k) when left out.
         visible: True where a query may see a key; everything when left out.
         bias: Position bias added to the logits; masks go into ``visible``, not in here as -inf.
-        tolerance: See ``simplex_space``.
 
     Raises:
         InputError: Shapes that do not belong together.
         NumericalError: Numbers that are not finite.
     """
-    check_values(projected_values)
+    T = head_values(projected_values)
     n_q, d_k = queries.shape
     n_k = keys.shape[0]
-    if not n_q or not d_k or keys.shape[1] != d_k or projected_values.shape[0] != n_k:
+    if not n_q or not d_k or keys.shape[1] != d_k or T.keys != n_k:
         raise InputError(
             f"expected queries and keys of one size and one projected value a key; got queries {tuple(queries.shape)}, "
-            f"keys {tuple(keys.shape)}, projected values {tuple(projected_values.shape)}; pass one head's tensors "
+            f"keys {tuple(keys.shape)}, {T.keys} projected values; pass one head's tensors "
             "(repeat grouped keys for their queries)."
         )
     if bias is not None and tuple(bias.shape) != (n_q, n_k):
         raise InputError(f"expected a bias of {n_q} x {n_k}; got {tuple(bias.shape)}; pass this head's, without batch.")
     check_finite(queries=queries, keys=keys, bias=bias)
     check_mask(visible, n_q, n_k)
-    spaces = row_spaces(projected_values, n_q, visible, tolerance)
+    spaces = T.simplex_spaces(n_q, visible)
     bases: dict[int, Tensor] = {}
     for space in spaces:
         bases.setdefault(id(space), space.kept[:, 1:])

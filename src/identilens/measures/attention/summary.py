@@ -1,15 +1,13 @@
 """The scalars of an attention map, accumulated over blocks of rows so that no n x n matrix is ever held."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.measures.attention.effective import Visible, row_projector
-from identilens.measures.attention.full_rows import FullRows
-from identilens.measures.attention.rank import simplex_nullity
+from identilens.linalg import ProjectedValues, Visible
+from identilens.linalg.full_rows import FullRows
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ class SummaryBuilder:
     all sums follow from the weights' coordinates in an orthonormal basis of col(T). Memory O(n · block).
 
     Args:
-        compact: F for each head, the projected values in a small orthonormal basis, float64.
-        d_model: Columns of T.
+        projected: T, with one axis of heads.
         queries: Number of rows to come.
         visible: Which keys each query may use.
         query_types: Type of each query, as membership in one of several types.
@@ -54,19 +51,17 @@ class SummaryBuilder:
 
     def __init__(
         self,
-        compact: Float[Tensor, "head key r"],
-        d_model: int,
+        projected: ProjectedValues,
         queries: int,
         visible: Visible = None,
         query_types: Float[Tensor, "query type"] | None = None,
         key_types: Float[Tensor, "key type"] | None = None,
     ) -> None:
-        heads, keys = compact.shape[:2]
-        self.compact = compact
-        self.d_model = d_model
-        self.projector = row_projector(compact, d_model, queries, visible)
+        self.projected, self.compact = projected, projected.compact
+        heads, keys, _ = self.compact.shape
+        self.projector = projected.projector(queries, visible)
         self.visible = visible
-        one = {"dtype": compact.dtype, "device": compact.device}
+        one = {"dtype": self.compact.dtype, "device": self.compact.device}
         self.query_types = torch.ones(queries, 1, **one) if query_types is None else query_types.to(**one)
         self.key_types = torch.ones(keys, 1, **one) if key_types is None else key_types.to(**one)
         shape = (heads, self.query_types.shape[1], self.key_types.shape[1])
@@ -75,7 +70,7 @@ class SummaryBuilder:
         self._error = torch.zeros(2, heads, **one)
         self._first_moment = torch.zeros(2, heads, **one)
         self._columns: Tensor | None = None
-        self._inner = compact
+        self._inner = self.compact
 
     def add(self, rows: slice, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"]) -> None:
         """Take some rows: their weights, and their head outputs in the basis of the compact values."""
@@ -104,14 +99,15 @@ class SummaryBuilder:
         """Return the summary of all rows added."""
         rank = self.projector.rank
         sizes = self.projector.row_sizes()
-        last = int(sizes[-1])
-        simplex = simplex_nullity(self._last_keys(), rank, self.d_model)
+        mask = self.visible
+        seen = self.projected.restricted(mask[-1]) if isinstance(mask, Tensor) else self.projected
+        simplex = seen.simplex_nullity(rank)
         raw, effective = self._squares
         null_share = torch.where(raw > 0, 1 - effective / raw.clamp_min(torch.finfo(raw.dtype).tiny), 0.0).clamp(0, 1)
         error = (self._error[0] / self._error[1].clamp_min(torch.finfo(raw.dtype).tiny)).sqrt()
         return AttentionSummary(
             rank,
-            last - rank,
+            int(sizes[-1]) - rank,
             simplex,
             null_share,
             self._pearson(float(sizes.sum())),
@@ -131,11 +127,6 @@ class SummaryBuilder:
         by_type, rebuilt = (coordinates @ self._inner).tensor_split([self.key_types.shape[-1]], -1)
         return by_raw, by_type, coordinates.square().sum((1, 2)), rebuilt
 
-    def _last_keys(self) -> Tensor:
-        if isinstance(self.visible, Tensor):
-            return self.compact[:, self.visible[-1]]
-        return self.compact
-
     def _pearson(self, entries: float) -> Tensor:
         raw, effective = self._first_moment / entries
         raw_square, effective_square = self._squares / entries
@@ -144,25 +135,3 @@ class SummaryBuilder:
         constant = (variances <= 1e-12 * torch.stack([raw_square, effective_square])).any(0)
         pearson = covariance / variances.clamp_min(torch.finfo(raw.dtype).tiny).prod(0).sqrt()
         return torch.where(constant, torch.nan, pearson.clamp(-1, 1))
-
-
-def softmax_blocks(
-    queries: Float[Tensor, "head query d_k"],
-    keys: Float[Tensor, "head key d_k"],
-    scaling: float,
-    *,
-    causal: bool = False,
-    block: int = 256,
-) -> Iterator[tuple[slice, Float[Tensor, "head row key"]]]:
-    """Yield (rows, weights) of softmax(Q Kᵀ · scaling), a block of rows at a time.
-
-    For tensors that come from elsewhere than a captured model; a model's own weights are recomputed by its
-    own attention function.
-    """
-    positions = torch.arange(keys.shape[-2], device=keys.device)
-    for start in range(0, queries.shape[-2], block):
-        rows = slice(start, min(start + block, queries.shape[-2]))
-        logits = queries[:, rows] @ keys.mT * scaling
-        if causal:
-            logits = logits.masked_fill(positions > positions[rows, None], -torch.inf)
-        yield rows, logits.softmax(-1)

@@ -7,10 +7,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import compact_values
-from identilens.measures.attention.arguments import check_projection, check_width
+from identilens.linalg import ProjectedValues, projected
+from identilens.linalg.checks import check_width
 from identilens.measures.attention.simplex import largest_step
-from identilens.measures.structure.efficient import simplex_factor
 
 LEAST_MOVE = 1e-6
 """Total variation up to which weights count as not moved."""
@@ -49,8 +48,8 @@ class Circularity:
 
 def circularity(
     weights: Float[Tensor, "head query key"],
-    first: Float[Tensor, "head key d_v"],
-    second: Float[Tensor, "head key d_v"],
+    first: Float[Tensor, "head key d_v"] | ProjectedValues,
+    second: Float[Tensor, "head key d_v"] | ProjectedValues,
     output_projection: Float[Tensor, "head d_v d_model"] | None = None,
     *,
     seed: int = 0,
@@ -63,7 +62,7 @@ def circularity(
 
     Args:
         weights: A₁, every key visible.
-        first: V of the first text.
+        first: V of the first text, or its T as `ProjectedValues`.
         second: V of a second text of the same length.
         output_projection: W_O of each head.
         seed: Of the directions.
@@ -71,16 +70,15 @@ def circularity(
     Raises:
         InputError: For shapes that do not fit, such as texts of two lengths.
     """
-    if first.shape != second.shape:
+    one, two = (projected(values, output_projection) for values in (first, second))
+    if one.compact.shape != two.compact.shape:
         raise InputError(
-            f"expected values of two texts of one length; got {tuple(first.shape)} and {tuple(second.shape)}. "
-            "Cut both texts to the same number of tokens."
+            "expected values of two texts of one length; got "
+            f"{tuple(one.compact.shape)} and {tuple(two.compact.shape)}. Cut both texts to the same number of tokens."
         )
-    d_model = check_projection(first, output_projection)
-    check_width("weights", weights, first, first.shape[-2])
-    n = first.shape[-2]
-    one, two = (compact_values(values, output_projection) for values in (first, second))
-    kept, other = simplex_factor(one, d_model), simplex_factor(two, d_model)
+    check_width("weights", weights, one.compact, one.keys)
+    n = one.keys
+    kept, other = one.simplex_factor, two.simplex_factor
     freedom = n - kept.rank
     shared = (kept.basis.mT @ other.basis).square().sum((-2, -1))
     overlap = (n - kept.rank - other.rank + shared) / freedom
@@ -88,7 +86,7 @@ def circularity(
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(given.shape, generator=generator, dtype=torch.float64).to(given.device)
     for _ in range(2):  # The second projection takes off what the first leaves by rounding.
-        noise = noise - noise @ kept.basis @ kept.basis.mT
+        noise = noise - kept.project(noise)
     noise = torch.where((freedom > 0)[:, None, None], noise, 0.0)
     step = 0.5 * largest_step(given, noise)
     move = noise * torch.where(torch.isfinite(step), step, 0.0)[..., None]
@@ -102,6 +100,6 @@ def circularity(
         torch.where(freedom > 0, overlap, torch.nan),
         (n - other.rank).double() / max(1, n - 1),
         0.5 * move.abs().sum(-1).mean(-1),
-        change(one),
-        change(two),
+        change(one.compact),
+        change(two.compact),
     )

@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import compact_values
-from identilens.measures.attention.arguments import check_finite, check_projection, check_width
+from identilens.linalg import ProjectedValues, projected
+from identilens.linalg.checks import check_finite, check_width
 
 Relation = Literal["output", "row_sums", "simplex"]
 RELATIONS: tuple[Relation, ...] = ("output", "row_sums", "simplex")
@@ -18,7 +18,7 @@ TOLERANCE = 1e-6
 def equivalent(
     first: Float[Tensor, "query key"],
     second: Float[Tensor, "query key"],
-    values: Float[Tensor, "key d_v"],
+    values: Float[Tensor, "key d_v"] | ProjectedValues,
     output_projection: Float[Tensor, "d_v d_model"] | None = None,
     *,
     relation: Relation = "output",
@@ -51,13 +51,12 @@ def equivalent(
         raise InputError(f"relation must be one of {', '.join(RELATIONS)}; got {relation!r}.")
     if not tolerance >= 0:
         raise InputError(f"tolerance must be 0 or more; got {tolerance}.")
-    check_projection(values, output_projection)
+    compact = projected(values, output_projection).compact
     for name, weights in (("first", first), ("second", second)):
-        check_width(name, weights, values, values.shape[-2])
+        check_width(name, weights, compact, compact.shape[-2])
     if first.shape != second.shape:
         raise InputError(f"expected weights of one shape; got {tuple(first.shape)} and {tuple(second.shape)}.")
-    check_finite(first=first, second=second, values=values, output_projection=output_projection)
-    compact = compact_values(values, output_projection)
+    check_finite(first=first, second=second)
     unit = torch.linalg.vector_norm(compact, dim=-1).max().clamp_min(torch.finfo(torch.float64).tiny)
     # The length of a difference in the compact basis is its length in T's own coordinates.
     apart = torch.linalg.vector_norm((first.double() - second.double()) @ compact, dim=-1).max()

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.linalg import Factor, compact_values, factorise, relative_tolerance, with_ones
-from identilens.measures.attention.arguments import check_finite, check_projection, check_width
+from identilens.linalg import ProjectedValues, projected
+from identilens.linalg.checks import check_finite, check_width
 
 ROUNDING = 1e-9
 """An entry below minus this counts as negative; what lies between is rounding in float64."""
@@ -35,7 +35,7 @@ class EfficientAttention:
 
 def efficient_attention(
     weights: Float[Tensor, "*batch query key"],
-    values: Float[Tensor, "*batch key d_v"],
+    values: Float[Tensor, "*batch key d_v"] | ProjectedValues,
     output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,
 ) -> EfficientAttention:
     """Return attention weights projected on Ker([T, 1])^⊥ (Naim & Asher 2024; structure2025, II.A).
@@ -56,27 +56,16 @@ def efficient_attention(
         InputError: For shapes that do not fit.
         NumericalError: For NaN or infinite entries.
     """
-    d_model = check_projection(values, output_projection)
-    check_width("weights", weights, values, values.shape[-2])
-    check_finite(values=values, weights=weights, output_projection=output_projection)
-    factor = simplex_factor(compact_values(values, output_projection), d_model)
+    T = projected(values, output_projection)
+    check_width("weights", weights, T.compact, T.keys)
+    check_finite(weights=weights)
     given = weights.double()
-    found = given @ factor.basis @ factor.basis.mT
+    efficient = T.simplex_factor.project(given)
     return EfficientAttention(
-        found,
-        factor.rank,
-        (found < -ROUNDING).double().mean((-2, -1)),
-        found.amin((-2, -1)),
-        (found.sum(-1) - given.sum(-1)).abs().amax(-1),
-        relative_tolerance(values.shape[-2], d_model + 1),
+        efficient,
+        T.simplex_factor.rank,
+        (efficient < -ROUNDING).double().mean((-2, -1)),
+        efficient.amin((-2, -1)),
+        (efficient.sum(-1) - given.sum(-1)).abs().amax(-1),
+        T.simplex_tolerance,
     )
-
-
-def simplex_factor(compact: Float[Tensor, "*batch key r"], d_model: int) -> Factor:
-    """Return an orthonormal basis of the columns of [T, 1], and their rank, from compact values.
-
-    Args:
-        compact: F, see `compact_values`.
-        d_model: Columns of T.
-    """
-    return factorise(with_ones(compact), relative_tolerance(compact.shape[-2], d_model + 1))

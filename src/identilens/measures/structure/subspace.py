@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import factorise, relative_tolerance
+from identilens.linalg import ProjectedValues, relative_tolerance
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Subspace:
         texts: How many texts were added.
     """
 
-    eigenvalues: Float[Tensor, "head n"]
-    vectors: Float[Tensor, "head n n"]
+    eigenvalues: Float[Tensor, "head key"]
+    vectors: Float[Tensor, "head key key"]
     dimension: Int[Tensor, " head"]
     tolerance: float
     texts: int
 
-    def basis(self, head: int, share: float = 0.0) -> Float[Tensor, "n r"]:
+    def basis(self, head: int, share: float = 0.0) -> Float[Tensor, "key r"]:
         """Return the structures S_1, …, S_r of one head: an orthonormal basis of R, or of its weighted version.
 
         Args:
@@ -47,7 +47,7 @@ class Subspace:
         total = self.eigenvalues.sum(-1, keepdim=True)
         return ((self.eigenvalues.cumsum(-1) < part * total).sum(-1) + 1).clamp_max(self.eigenvalues.shape[-1])
 
-    def project(self, weights: Float[Tensor, "head query n"], share: float = 0.0) -> Float[Tensor, "head query n"]:
+    def project(self, weights: Float[Tensor, "head query key"], share: float = 0.0) -> Float[Tensor, "head query key"]:
         """Return proj_R of each row of some weights (structure2025, III.B), or its weighted version.
 
         Args:
@@ -57,7 +57,7 @@ class Subspace:
         kept = self.projector(share).to(weights.dtype)
         return weights @ kept
 
-    def projector(self, share: float = 0.0) -> Float[Tensor, "head n n"]:
+    def projector(self, share: float = 0.0) -> Float[Tensor, "head key key"]:
         """Return the orthogonal projector on R, or on its weighted version."""
         basis = self.vectors * self._kept(share)[:, None, :]
         return basis @ basis.mT
@@ -69,66 +69,17 @@ class Subspace:
         return (number < self.dimension[:, None]) & (self.eigenvalues >= share)
 
 
-class SubspaceAccumulator:
-    """Adds texts one by one to the Gram matrix of R; memory does not grow with their number.
-
-    ker(T')^⊥ is col(T), so R = (∩ ker T_i')^⊥ = Σ col(T_i) (Eq. 6), the range of Σ U_i U_iᵀ with U_i an orthonormal
-    basis of col(T_i). Every text counts the same, however large its values.
-
-    Args:
-        heads: Number of heads.
-        n: Length of all texts.
-        d_model: Columns of T, for the tolerance.
-    """
-
-    def __init__(self, heads: int, n: int, d_model: int) -> None:
-        self.gram = torch.zeros(heads, n, n, dtype=torch.float64)
-        self.d_model = d_model
-        self.texts = 0
-
-    def add(self, compact: Float[Tensor, "head key r"]) -> tuple[Tensor, Tensor]:
-        """Add one text and return the projectors on its column spaces, and their ranks.
-
-        Args:
-            compact: T in a small basis, float64; see `compact_values`.
-
-        Raises:
-            InputError: If the text has another length than those before.
-        """
-        if compact.shape[:2] != self.gram.shape[:2]:
-            raise InputError(
-                f"expected values of {self.gram.shape[0]} heads and {self.gram.shape[1]} tokens; got "
-                f"{tuple(compact.shape[:2])}. R is made of texts of one length: cut them."
-            )
-        projector, rank = column_projector(compact, self.d_model)
-        self.gram += projector.to(self.gram.device)
-        self.texts += 1
-        return projector, rank
-
-    def subspace(self) -> Subspace:
-        """Return R of the texts added so far.
-
-        Raises:
-            InputError: If there are none.
-        """
-        if not self.texts:
-            raise InputError("R needs at least one text; none was added.")
-        return subspace_of(self.gram, self.texts, self.d_model)
-
-
-def column_projector(compact: Float[Tensor, "head key r"], d_model: int) -> tuple[Tensor, Tensor]:
-    """Return the orthogonal projector on col(T) = ker(T')^⊥ of each head, and its rank.
-
-    Args:
-        compact: T in a small basis, float64.
-        d_model: Columns of T.
-    """
-    factor = factorise(compact, relative_tolerance(compact.shape[-2], d_model))
+def column_projector(projected: ProjectedValues) -> tuple[Float[Tensor, "head key key"], Int[Tensor, " head"]]:
+    """Return the orthogonal projector on col(T) = ker(T')^⊥ of each head, and its rank."""
+    factor = projected.flat.factor
     return factor.basis @ factor.basis.mT, factor.rank
 
 
-def subspace_of(gram: Float[Tensor, "head n n"], texts: int, d_model: int) -> Subspace:
+def subspace_of(gram: Float[Tensor, "head key key"], texts: int, d_model: int) -> Subspace:
     """Return R from the sum of projectors over texts.
+
+    ker(T')^⊥ is col(T), so R = (∩ ker T_i')^⊥ = Σ col(T_i) (Eq. 6), the range of Σ U_i U_iᵀ with U_i an orthonormal
+    basis of col(T_i). Every text counts the same, however large its values.
 
     Args:
         gram: Σ U_i U_iᵀ.
@@ -159,7 +110,7 @@ class AgainstR:
 
 
 def against_subspace(
-    weights: Float[Tensor, "head query n"], column: Float[Tensor, "head n n"], kept: Float[Tensor, "head n n"]
+    weights: Float[Tensor, "head query key"], column: Float[Tensor, "head key key"], kept: Float[Tensor, "head key key"]
 ) -> AgainstR:
     r"""Return what one text's ker(T')^⊥ is against R (structure2025, III.B).
 

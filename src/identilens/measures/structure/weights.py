@@ -1,6 +1,6 @@
 """The structure W of a head (structure2025, Eq. 7 and 8): attention added up, cut and normalised."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -13,21 +13,6 @@ from identilens.measures.structure.norm import check_structure
 Scale = Literal["mean", "sum"]
 Penalty = float | Callable[[Tensor], Tensor]
 """h of Eq. 8: a share in [0, 1) of the entry, or a function."""
-
-
-def summed_attention(weights: Sequence[Float[Tensor, "query key"]]) -> Float[Tensor, "query key"]:
-    """Return Ã = Σ A_i over texts (structure2025, III.B.1).
-
-    Raises:
-        InputError: For no weights, weights of different shapes, or negative ones.
-    """
-    if not len(weights):
-        raise InputError("expected the attention weights of at least one text; got none.")
-    if len({tuple(one.shape) for one in weights}) > 1:
-        raise InputError("expected weights of one shape; the texts differ in length. Cut them to one length.")
-    for number, one in enumerate(weights):
-        check_weights(one, f"the weights of text {number}")
-    return torch.stack(list(weights)).sum(0)
 
 
 def cut(

@@ -2,30 +2,24 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import IdentilensError
-from identilens.linalg import compact_values, relative_tolerance
-from identilens.measures.attention.effective import effective_attention
 from identilens.measures.attention.entropy import maximum_entropy_alternative
 from identilens.measures.attention.logits import least_logit_rank
 from identilens.measures.attention.projections import changed_projection
 from identilens.measures.attention.realisable import realisable_dimension
 from identilens.measures.attention.realise import realisable_alternative
 from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
-from identilens.measures.attention.simplex import row_spaces
-from identilens.models.head_call import HeadCall, read_head
+from identilens.models.heads import LOGIT_ERROR, Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.projections import changed_parameters, query_key_projections
+from identilens.models.reading import read_head
 from identilens.models.substitution import ModelRun
-
-LOGIT_ERROR = 1e-3
-"""Largest difference between the model's weights and softmax(s Q Kᵀ + bias) of a head whose Q and K may be moved."""
 
 
 @dataclass(frozen=True)
@@ -57,97 +51,39 @@ class Found:
         return {name: tensor for name, tensor in held.items() if tensor is not None}
 
 
-@dataclass(frozen=True)
-class HeadProblem:
-    """A head's weights and values in float64, ready for the searches.
-
-    Attributes:
-        head: The head as the model runs it.
-        weights: A.
-        values: T in a compact basis.
-        visible: Which keys each query may use; None when every key.
-        tolerance: Share of σ_max(T) below which directions are rounding of the forward pass.
-        nullity: Largest simplex nullity of a row.
-        generator: Source of randomness.
-    """
-
-    head: HeadCall
-    weights: Float[Tensor, "query key"]
-    values: Float[Tensor, "key r"]
-    visible: Bool[Tensor, "query key"] | None
-    tolerance: float
-    nullity: int
-    generator: torch.Generator
-
-    @classmethod
-    def of(cls, head: HeadCall, generator: torch.Generator) -> "HeadProblem":
-        """Return the problem of a head as it computes on a text."""
-        values = compact_values(head.values.double(), head.output_projection.double())
-        tolerance = relative_tolerance(len(values), head.output_projection.shape[-1])
-        spaces = row_spaces(values, len(head.weights), head.visible, tolerance)
-        nullity = max(space.nullity for space in spaces)
-        return cls(head, head.weights.double(), values, head.visible, tolerance, nullity, generator)
-
-    @cached_property
-    def effective(self) -> Float[Tensor, "query key"]:
-        """Effective attention: the part of A that the output depends on."""
-        return effective_attention(
-            self.head.values.double(),
-            weights=self.weights,
-            output_projection=self.head.output_projection.double(),
-            visible=self.visible,
-        ).effective
-
-    @property
-    def d_k(self) -> int:
-        """Size of a query."""
-        return self.head.queries.shape[1]
-
-    def output_error(self, weights: Float[Tensor, "query key"]) -> float:
-        """Return ‖(A' − A) T‖_F / ‖A T‖_F."""
-        lost = torch.linalg.matrix_norm((weights - self.weights) @ self.values)
-        return float(lost / torch.linalg.matrix_norm(self.weights @ self.values).clamp_min(1e-300))
-
-    def logit_rank(self, weights: Float[Tensor, "query key"] | None) -> int | None:
-        """Return the least rank of logits behind the weights; None where hidden keys or zeros leave it open."""
-        if weights is None or self.visible is not None or self.head.bias is not None or weights.min() <= 0:
-            return None
-        return int(least_logit_rank(weights))
+def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | None:
+    """Return the least rank of logits behind some weights; None where hidden keys or zeros leave it open."""
+    if weights is None or head.visible is not None or head.bias is not None or weights.min() <= 0:
+        return None
+    return int(least_logit_rank(weights))
 
 
-def alternatives_of(problem: HeadProblem, starts: int, distance: float | None) -> Iterator[Found]:
+def alternatives_of(head: Head, starts: int, distance: float | None, generator: torch.Generator) -> Iterator[Found]:
     """Yield the alternatives of a head one by one.
 
     Args:
-        problem: The head.
+        head: As it computes on a text.
         starts: Random starts a row in the search for a far one.
         distance: How far a realisable one is to go; None to leave it out.
+        generator: Source of randomness.
     """
-    A, T, tolerance, generator = problem.weights, problem.values, problem.tolerance, problem.generator
-    drawn = sample_alternatives(
-        A, T, 1, method="hit_and_run", visible=problem.visible, tolerance=tolerance, generator=generator
-    )
+    A, T, visible = head.attention, head.projected, head.visible
+    drawn = sample_alternatives(A, T, 1, method="hit_and_run", visible=visible, generator=generator)
     yield Found("sampled", drawn[0])
-    yield Found(
-        "far",
-        far_alternatives(A, T, visible=problem.visible, starts=starts, tolerance=tolerance, generator=generator),
-    )
-    yield _or_note("maximum_entropy", lambda: _maximum_entropy(problem))
+    yield Found("far", far_alternatives(A, T, visible=visible, starts=starts, generator=generator))
+    yield _or_note("maximum_entropy", lambda: _maximum_entropy(head))
     if distance is not None:
         wanted = distance
-        yield _or_note("realisable", lambda: _realisable(problem, wanted))
+        yield _or_note("realisable", lambda: _realisable(head, wanted, generator))
 
 
-def by_parameters(
-    lens: Lens, item: Item, head: HeadCall, problem: HeadProblem, wanted: Found
-) -> tuple[Found, ModelRun | None]:
+def by_parameters(lens: Lens, item: Item, head: Head, wanted: Found) -> tuple[Found, ModelRun | None]:
     """Return the weights that the model computes, and what it gives, with parameters that make Q' and K'.
 
     Args:
         lens: The model; its parameters are as before afterwards.
         item: The text.
         head: The head as the model runs it.
-        problem: The same in float64.
         wanted: The alternative whose queries and keys the parameters are to give.
     """
     if wanted.queries is None or wanted.keys is None:
@@ -159,7 +95,7 @@ def by_parameters(
             found = changed_projection(source.inputs, goal / source.factor, source.weight, source.bias)
             changes.append((source, found.weight, found.bias))
         with changed_parameters(changes):
-            weights = read_head(lens, item, head.site.layer, head.head, head.site.kind).weights.double()
+            weights = read_head(lens, item, head.layer, head.head, head.kind).attention
             run = lens.substitute({}, item)
     except IdentilensError as error:
         return Found("parameters", None, note=str(error)), None
@@ -174,21 +110,14 @@ def _or_note(name: str, search: Callable[[], Found]) -> Found:
         return Found(name, None, note=str(error))
 
 
-def _maximum_entropy(problem: HeadProblem) -> Found:
-    found = maximum_entropy_alternative(
-        problem.weights,
-        problem.values,
-        visible=problem.visible,
-        bias=problem.head.bias,
-        tolerance=problem.tolerance,
-    )
-    fits = "the head's own size suffices" if found.needed_d_k <= problem.d_k else "more than the head has"
-    note = f"queries and keys of size {found.needed_d_k} produce it ({fits}: d_k = {problem.d_k})"
+def _maximum_entropy(head: Head) -> Found:
+    found = maximum_entropy_alternative(head.attention, head.projected, visible=head.visible, bias=head.bias)
+    fits = "the head's own size suffices" if found.needed_d_k <= head.d_k else "more than the head has"
+    note = f"queries and keys of size {found.needed_d_k} produce it ({fits}: d_k = {head.d_k})"
     return Found("maximum_entropy", found.weights, found.queries, found.keys, note=note)
 
 
-def _realisable(problem: HeadProblem, distance: float) -> Found:
-    head = problem.head
+def _realisable(head: Head, distance: float, generator: torch.Generator) -> Found:
     if not head.logit_error <= LOGIT_ERROR:
         return Found(
             "realisable",
@@ -196,16 +125,14 @@ def _realisable(problem: HeadProblem, distance: float) -> Found:
             note=f"the weights are not softmax(s Q Kᵀ + bias), but off by {head.logit_error:.1e} (soft-capped logits "
             "or an attention sink)",
         )
-    tensors = (head.queries.double(), head.keys.double(), problem.values)
+    tensors = (head.queries.double(), head.keys.double(), head.projected)
     bias = None if head.bias is None else head.bias.double()
-    options = {
-        "scaling": head.scaling, "visible": problem.visible, "bias": bias, "tolerance": problem.tolerance
-    }  # fmt: skip
+    options = {"scaling": head.scaling, "visible": head.visible, "bias": bias}
     counted = realisable_dimension(*tensors, **options)
     if not counted.dimension:
         note = "no realisable alternative lies near: the local dimension is 0"
         return Found("realisable", None, dimension=0, formula=counted.formula, note=note)
-    found = realisable_alternative(*tensors, distance=distance, generator=problem.generator, **options)
+    found = realisable_alternative(*tensors, distance=distance, generator=generator, **options)
     notes = [] if found.reached else [f"stopped at {found.distance:.3f} of {distance:g} after {found.steps} steps"]
     if head.group > 1:
         notes.append(f"its keys serve {head.group} query heads: the new ones are for this head alone")

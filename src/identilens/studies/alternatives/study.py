@@ -1,72 +1,46 @@
-"""Texts in, results out: what else the attention could have been, put back into the model."""
+"""What else the attention could have been, put back into the model."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
-import polars as pl
 import torch
+from annotated_types import Ge, Gt, Lt
+from cyclopts import Parameter
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.measures.attention.simplex import total_variation
-from identilens.models.head_call import read_head
-from identilens.models.inputs import Item
-from identilens.models.layout import Kind, Site, find_site
+from identilens.models.heads import Head
 from identilens.models.lens import Lens
-from identilens.results.alternatives import ALTERNATIVE_COLUMNS, CHANGE_COLUMNS, Alternatives
-from identilens.results.matrices import StoredMatrices, of_text, write_matrices
-from identilens.results.parts import run_parts, whole
-from identilens.results.provenance import provenance
+from identilens.models.substitution import ModelRun
+from identilens.runs.provenance import Identity
+from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import table_of
 from identilens.studies.alternatives.put_back import PutBack, compare_runs
-from identilens.studies.alternatives.search import Found, HeadProblem, alternatives_of, by_parameters
+from identilens.studies.alternatives.result import Alternatives
+from identilens.studies.alternatives.search import Found, alternatives_of, by_parameters, logit_rank
+from identilens.studies.heads import KindSettings, Place, TextHeads
 
 
-@dataclass(frozen=True)
-class AlternativeSettings:
-    """Options that change what is looked for.
+@dataclass(frozen=True, kw_only=True)
+class AlternativeSettings(KindSettings):
+    """Which heads, and what is looked for.
 
     Attributes:
-        layers: Layers, counted from 0 within each kind; all when None.
-        heads: Heads, counted from 0; all when None.
-        kind: ``encoder``, ``decoder`` or ``cross``; all that the model has when None.
-        realisable: Also look for other queries and keys that give the same output, and for the parameters that
-            make them.
-        distance: Mean total variation distance that these are to reach, in (0, 1).
+        realisable: Also look for other queries and keys that give the same output, and parameters that make them.
+        distance: Mean total variation distance that these are to reach.
         starts: Random starts a row in the search for a far alternative.
-        max_length: Cut longer texts to this many tokens.
         seed: Of the random numbers.
     """
 
-    layers: tuple[int, ...] | None = None
-    heads: tuple[int, ...] | None = None
-    kind: Kind | None = None
-    realisable: bool = False
-    distance: float = 0.1
-    starts: int = 8
-    max_length: int | None = None
-    seed: int = 0
+    realisable: Annotated[bool, Parameter(negative="")] = False
+    distance: Annotated[float, Gt(0), Lt(1)] = 0.1
+    starts: Annotated[int, Ge(1)] = 8
+    seed: Annotated[int, Ge(0)] = 0
 
 
-def alternatives(
-    lens: Lens,
-    texts: Any,
-    *,
-    layers: Sequence[int] | int | None = None,
-    heads: Sequence[int] | int | None = None,
-    kind: Kind | None = None,
-    realisable: bool = False,
-    distance: float = 0.1,
-    starts: int = 8,
-    max_length: int | None = None,
-    seed: int = 0,
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> Alternatives:
-    """Return other attention weights with the same output, and what the model makes of them.
+class AlternativeStudy(Study[AlternativeSettings, Alternatives]):
+    """Find other attention weights with the same output, and see what the model makes of them.
 
     For each head: one drawn evenly from all alternatives (``sampled``), a far one (``far``), the most even one
     (``maximum_entropy``) and, when asked for, one that other queries and keys give (``realisable``) and the weights
@@ -77,163 +51,107 @@ def alternatives(
     Args:
         lens: The model.
         texts: Texts, pairs, token ids, images or a batch; see `Lens.capture`.
-        layers: See `AlternativeSettings`; this and the next seven.
-        heads: Heads.
-        kind: Kind of attention.
-        realisable: Look for other queries, keys and parameters.
-        distance: How far these are to go.
-        starts: Random starts of the search for a far alternative.
-        max_length: Cut longer texts.
-        seed: Of the random numbers.
-        out: Folder to fill head by head; nothing is written when not given.
-        resume: Go on with an interrupted run in ``out``.
-        overwrite: Drop the run that ``out`` holds.
-        progress: Called with (heads done, heads in all).
 
     Raises:
-        InputError: For texts or options that cannot be used, a head the model lacks, or attention with sinks.
+        InputError: For texts or settings that cannot be used, a head the model lacks, or attention with sinks.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If an answer cannot be certified.
         OutputFolderError: If ``out`` holds something else or cannot be written.
     """
-    settings = AlternativeSettings(
-        numbers(layers), numbers(heads), kind, realisable, distance, starts, max_length, seed
-    )
-    if not 0 < distance < 1:
-        raise InputError(f"expected a distance in (0, 1); got {distance}. It is a mean total variation distance.")
-    if starts < 1:
-        raise InputError(f"expected at least one start; got {starts}.")
-    items = lens.read(texts, max_length)
-    chosen = list(chosen_heads(lens.sites(items[0]), settings.layers, settings.heads, kind))
-    units = [(text, site, head) for text in range(len(items)) for site, head in chosen]
-    options = {name: value for name, value in asdict(settings).items() if name != "seed"}
-    texts_read = [item.identity for item in items]
-    record = provenance("alternatives", model=lens.facts, texts=texts_read, settings=options, seed=seed)
-    study = _Study(lens, items, settings)
 
-    def write_kept() -> None:
-        # A text's file holds all of its heads; what was written before an interruption is read again.
-        study.write(Path(out or ""))
+    name = "alternatives"
+    unit = "heads"
+    settings_type = AlternativeSettings
+    result_type = Alternatives
+    joins: ClassVar = "audit"
 
-    tables = run_parts(
-        record,
-        [1] * len(units),
-        lambda part: study.run(*units[part]),
-        {"table": whole, "changes": whole},
-        out=out,
-        resume=resume,
-        overwrite=overwrite,
-        progress=progress,
-        before_writing=write_kept,
-    )
-    if out is not None:
-        return Alternatives.load(out)
-    return Alternatives(tables["table"], tables["changes"], record, study.matrices, study.tokens)
+    def __init__(self, lens: Lens, texts: Any, settings: AlternativeSettings) -> None:
+        self.lens, self.settings = lens, settings
+        self.heads = TextHeads.of(lens, lens.read(texts, settings.max_length), settings, settings.kind)
+        self._plain: dict[int, ModelRun] = {}
 
+    def identity(self) -> Identity:
+        """Return the model and the texts."""
+        return self.heads.identity
 
-def chosen_heads(
-    sites: tuple[Site, ...], layers: tuple[int, ...] | None, heads: tuple[int, ...] | None, kind: Kind | None
-) -> Iterator[tuple[Site, int]]:
-    """Yield the heads asked for, in call order.
+    def sizes(self) -> Sequence[int]:
+        """Return one head for each part."""
+        return [1] * len(self.heads.places)
 
-    Raises:
-        InputError: If the model lacks one of them.
-    """
-    held: list[Kind] = list(dict.fromkeys(site.kind for site in sites))
-    if kind is not None and kind not in held:
-        raise InputError(f"the model has {', '.join(held)} attention; got kind {kind!r}.")
-    kinds: list[Kind] = held if kind is None else [kind]
-    for one in kinds:
-        for layer in layers if layers is not None else [site.layer for site in sites if site.kind == one]:
-            site = sites[find_site(sites, layer, 0, one)]
-            for head in heads if heads is not None else range(site.heads):
-                find_site(sites, layer, head, one)
-                yield site, head
-
-
-class _Study:
-    """Studies head after head; keeps the matrices and the model's plain run of the present text."""
-
-    def __init__(self, lens: Lens, items: list[Item], settings: AlternativeSettings) -> None:
-        self.lens, self.items, self.settings = lens, items, settings
-        self.matrices: dict[str, Tensor] = {}
-        self.tokens: dict[int, dict[str, list[str]]] = {}
-        self._plain: dict[int, Any] = {}
-
-    def run(self, text: int, site: Site, head: int) -> dict[str, pl.DataFrame]:
-        """Return the table rows of one head on one text."""
-        lens, item, settings = self.lens, self.items[text], self.settings
-        if text not in self._plain:
-            self._plain = {text: lens.substitute({}, item)}
-        plain = self._plain[text]
-        seen = read_head(lens, item, site.layer, head, site.kind)
-        seed = settings.seed * 1_000_003 + 7919 * text + 101 * site.layer + head
-        problem = HeadProblem.of(seen, torch.Generator().manual_seed(seed))
+    def run(self, part: int) -> Output:
+        """Return the rows and matrices of one head on one text."""
+        place = self.heads.places[part]
+        head = self.heads.read(place)
         rows, changes = [], []
-        prefix = f"text{text}.layer{site.layer}.head{head}.{site.kind}"
-        self.tokens.setdefault(text, {name: list(names) for name, names in item.tokens.items()})
-        self.matrices |= {f"{prefix}.raw": problem.weights.cpu(), f"{prefix}.effective": problem.effective.cpu()}
-        address = (text, site.layer, head, site.kind)
-        for found in alternatives_of(problem, settings.starts, settings.distance if settings.realisable else None):
-            put = None
-            if found.weights is not None:
-                run = lens.substitute({(site.layer, head, site.kind): found.weights}, item)
-                put = compare_runs(plain, run)
-                self.matrices |= {f"{prefix}.{name}": tensor.cpu() for name, tensor in found.tensors().items()}
-            rows.append(_row(address, problem, found, put))
-            changes += _change_rows(address, found.name, put)
+        kept = {"raw": head.attention, "effective": head.effective}
+        for found, run in self._alternatives(place, head):
+            put = run and compare_runs(self._unchanged(place.text), run)
+            rows.append(_row(place, head, found, put))
+            changes += _change_rows(place, found.name, put)
+            kept |= found.tensors()
+        tables = {"table": rows, "changes": changes}
+        return Output(
+            {name: table_of(columns, tables[name]) for name, columns in Alternatives.schema.items()},
+            {place.key(name): tensor.cpu() for name, tensor in kept.items()},
+            {place.text: self.heads.tokens(head, place.text)},
+        )
+
+    def _unchanged(self, text: int) -> ModelRun:
+        """Return the model's own run on a text; the present one's is kept."""
+        if text not in self._plain:
+            self._plain = {text: self.lens.substitute({}, self.heads.items[text])}
+        return self._plain[text]
+
+    def _alternatives(self, place: Place, head: Head) -> Iterator[tuple[Found, ModelRun | None]]:
+        """Yield each alternative with what the model gives when it is put back."""
+        item, settings = self.heads.items[place.text], self.settings
+        seed = settings.seed * 1_000_003 + 7919 * place.text + 101 * head.layer + head.head
+        generator = torch.Generator().manual_seed(seed)
+        distance = settings.distance if settings.realisable else None
+        for found in alternatives_of(head, settings.starts, distance, generator):
+            yield found, self._put_back(head, found.weights, item)
             if found.name == "realisable":
-                found, run = by_parameters(lens, item, seen, problem, found)
-                put = None if run is None else compare_runs(plain, run)
-                if found.weights is not None:
-                    self.matrices[f"{prefix}.alternative_parameters"] = found.weights.cpu()
-                rows.append(_row(address, problem, found, put))
-                changes += _change_rows(address, found.name, put)
-        return {
-            "table": pl.DataFrame(rows, schema=ALTERNATIVE_COLUMNS, orient="row"),
-            "changes": pl.DataFrame(changes, schema=CHANGE_COLUMNS, orient="row"),
+                yield by_parameters(self.lens, item, head, found)
+
+    def _put_back(self, head: Head, weights: Tensor | None, item: Any) -> ModelRun | None:
+        return None if weights is None else self.lens.substitute({(head.layer, head.head, head.kind): weights}, item)
+
+
+def _row(place: Place, head: Head, found: Found, put: PutBack | None) -> dict[str, Any]:
+    n_query, n_key = head.attention.shape
+    distance = None if found.weights is None else total_variation(head.attention, found.weights)
+    return {
+        **place.row,
+        "alternative": found.name,
+        "n_query": n_query,
+        "n_key": n_key,
+        "d_k": head.d_k,
+        "simplex_nullity": head.simplex_nullity,
+        "mean_total_variation": None if distance is None else float(distance.mean()),
+        "largest_total_variation": None if distance is None else float(distance.max()),
+        "output_error": None if found.weights is None else head.output_error(found.weights),
+        "logit_rank": logit_rank(head, found.weights),
+        "dimension": found.dimension,
+        "formula": found.formula,
+        "hidden_change": put and put.hidden,
+        "logits_change": put and put.logits,
+        "loss_change": put and put.loss,
+        "note": found.note,
+    }
+
+
+def _change_rows(place: Place, name: str, put: PutBack | None) -> list[dict[str, Any]]:
+    return [
+        {
+            **place.row,
+            "alternative": name,
+            "state": one.state,
+            "state_layer": one.layer,
+            "largest_change": one.largest,
+            "relative_change": one.relative,
         }
-
-    def write(self, folder: Path) -> None:
-        """Add the matrices held to those in a folder, and let go of the texts that are done."""
-        stored = StoredMatrices(folder / "matrices")
-        for text, tokens in self.tokens.items():
-            if own := of_text(self.matrices, text):
-                write_matrices(folder, text, of_text(stored, text) | own, tokens)
-        self.matrices.clear()
+        for one in (put.changes if put else ())
+    ]
 
 
-def _row(address: tuple, problem: HeadProblem, found: Found, put: PutBack | None) -> tuple:
-    n_query, n_key = problem.weights.shape
-    mean = largest = lost = None
-    if found.weights is not None:
-        distance = total_variation(problem.weights, found.weights)
-        mean, largest, lost = float(distance.mean()), float(distance.max()), problem.output_error(found.weights)
-    return (
-        *address,
-        found.name,
-        n_query,
-        n_key,
-        problem.d_k,
-        problem.nullity,
-        mean,
-        largest,
-        lost,
-        problem.logit_rank(found.weights),
-        found.dimension,
-        found.formula,
-        *((put.hidden, put.logits, put.loss) if put else (None, None, None)),
-        found.note,
-    )
-
-
-def _change_rows(address: tuple, name: str, put: PutBack | None) -> list[tuple]:
-    changes = put.changes if put else ()
-    return [(*address, name, one.state, one.layer, one.largest, one.relative) for one in changes]
-
-
-def numbers(given: Sequence[int] | int | None) -> tuple[int, ...] | None:
-    """Return the layers or heads that a caller gave, each once; None for all."""
-    if given is None or isinstance(given, int):
-        return given if given is None else (given,)
-    return tuple(dict.fromkeys(given))
+alternatives = study_function(AlternativeStudy, "alternatives")

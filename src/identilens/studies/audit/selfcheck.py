@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from identilens.measures.attention.effective import effective_attention
-from identilens.models.capture import CapturedHead, CapturedText, Collector, Lengths
+from identilens.models.capture import CapturedText, Collector, Lengths
+from identilens.models.heads import Head
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 
@@ -119,30 +119,25 @@ def _deviation(plain: Any, other: Any, lengths: Lengths, texts: int) -> float:
     return worst
 
 
-def _row_sums(heads: list[CapturedHead], noise: float) -> Check:
-    sums = torch.cat([_weights(head).sum(-1) for head in heads])
+def _row_sums(heads: list[Head], noise: float) -> Check:
+    sums = torch.cat([head.attention.sum(-1) for head in heads])
     over = float((sums - 1).max())
     if float(sums.min()) < 1 - 10 * noise:
         return _at_most("rows sum to less than 1 (sinks)", over, noise, f"smallest sum {float(sums.min()):.3f}")
     return _at_most("rows sum to 1", float((sums - 1).abs().max()), noise, "largest deviation")
 
 
-def _forbidden(heads: list[CapturedHead]) -> float:
-    return max(float((_weights(head) * ~head.visible).max()) for head in heads)
+def _forbidden(heads: list[Head]) -> float:
+    return max(0.0 if head.visible is None else float((head.attention * ~head.visible).max()) for head in heads)
 
 
-def _reproduction(heads: list[CapturedHead]) -> float:
+def _reproduction(heads: list[Head]) -> float:
     worst = 0.0
     for head in heads:
-        values = head.values.double()
-        found = effective_attention(
-            values,
-            weights=_weights(head),
-            output_projection=head.output_projection.double(),
-            visible=None if bool(head.visible.all()) else head.visible,
-        )
         expected = head.head_output.double()
-        error = torch.linalg.vector_norm(found.effective @ values - expected) / torch.linalg.vector_norm(expected)
+        error = torch.linalg.vector_norm(head.effective @ head.values.double() - expected) / torch.linalg.vector_norm(
+            expected
+        )
         worst = max(worst, float(error))
     return worst
 
@@ -158,8 +153,3 @@ def _block_sum(texts: list[CapturedText], blocks: list[Tensor]) -> float:
             expected = block[index, : len(total)].double()
             worst = max(worst, float((total - expected).abs().max() / expected.abs().max().clamp_min(1e-12)))
     return worst
-
-
-def _weights(head: CapturedHead) -> Tensor:
-    assert head.weights is not None
-    return head.weights.double()

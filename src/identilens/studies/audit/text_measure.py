@@ -7,10 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import NumericalError
-from identilens.measures.attention.effective import Visible
+from identilens.linalg import ProjectedValues, Visible
 from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
+from identilens.runs.matrices import MatrixKey
 
 _VALUES_AT_ONCE = 2**20
 
@@ -57,7 +58,7 @@ class TextMeasure:
             torch.matmul(values, factor[some], out=compact[some])
         self._require_finite(compact, "values")
         d_model = site.output_projection.shape[-1]
-        self.builder = SummaryBuilder(compact, d_model, n_query, self._visible(), *types)
+        self.builder = SummaryBuilder(ProjectedValues(compact, d_model), n_query, self._visible(), *types)
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
 
     def run(self, step: int) -> Float[Tensor, "query head d_v"]:
@@ -76,17 +77,16 @@ class TextMeasure:
         return self.builder.finish()
 
     def matrices(self) -> Mapping[str, Tensor]:
-        """Return raw, effective and null attention by key, with each row's rank where rows are masked."""
+        """Return raw and effective attention by key, with each row's rank where rows are masked."""
         if not self._kept:
             return {}
         raw, effective = (torch.cat(blocks, 1) for blocks in zip(*self._kept, strict=True))
-        kept = {"raw": raw, "effective": effective, "null": raw - effective}
+        kept = {"raw": raw, "effective": effective}
         if self.builder.visible is not None:
             ranks = self.builder.projector.row_ranks()
             kept |= {"row_rank": ranks, "row_nullity": self.builder.projector.row_sizes() - ranks}
-        prefix, kind = f"text{self.text}.layer{self.site.layer}", self.site.kind
         return {
-            f"{prefix}.head{head}.{kind}.{name}": tensor[head].cpu()
+            str(MatrixKey(self.text, self.site.layer, head, self.site.kind, name)): tensor[head].cpu()
             for head in range(self.site.heads)
             for name, tensor in kept.items()
         }

@@ -1,55 +1,45 @@
-"""Texts in, results out: what is certain about each attention weight."""
+"""What is certain about each attention weight: intervals, pinned weights, certified order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-import polars as pl
 import torch
+from annotated_types import Ge, Lt
 
 from identilens.errors import InputError
 from identilens.measures.attention.intervals import PIN_TOLERANCE, certify_row, minimum_norm_alternative
-from identilens.models.head_call import read_head
-from identilens.models.inputs import Item
-from identilens.models.layout import Kind, Site
-from identilens.models.lens import Lens, position_names
-from identilens.results.intervals import TABLES, Intervals
-from identilens.results.parts import run_parts, whole
-from identilens.results.provenance import provenance
-from identilens.studies.alternatives.search import HeadProblem
-from identilens.studies.alternatives.study import chosen_heads, numbers
+from identilens.models.heads import Head
+from identilens.models.lens import Lens
+from identilens.models.sequences import position_names, sides
+from identilens.runs.provenance import Identity
+from identilens.runs.settings import REPEATED
+from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import table_of
+from identilens.studies.heads import KindSettings, Place, TextHeads
+from identilens.studies.intervals.result import Intervals
 
 _ROWS = 8
-"""Rows in one part of a folder run: what an interruption can cost."""
+"""Rows in one part: what an interruption can cost."""
+
+Rows = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class _Unit:
-    """Some rows of one head on one text."""
+@dataclass(frozen=True, kw_only=True)
+class IntervalSettings(KindSettings):
+    """Which rows of which heads.
 
-    text: int
-    site: Site
-    head: int
-    queries: tuple[int, ...]
+    Attributes:
+        queries: Position or token of a row, all by default; a token stands for every position that holds it.
+        pin_tolerance: Width up to which a weight counts as pinned.
+    """
+
+    queries: Annotated[tuple[int | str, ...], REPEATED] | None = None
+    pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
 
 
-def intervals(
-    lens: Lens,
-    texts: Any,
-    *,
-    layers: Sequence[int] | int | None = None,
-    heads: Sequence[int] | int | None = None,
-    kind: Kind | None = None,
-    queries: Sequence[int | str] | int | str | None = None,
-    pin_tolerance: float = PIN_TOLERANCE,
-    max_length: int | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> Intervals:
-    """Return the range of every attention weight over all distributions with the same output, and certified order.
+class IntervalStudy(Study[IntervalSettings, Intervals]):
+    """Bound every attention weight over all distributions with the same output, and certify the order of keys.
 
     For each row: lo and hi of each weight by linear programs, proven; whether it is pinned; the pairs of keys whose
     order every alternative keeps; the key that stays first; the alternative of least norm. About a second a row of
@@ -58,125 +48,110 @@ def intervals(
     Args:
         lens: The model.
         texts: Texts, pairs, token ids, images or a batch; see `Lens.capture`.
-        layers: Layers, counted from 0 within each kind; all when None.
-        heads: Heads, counted from 0; all when None.
-        kind: ``encoder``, ``decoder`` or ``cross``; all that the model has when None.
-        queries: Positions or tokens of the rows; all when None. A token stands for every position that holds it.
-        pin_tolerance: Width up to which a weight counts as pinned.
-        max_length: Cut longer texts to this many tokens.
-        out: Folder to fill a few rows at a time; nothing is written when not given.
-        resume: Go on with an interrupted run in ``out``.
-        overwrite: Drop the run that ``out`` holds.
-        progress: Called with (rows done, rows in all).
 
     Raises:
-        InputError: For texts or options that cannot be used, a head or query that is not there, or attention with
+        InputError: For texts or settings that cannot be used, a head or query that is not there, or attention with
             sinks.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If an interval cannot be proven.
         OutputFolderError: If ``out`` holds something else or cannot be written.
     """
-    if not 0 <= pin_tolerance < 1:
-        raise InputError(f"expected a pin_tolerance in [0, 1); got {pin_tolerance}.")
-    wanted = [queries] if isinstance(queries, int | str) else None if queries is None else list(queries)
-    items = lens.read(texts, max_length)
-    units = _units(lens, items, numbers(layers), numbers(heads), kind, wanted)
-    record = provenance(
-        "intervals",
-        model=lens.facts,
-        texts=[item.identity for item in items],
-        settings={
-            "layers": numbers(layers), "heads": numbers(heads), "kind": kind, "queries": wanted,
-            "pin_tolerance": pin_tolerance, "max_length": max_length,
-        },
-    )  # fmt: skip
-    problems: dict[tuple, HeadProblem] = {}
 
-    def run(part: int) -> dict[str, pl.DataFrame]:
-        unit = units[part]
-        address = (unit.text, unit.site.layer, unit.head, unit.site.kind)
-        if address not in problems:
-            problems.clear()
-            head = read_head(lens, items[unit.text], unit.site.layer, unit.head, unit.site.kind)
-            problems[address] = HeadProblem.of(head, torch.Generator())
-        return _tables(lens, items[unit.text], address, problems[address], unit.queries, pin_tolerance)
+    name = "intervals"
+    unit = "rows"
+    settings_type = IntervalSettings
+    result_type = Intervals
+    merge: ClassVar = {"positions": lambda table: table.unique(maintain_order=True)}
+    joins = "audit"
 
-    merge = dict.fromkeys(TABLES, whole) | {"tokens": lambda table: table.unique(maintain_order=True)}
-    tables = run_parts(
-        record, [len(unit.queries) for unit in units], run, merge,
-        out=out, resume=resume, overwrite=overwrite, progress=progress,
-    )  # fmt: skip
-    return Intervals(**tables, provenance=record) if out is None else Intervals.load(out)
+    def __init__(self, lens: Lens, texts: Any, settings: IntervalSettings) -> None:
+        self.settings = settings
+        self.heads = TextHeads.of(lens, lens.read(texts, settings.max_length), settings, settings.kind)
+        self.parts = [
+            (place, rows[at : at + _ROWS])
+            for place in self.heads.places
+            for rows in [self._requested(place)]
+            for at in range(0, len(rows), _ROWS)
+        ]
+        self._read: tuple[Place, Head] | None = None
 
+    def identity(self) -> Identity:
+        """Return the model and the texts."""
+        return self.heads.identity
 
-def _units(
-    lens: Lens,
-    items: list[Item],
-    layers: tuple[int, ...] | None,
-    heads: tuple[int, ...] | None,
-    kind: Kind | None,
-    wanted: list[int | str] | None,
-) -> list[_Unit]:
-    units = []
-    for text, item in enumerate(items):
-        for site, head in chosen_heads(lens.sites(items[0]), layers, heads, kind):
-            names = _sequence(lens, item, site.kind, "query", None)
-            if not names:  # an image's positions show only in the model
-                count = len(read_head(lens, item, site.layer, head, site.kind).weights)
-                names = position_names(lens.model.config, count)
-            rows = range(len(names)) if wanted is None else _positions(names, wanted, text)
-            units += [_Unit(text, site, head, tuple(rows[at : at + _ROWS])) for at in range(0, len(rows), _ROWS)]
-    return units
+    def sizes(self) -> Sequence[int]:
+        """Return a few rows for each part."""
+        return [len(rows) for _, rows in self.parts]
 
+    def run(self, part: int) -> Output:
+        """Return the tables of some rows of one head on one text."""
+        place, queries = self.parts[part]
+        if self._read is None or self._read[0] is not place:
+            self._read = place, self.heads.read(place)
+        head = self._read[1]
+        rows: dict[str, Rows] = {"table": [], "rows": [], "order": [], "positions": self._positions(place, head)}
+        for query in queries:
+            for name, more in self._certified({**place.row, "query": query}, head).items():
+                rows[name] += more
+        return Output({name: table_of(columns, rows[name]) for name, columns in Intervals.schema.items()})
 
-def _positions(names: Sequence[str], wanted: list[int | str], text: int) -> list[int]:
-    """Return the positions asked for, in order."""
-    found: set[int] = set()
-    for one in wanted:
-        places = [place for place, name in enumerate(names) if name == one]
-        if not places and str(one).isdigit() and int(one) < len(names):
-            places = [int(one)]
-        if not places:
-            raise InputError(
-                f"text {text} has no token or position {one!r} among its {len(names)} queries; its tokens are "
-                f"{' '.join(names[:12])}{' …' if len(names) > 12 else ''}"
-            )
-        found.update(places)
-    return sorted(found)
+    def _requested(self, place: Place) -> list[int]:
+        """Return the positions of the rows of a head."""
+        item = self.heads.items[place.text]
+        names = item.tokens.get(sides(place.site.kind, item.tokens).query, ())
+        if not names:  # an image's positions show only in the model
+            names = position_names(self.heads.lens.model.config, len(self.heads.read(place).queries))
+        if self.settings.queries is None:
+            return list(range(len(names)))
+        return sorted({at for one in self.settings.queries for at in _places(names, one, place.text)})
 
-
-def _sequence(lens: Lens, item: Item, kind: Kind, side: str, positions: int | None) -> Sequence[str]:
-    """Return the tokens at the query or key positions of one kind of attention."""
-    own = "decoder" if "decoder" in item.tokens and kind != "encoder" else "encoder"
-    names = item.tokens.get("encoder" if side == "key" and kind == "cross" else own, ())
-    if positions is not None and len(names) != positions:
-        return position_names(lens.model.config, positions)
-    return names
-
-
-def _tables(
-    lens: Lens, item: Item, address: tuple, problem: HeadProblem, queries: Sequence[int], pin_tolerance: float
-) -> dict[str, pl.DataFrame]:
-    table, rows, order = [], [], []
-    effective = problem.effective[list(queries)]
-    for place, query in enumerate(queries):
-        weights = problem.weights[query]
-        visible = None if problem.visible is None else problem.visible[query]
-        options = {"visible": visible, "tolerance": problem.tolerance}
-        found = certify_row(weights, problem.values, pin_tolerance=pin_tolerance, **options)
-        least = minimum_norm_alternative(weights, problem.values, **options).point
+    def _certified(self, at: dict[str, Any], head: Head) -> dict[str, Rows]:
+        """Return what is certain of one row; ``at`` names it."""
+        query = at["query"]
+        weights, visible = head.attention[query], None if head.visible is None else head.visible[query]
+        found = certify_row(weights, head.projected, visible=visible, pin_tolerance=self.settings.pin_tolerance)
         bounds = found.intervals
+        columns = {
+            "weight": weights, "lo": bounds.lo, "hi": bounds.hi, "pinned": bounds.pinned,
+            "effective": head.effective[query],
+            "minimum_norm": minimum_norm_alternative(weights, head.projected, visible=visible).point,
+        }  # fmt: skip
+        lists = {name: column.tolist() for name, column in columns.items()}
         seen = range(len(weights)) if visible is None else torch.nonzero(visible).flatten().tolist()
-        columns = [part.tolist() for part in (weights, bounds.lo, bounds.hi, bounds.pinned, effective[place], least)]
-        table += [(*address, query, key, *(column[key] for column in columns)) for key in seen]
         pairs = torch.nonzero(found.above).tolist()
-        order += [(*address, query, above, below) for above, below in pairs]
-        count = len(seen) * (len(seen) - 1) // 2
-        rows.append((*address, query, bounds.nullity, found.top, len(pairs), count, bounds.gap))
-    tokens = [
-        (address[0], address[3], side, position, name)
-        for side, size in zip(("query", "key"), problem.weights.shape, strict=True)
-        for position, name in enumerate(_sequence(lens, item, address[3], side, size))
-    ]
-    content = {"table": table, "rows": rows, "order": order, "tokens": tokens}
-    return {name: pl.DataFrame(content[name], schema=schema, orient="row") for name, schema in TABLES.items()}
+        row = {
+            "simplex_nullity": bounds.nullity,
+            "certified_top": found.top,
+            "certified_pairs": len(pairs),
+            "pairs": len(seen) * (len(seen) - 1) // 2,
+            "gap": bounds.gap,
+        }
+        return {
+            "table": [{**at, "key": key, **{name: values[key] for name, values in lists.items()}} for key in seen],
+            "rows": [{**at, **row}],
+            "order": [{**at, "above": above, "below": below} for above, below in pairs],
+        }
+
+    def _positions(self, place: Place, head: Head) -> Rows:
+        tokens = self.heads.tokens(head, place.text)
+        return [
+            {"text": place.text, "kind": head.kind, "side": side, "position": position, "token": name}
+            for side, sequence in sides(head.kind, tokens)._asdict().items()
+            for position, name in enumerate(tokens[sequence])
+        ]
+
+
+def _places(names: Sequence[str], requested: int | str, text: int) -> list[int]:
+    """Return the positions that a token or a position stands for."""
+    places = [place for place, name in enumerate(names) if name == requested]
+    if not places and str(requested).isdigit() and int(requested) < len(names):
+        places = [int(requested)]
+    if not places:
+        raise InputError(
+            f"text {text} has no token or position {requested!r} among its {len(names)} queries; its tokens are "
+            f"{' '.join(names[:12])}{' …' if len(names) > 12 else ''}"
+        )
+    return places
+
+
+intervals = study_function(IntervalStudy, "intervals")

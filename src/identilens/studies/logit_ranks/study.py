@@ -9,35 +9,28 @@ from annotated_types import Ge
 
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.logits import logit_rank_study
-from identilens.models.head_call import read_head
+from identilens.models.heads import LOGIT_ERROR
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import LIST, Numbers, Settings
+from identilens.runs.settings import LIST
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.alternatives.search import LOGIT_ERROR, HeadProblem
-from identilens.studies.alternatives.study import chosen_heads
+from identilens.studies.heads import HeadSettings, Place, TextHeads
 from identilens.studies.logit_ranks.result import LogitRanks
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogitRankSettings(Settings):
+class LogitRankSettings(HeadSettings):
     """Which heads, and how many alternatives of each.
 
     Attributes:
-        layers: Layers, counted from 0; all by default.
-        heads: Heads, counted from 0; all by default.
         count: Alternatives of each head; the paper has 1,000.
         lengths: Texts of so many times d_v tokens take part, from and up to; the paper takes 2-4.
-        max_length: Cut longer texts to this many tokens.
         seed: Of the random numbers.
     """
 
-    layers: Numbers | None = None
-    heads: Numbers | None = None
     count: Annotated[int, Ge(1)] = 1000
     lengths: Annotated[tuple[float, float], LIST] = (2.0, 4.0)
-    max_length: Annotated[int | None, Ge(1)] = None
     seed: Annotated[int, Ge(0)] = 0
 
     def check(self) -> None:
@@ -69,62 +62,49 @@ class LogitRankStudy(Study[LogitRankSettings, LogitRanks]):
     result_type = LogitRanks
 
     def __init__(self, lens: Lens, texts: Any, settings: LogitRankSettings) -> None:
-        self.lens, self.settings = lens, settings
-        self.items = lens.read(texts, settings.max_length)
-        sites = lens.sites(self.items[0])
-        if all(site.kind != "encoder" for site in sites):
+        self.settings = settings
+        items = lens.read(texts, settings.max_length)
+        if all(site.kind != "encoder" for site in lens.sites(items[0])):
             raise InputError(
                 "the model has no bidirectional attention: a mask leaves the hidden logits, and the rank, open."
             )
-        chosen = list(chosen_heads(sites, settings.layers, settings.heads, "encoder"))
-        low, high = settings.lengths
-        self.units = [
-            (text, site, head)
-            for text, item in enumerate(self.items)
-            for site, head in chosen
-            if low * site.output_projection.shape[1] <= item.length <= high * site.output_projection.shape[1]
-        ]
-        if not self.units:
-            d_v = chosen[0][0].output_projection.shape[1]
+        self.heads = TextHeads.of(lens, items, settings, "encoder")
+        self.places = [place for place in self.heads.places if self._fits(place)]
+        if not self.places:
+            (low, high), d_v = settings.lengths, _d_v(self.heads.places[0])
             raise InputError(
                 f"no text has {low * d_v:g} to {high * d_v:g} tokens ({low:g} to {high:g} times d_v = {d_v}); the "
-                f"longest has {max(item.length for item in self.items)}. Give longer texts, or other lengths."
+                f"longest has {max(item.length for item in items)}. Give longer texts, or other lengths."
             )
 
     def identity(self) -> Identity:
         """Return the model and the texts."""
-        return Identity(self.lens.facts, [item.identity for item in self.items])
+        return self.heads.identity
 
     def sizes(self) -> Sequence[int]:
         """Return one head for each part."""
-        return [1] * len(self.units)
+        return [1] * len(self.places)
 
     def run(self, part: int) -> Output:
         """Return the row of one head on one text."""
-        text, site, head = self.units[part]
-        seen = read_head(self.lens, self.items[text], site.layer, head, site.kind)
-        problem = HeadProblem.of(seen, torch.Generator().manual_seed(self.settings.seed + part))
-        if problem.visible is not None:
+        place = self.places[part]
+        head = self.heads.read(place)
+        if head.visible is not None:
             raise InputError(
-                f"layer {site.layer} hides keys from some queries (a window), so that its logit rank is open."
+                f"layer {head.layer} hides keys from some queries (a window), so that its logit rank is open."
             )
-        weights = problem.weights
-        if weights.min() <= 0 and seen.logit_error <= LOGIT_ERROR:
+        weights = head.attention
+        if weights.min() <= 0 and head.logit_error <= LOGIT_ERROR:
             # Sharp attention: weights too small for the model's precision still have logits that are known.
-            weights = seen.recomputed
-        found = logit_rank_study(
-            weights, problem.values, problem.d_k,
-            count=self.settings.count, tolerance=problem.tolerance, generator=problem.generator,
-        )  # fmt: skip
+            weights = head.recomputed
+        generator = torch.Generator().manual_seed(self.settings.seed + part)
+        found = logit_rank_study(weights, head.projected, head.d_k, count=self.settings.count, generator=generator)
         ranks = found.ranks.double()
         row = {
-            "text": text,
-            "layer": site.layer,
-            "head": head,
-            "kind": site.kind,
+            **place.row,
             "n_key": found.seq_len,
-            "d_k": problem.d_k,
-            "d_v": seen.values.shape[1],
+            "d_k": head.d_k,
+            "d_v": _d_v(place),
             "simplex_nullity": found.simplex_nullity,
             "original_rank": found.original_rank,
             "lowest_rank": int(ranks.min()),
@@ -136,6 +116,14 @@ class LogitRankStudy(Study[LogitRankSettings, LogitRanks]):
             "output_error": found.output_error,
         }
         return Output({"table": table_of(LogitRanks.schema["table"], [row])})
+
+    def _fits(self, place: Place) -> bool:
+        low, high = self.settings.lengths
+        return low * _d_v(place) <= self.heads.items[place.text].length <= high * _d_v(place)
+
+
+def _d_v(place: Place) -> int:
+    return place.site.output_projection.shape[1]
 
 
 logit_ranks = study_function(LogitRankStudy, "logit_ranks")

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.linalg import compact_values
 from identilens.measures.structure.norm import matrix_norms, positive_structure, structure_norm
 from identilens.measures.structure.perturbation import perturbation_directions, perturbed
-from identilens.models.capture import CapturedHead, Collector
+from identilens.models.capture import Collector
+from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.substitution import ModelRun
@@ -56,7 +56,7 @@ def perturbation_rows(
     for layer in collector.layers[0]:
         # Hidden keys must keep weight 0, which random moves do not heed.
         key = f"{layer.site.kind}.layer{layer.site.layer}"
-        if key not in structures or not bool(layer.visible.all()):
+        if key not in structures or layer.visible is not None:
             continue
         for one in layer.heads:
             pair = (structures[key][0][one.head], structures[key][1][one.head])
@@ -68,8 +68,8 @@ def perturbation_rows(
     return rows
 
 
-def _moves(one: CapturedHead, structure: Tensor, seed: int) -> list[tuple[str, int, float | None, Tensor]]:
-    weights = _weights(one)
+def _moves(one: Head, structure: Tensor, seed: int) -> list[tuple[str, int, float | None, Tensor]]:
+    weights = one.attention.cpu()
     drawn = [perturbation_directions(weights, structure, seed=1000 * seed + draw) for draw in range(DRAWS)]
     reach = min(float(torch.linalg.matrix_norm(move)) for directions in drawn for move in directions.values())
     found: list[tuple[str, int, float | None, Tensor]] = []
@@ -80,20 +80,12 @@ def _moves(one: CapturedHead, structure: Tensor, seed: int) -> list[tuple[str, i
     return found
 
 
-def _norms(one: CapturedHead, after: Tensor, raw: Tensor, effective: Tensor) -> tuple[float, ...]:
-    change = after - _weights(one)
+def _norms(one: Head, after: Tensor, raw: Tensor, effective: Tensor) -> tuple[float, ...]:
+    change = after - one.attention.cpu()
     norms = matrix_norms(change, positive_structure(raw))
     by_effective = float(structure_norm(change, positive_structure(effective)))
-    compact = compact_values(one.values, one.output_projection).cpu()
-    size = torch.linalg.matrix_norm(_weights(one) @ compact).clamp_min(1e-300)
-    output = float(torch.linalg.matrix_norm(change @ compact) / size)
+    output = one.output_error(after.to(one.attention.device))
     return norms.structure, by_effective, norms.one, norms.infinity, norms.frobenius, output
-
-
-def _weights(one: CapturedHead) -> Tensor:
-    if one.weights is None:  # pragma: no cover - the collector keeps them; the attribute's type allows None
-        raise RuntimeError("the collector was asked for weights and has none")
-    return one.weights.double().cpu()
 
 
 def _final(run: ModelRun) -> Tensor:

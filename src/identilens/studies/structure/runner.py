@@ -188,7 +188,7 @@ class Runner:
         heads = len(layer.weights)
         signs: list[tuple] = [(None, None, None)] * heads
         if layer.visible is None:
-            one = efficient_attention(layer.weights, layer.values, layer.output_projection)
+            one = efficient_attention(layer.weights, layer.projected)
             signs = list(zip(*(part.tolist() for part in (one.negative, one.least, one.row_sum_error)), strict=True))
         measures = (layer.rank, found.ignored_dimension, found.ignored, found.outside, weighted.outside)
         return [
@@ -201,9 +201,7 @@ class Runner:
         for one, other in zip(first.layers, second.layers, strict=True):
             if one.visible is not None:
                 continue
-            found = circularity(
-                one.weights, one.values, other.values, one.output_projection, seed=self.plan.seed + first.text
-            )
+            found = circularity(one.weights, one.projected, other.projected, seed=self.plan.seed + first.text)
             disagree = found.disagree(TOLERANCE)
             measures = (found.freedom, found.overlap, found.chance, found.moved, found.first, found.second)
             for head in range(len(one.weights)):

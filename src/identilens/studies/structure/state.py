@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
-from identilens.linalg import compact_values
-from identilens.measures.attention import effective_attention
+from identilens.linalg import ProjectedValues, compact_values
 from identilens.measures.structure.subspace import column_projector
-from identilens.models.capture import CapturedLayer, Collector, Lengths
+from identilens.models.capture import Collector, Lengths
+from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens, split_states
 from identilens.results.files import write_tensors
@@ -31,8 +31,7 @@ class LayerView:
         kind: encoder, decoder or cross.
         layer: Counts from 0 within its kind.
         weights: A, float64.
-        values: V, repeated for every head of its group.
-        output_projection: W_O of each head.
+        projected: T.
         visible: Which keys each query may use, None when every key.
         column: Projector on col(T) = ker(T')^⊥.
         rank: Of T.
@@ -43,8 +42,7 @@ class LayerView:
     kind: str
     layer: int
     weights: Float[Tensor, "head query key"]
-    values: Float[Tensor, "head key d_v"]
-    output_projection: Float[Tensor, "head d_v d_model"]
+    projected: ProjectedValues
     visible: Bool[Tensor, "query key"] | None
     column: Float[Tensor, "head key key"]
     rank: Int[Tensor, " head"]
@@ -54,10 +52,7 @@ class LayerView:
         """Return effective attention (Brunner et al. 2020, Eq. 9)."""
         if self.visible is None:
             return self.weights @ self.column
-        found = effective_attention(
-            self.values, weights=self.weights, output_projection=self.output_projection, visible=self.visible
-        )
-        return found.effective
+        return self.projected.effective(self.weights, self.visible)
 
 
 @dataclass(frozen=True)
@@ -116,16 +111,16 @@ def _view(layer: CapturedLayer, text: int, length: int) -> LayerView:
             f"text {text}, {site.kind} layer {site.layer}: weights or values are NaN or infinite. Look for an overflow "
             "in half precision (load with --dtype float32) or a broken checkpoint."
         )
-    column, rank = column_projector(compact, site.output_projection.shape[-1])
+    projected = ProjectedValues(compact, site.output_projection.shape[-1])
+    column, rank = column_projector(projected)
     energy = compact @ compact.mT / compact.square().sum((-2, -1), keepdim=True).clamp_min(1e-300)
     return LayerView(
         f"{site.kind}.layer{site.layer}",
         site.kind,
         site.layer,
         weights.double().cpu(),
-        values.double().cpu(),
-        site.output_projection.double().cpu(),
-        None if bool(layer.visible.all()) else layer.visible.cpu(),
+        projected,
+        None if layer.visible is None else layer.visible.cpu(),
         column,
         rank,
         energy,

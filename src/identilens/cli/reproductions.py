@@ -1,0 +1,34 @@
+"""The command of each reproduction, made from its recipe when it is called."""
+
+from collections.abc import Callable
+from typing import Any
+
+from identilens.cli.commands import with_options
+from identilens.cli.options import RunOptions, console, quiet_transformers
+from identilens.cli.progress import progress_bar
+from identilens.reproduce.record import Recipe, write_reproduction
+from identilens.reproduce.registry import recipe_named
+
+
+def __getattr__(name: str) -> Callable[..., None]:
+    """Return the command of a reproduction, by its name with underscores."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return reproduction_command(recipe_named(name.replace("_", "-")))
+
+
+def reproduction_command(recipe: Recipe) -> Callable[..., None]:
+    """Return the function whose parameters are the options of a reproduction: its settings, and the run's."""
+
+    def command(**given: Any) -> None:
+        quiet_transformers()
+        run = given["run"]
+        settings = given.get("settings") or recipe.settings_type()
+        with progress_bar(recipe.unit) as update:
+            found = recipe.make(settings, run.out, resume=run.resume, overwrite=run.overwrite, progress=update)
+        write_reproduction(found, run.out)
+        console.print(found.findings, markup=False, highlight=False)
+        console.print(f"results: {run.out}", soft_wrap=True, highlight=False)
+
+    groups = [("settings", "Settings", recipe.settings_type), ("run", "Run", RunOptions)]
+    return with_options(command, recipe.make.__doc__ or "", groups)

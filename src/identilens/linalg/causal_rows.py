@@ -1,0 +1,142 @@
+"""Effective attention when each query sees the keys up to itself: nested Gram matrices, one block at a time."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from identilens.linalg.factor import Factor, certified_full_rank, certified_rank, factorise
+
+_BLOCK = 64
+
+
+class CausalRows:
+    """Row i projects on the column space of T's first i + 1 rows.
+
+    Three kinds of rows, told apart by certificates that hold for all rows on one side of a boundary:
+
+    - The first ones, while those rows of T are linearly independent: weights are their own effective part.
+    - The last ones, once the Gram matrix of the rows before them has full rank. With G the Gram matrix
+      of the keys before a block, G_i = G + Σ v_k v_kᵀ over the block's own keys up to i. Woodbury's
+      identity needs the inverse of I + K_i, K_i the leading part of one matrix K for the whole block:
+      its Cholesky factor is nested, so that a block costs a few triangular solves instead of one
+      factorisation a row. Values are whitened by the whole text first, which keeps G well conditioned.
+    - Those between: a singular value decomposition a row.
+
+    Args:
+        compact: F, the projected values in a small orthonormal basis, float64.
+        factor: Of the whole of T, one a head.
+        tolerance: The share of σ_max up to which a singular value of so many rows of T counts as zero.
+    """
+
+    def __init__(self, compact: Float[Tensor, "head key r"], factor: Factor, tolerance: Callable[[int], float]) -> None:
+        self.compact = compact
+        self.tolerance = tolerance
+        self.keys, self.width = compact.shape[-2:]
+        self.rank: Int[Tensor, " head"] = factor.rank
+        self._white, self._whitener = factor.basis, factor.coordinates
+        self._running = 0, compact.new_zeros(len(compact), self.width, self.width)
+        self._independent = [self._last_independent(head) for head in compact]
+        self._spanned = [
+            self._first_spanned(head, tolerance(self.keys)) if int(rank) == self.width else self.keys
+            for head, rank in zip(compact, factor.rank, strict=True)
+        ]
+
+    def row_sizes(self) -> Int[Tensor, " query"]:
+        """Return how many keys each query sees."""
+        return torch.arange(1, self.keys + 1, device=self.compact.device)
+
+    def row_ranks(self) -> Int[Tensor, "head query"]:
+        """Return the rank of T restricted to each query's visible keys."""
+        ranks = self.row_sizes().clamp(max=self.width).repeat(len(self.compact), 1)
+        for head, (independent, spanned) in enumerate(zip(self._independent, self._spanned, strict=True)):
+            for row in range(independent, spanned):
+                part = self.compact[head, : row + 1]
+                ranks[head, row] = certified_rank(part, self.tolerance(row + 1))
+        return ranks
+
+    def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
+        """Return effective attention of some rows, zero on forbidden keys, in float64."""
+        return self._assemble(rows, weights.double(), weights)
+
+    def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
+        """Return effective attention from head outputs in the basis of ``compact``."""
+        return self._assemble(rows, None, outputs)
+
+    def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
+        first, stop, _ = rows.indices(self.keys)
+        result = self.compact.new_zeros(len(self.compact), stop - first, self.keys)
+        split = min(max(*self._spanned, first), stop)
+        for head, independent in enumerate(self._independent):
+            for row in range(first, split):
+                here = (head, row - first)
+                if weights is not None and row < independent:
+                    result[here] = weights[here]
+                    continue
+                factor = self._row_factor(head, row)
+                inner = (
+                    outputs[here] @ factor.coordinates if weights is None else weights[*here, : row + 1] @ factor.basis
+                )
+                result[*here, : row + 1] = inner @ factor.basis.mT
+        for begin in range(split, stop, _BLOCK):
+            end = min(begin + _BLOCK, stop)
+            local = slice(begin - first, end - first)
+            white = (
+                outputs[:, local] @ self._whitener
+                if weights is None
+                else weights[:, local, :end] @ self._white[:, :end]
+            )
+            result[:, local, :end] = self._nested(begin, end, white)
+        return result
+
+    def _row_factor(self, head: int, row: int) -> Factor:
+        return factorise(self.compact[head, : row + 1], self.tolerance(row + 1))
+
+    def _nested(self, begin: int, end: int, outputs: Float[Tensor, "head row r"]) -> Tensor:
+        """Return effective attention of rows begin to end from their outputs in the whitened basis."""
+        block = self._white[:, begin:end]
+        lower = torch.linalg.cholesky(self._gram_before(begin))
+        half = torch.linalg.solve_triangular(lower, block.mT, upper=False)
+        start = torch.linalg.solve_triangular(lower, outputs.mT, upper=False)
+        identity = torch.eye(end - begin, dtype=block.dtype, device=block.device)
+        nested = torch.linalg.cholesky(identity + half.mT @ half)
+        # Row i uses the leading i - begin + 1 entries only; both solves leave the others at zero.
+        partial = torch.linalg.solve_triangular(nested, half.mT @ start, upper=False).triu()
+        update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
+        solved = torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True)
+        return (solved.mT @ self._white[:, :end].mT).tril(begin)
+
+    def _gram_before(self, begin: int) -> Tensor:
+        """Return the Gram matrix of the whitened values before a row; rows mostly come in order."""
+        counted, gram = self._running
+        if begin < counted:
+            counted, gram = 0, torch.zeros_like(gram)
+        new = self._white[:, counted:begin]
+        self._running = begin, gram + new.mT @ new
+        return self._running[1]
+
+    def _last_independent(self, head: Float[Tensor, "key r"]) -> int:
+        """Return how many leading rows of T are certified to be linearly independent."""
+        low, high = 0, min(self.keys, self.width)
+        while low < high:
+            middle = (low + high + 1) // 2
+            gram = head[:middle] @ head[:middle].mT
+            independent = bool(certified_full_rank(gram, self.tolerance(middle)))
+            low, high = (middle, high) if independent else (low, middle - 1)
+        return low
+
+    def _first_spanned(self, head: Float[Tensor, "key r"], tolerance: float) -> int:
+        """Return from which row on the keys before it are certified to span every column of T.
+
+        The certificate is taken against the whole text's Gram trace, so that it holds for all later rows.
+        """
+        trace = head.square().sum()
+        low, high = self.width, self.keys
+        while low < high:
+            middle = (low + high) // 2
+            gram = head[:middle].mT @ head[:middle]
+            growth = float(trace / gram.trace().clamp_min(torch.finfo(head.dtype).tiny))
+            spanned = bool(certified_full_rank(gram, tolerance, growth))
+            low, high = (low, middle) if spanned else (middle + 1, high)
+        return low

@@ -1,0 +1,65 @@
+"""Checks of values and masks, with errors that name the remedy."""
+
+import torch
+from torch import Tensor
+
+from identilens.errors import InputError, NumericalError
+
+
+def check_finite(**tensors: Tensor | None) -> None:
+    """Raise for tensors with NaN or infinite entries, naming the tensor and how many."""
+    for name, tensor in tensors.items():
+        if tensor is None:
+            continue
+        bad = int((~torch.isfinite(tensor)).sum())
+        if bad:
+            raise NumericalError(
+                f"{name} has {bad} NaN or infinite entries of {tensor.numel()}. "
+                "Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
+            )
+
+
+def check_values(values: Tensor, output_projection: Tensor | None = None) -> None:
+    """Raise for values (key, d_v) and an output projection (d_v, d_model) that are empty, do not fit, or not finite."""
+    if values.ndim < 2 or 0 in values.shape[-2:]:
+        raise InputError(
+            f"values must be (..., key, d_v) with at least one key; got {tuple(values.shape)}. "
+            "An empty text has no attention: leave it out."
+        )
+    if output_projection is not None and output_projection.shape[-2] != values.shape[-1]:
+        raise InputError(
+            f"output_projection must be (..., d_v, d_model) with d_v = {values.shape[-1]} as in values; "
+            f"got {tuple(output_projection.shape)}. A torch Linear keeps its weight transposed: pass weight.T."
+        )
+    check_finite(values=values, output_projection=output_projection)
+
+
+def check_width(name: str, rows: Tensor | None, values: Tensor, width: int) -> None:
+    """Raise when per-query rows (..., query, width) do not fit the values, projected or not."""
+    if rows is not None and (rows.shape[-1] != width or rows.shape[:-2] != values.shape[:-2]):
+        raise InputError(
+            f"{name} must be (..., query, {width}) to fit values of shape {tuple(values.shape)}; "
+            f"got {tuple(rows.shape)}. Repeat grouped values once for each of their heads."
+        )
+
+
+def check_mask(visible: Tensor | str | None, queries: int, keys: int) -> None:
+    """Raise for a visible mask that is not boolean (query, key), or hides every key from a query."""
+    if visible is None:
+        return
+    if isinstance(visible, str):
+        if visible != "causal":
+            raise InputError(f'visible must be a boolean mask, "causal" or None; got {visible!r}.')
+        if queries != keys:
+            raise InputError(
+                f'visible="causal" needs as many queries as keys; got {queries} and {keys}. '
+                "Pass a boolean mask (query, key) instead."
+            )
+        return
+    if visible.dtype != torch.bool or visible.shape != (queries, keys):
+        raise InputError(
+            f"visible must be a boolean mask of shape ({queries}, {keys}); "
+            f"got {visible.dtype} of shape {tuple(visible.shape)}."
+        )
+    if not visible.any(-1).all():
+        raise InputError("visible hides every key from at least one query. Leave padded queries out.")

@@ -1,0 +1,45 @@
+"""Effective attention when every query sees every key: one projector serves all rows."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from identilens.linalg.factor import Factor
+
+
+class FullRows:
+    """Projector on col(T) shared by all queries of each head (Brunner et al. 2020, Eq. 9).
+
+    Args:
+        factor: Of T, one a head.
+        queries: Number of rows.
+
+    Attributes:
+        rank: Of T, one a head.
+        basis: U, orthonormal columns spanning col(T).
+        independent: Whether T has independent rows in every head, so that weights are their own effective part.
+    """
+
+    def __init__(self, factor: Factor, queries: int) -> None:
+        self.queries = queries
+        self.factor = factor
+        self.basis = factor.basis
+        self.keys = self.basis.shape[-2]
+        self.rank: Int[Tensor, " head"] = factor.rank
+        self.independent = bool((self.rank == self.keys).all())
+
+    def row_ranks(self) -> Int[Tensor, "head query"]:
+        """Return the rank of T restricted to each query's visible keys."""
+        return self.rank[:, None].expand(-1, self.queries)
+
+    def row_sizes(self) -> Int[Tensor, " query"]:
+        """Return how many keys each query sees."""
+        return torch.full((self.queries,), self.keys, dtype=torch.int64, device=self.basis.device)
+
+    def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
+        """Return effective attention of some rows: weights U Uᵀ, in the precision of the weights."""
+        return weights if self.independent else self.factor.project(weights)
+
+    def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
+        """Return effective attention from head outputs in the basis of ``compact``: O F⁺."""
+        return outputs @ self.factor.coordinates @ self.basis.mT

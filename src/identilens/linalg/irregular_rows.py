@@ -1,0 +1,100 @@
+"""Effective attention for arbitrary visible sets (windows, prefixes): Gram matrices of a chunk of rows at once."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from identilens.linalg.factor import certified_cholesky, certified_rank, factorise
+
+_CHUNK = 64
+
+
+class IrregularRows:
+    """Row i projects on the column space of T restricted to the keys that query i may use.
+
+    The Gram matrices of a chunk of rows are formed over the keys that the chunk sees and factorised
+    together. Rows that see no more keys than T has columns, or whose Gram matrix is not certified to have
+    full rank, get a factorisation of their own.
+
+    Args:
+        compact: F, the projected values in a small orthonormal basis, float64.
+        visible: Which keys each query may use.
+        tolerance: The share of σ_max up to which a singular value of so many rows of T counts as zero.
+    """
+
+    def __init__(
+        self,
+        compact: Float[Tensor, "head key r"],
+        visible: Bool[Tensor, "query key"],
+        tolerance: Callable[[int], float],
+    ) -> None:
+        self.compact = compact
+        self.visible = visible
+        self.tolerance = tolerance
+
+    @property
+    def rank(self) -> Int[Tensor, " head"]:
+        """Rank of T restricted to the last query's keys."""
+        return certified_rank(self.compact[:, self.visible[-1]], self._tolerance(self.visible[-1]))
+
+    def row_sizes(self) -> Int[Tensor, " query"]:
+        """Return how many keys each query sees."""
+        return self.visible.sum(-1)
+
+    def row_ranks(self) -> Int[Tensor, "head query"]:
+        """Return the rank of T restricted to each query's visible keys."""
+        ranks = torch.full((len(self.compact), len(self.visible)), self.compact.shape[-1], dtype=torch.int64)
+        for head, begin, keys, _, certified in self._chunks(0, len(self.visible)):
+            for row in torch.nonzero(~certified).flatten().tolist():
+                seen = self.visible[begin + row, keys]
+                ranks[head, begin + row] = certified_rank(self.compact[head, keys][seen], self._tolerance(seen))
+        return ranks.to(self.compact.device)
+
+    def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
+        """Return effective attention of some rows, zero on forbidden keys, in float64."""
+        return self._assemble(rows, weights.double(), weights)
+
+    def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
+        """Return effective attention from head outputs in the basis of ``compact``."""
+        return self._assemble(rows, None, outputs)
+
+    def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
+        first, stop, _ = rows.indices(len(self.visible))
+        result = self.compact.new_zeros(len(self.compact), stop - first, self.compact.shape[-2])
+        for head, begin, keys, lower, certified in self._chunks(first, stop):
+            local = slice(begin - first, begin - first + len(lower))
+            values, seen = self.compact[head, keys], self.visible[begin : begin + len(lower), keys]
+            given = outputs[head, local] if weights is None else weights[head, local, keys] * seen @ values
+            solved = torch.cholesky_solve(given[..., None], lower)[..., 0]
+            result[head, local, keys] = solved @ values.mT * seen
+            for row in torch.nonzero(~certified).flatten().tolist():
+                part, here = seen[row], (head, local.start + row)
+                factor = factorise(values[part], self._tolerance(part))
+                inner = (
+                    outputs[here] @ factor.coordinates if weights is None else weights[*here, keys][part] @ factor.basis
+                )
+                result[*here, keys] = torch.zeros_like(result[*here, keys]).masked_scatter(
+                    part, inner @ factor.basis.mT
+                )
+        return result
+
+    def _chunks(self, first: int, stop: int) -> Iterator[tuple[int, int, slice, Tensor, Tensor]]:
+        """Yield (head, first row, keys the chunk sees, Cholesky factors, which of them are certified)."""
+        width = self.compact.shape[-1]
+        for begin in range(first, stop, _CHUNK):
+            seen = self.visible[begin : min(begin + _CHUNK, stop)]
+            used = torch.nonzero(seen.any(0)).flatten()
+            keys = slice(int(used[0]), int(used[-1]) + 1)
+            inside = seen[:, keys].double()
+            sizes = inside.sum(-1)
+            tolerance = self.tolerance(int(sizes.max()))
+            for head, compact in enumerate(self.compact):
+                values = compact[keys]
+                outer = (values[:, :, None] * values[:, None, :]).flatten(1)
+                lower, certified = certified_cholesky((inside @ outer).unflatten(1, (width, width)), tolerance)
+                yield head, begin, keys, lower, certified & (sizes > width)
+
+    def _tolerance(self, seen: Tensor) -> float:
+        return self.tolerance(int(seen.sum()))

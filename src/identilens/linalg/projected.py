@@ -1,0 +1,207 @@
+"""The projected values T = V W_O of heads, kept as factors, with everything that follows from them alone."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.linalg.causal_rows import CausalRows
+from identilens.linalg.checks import check_finite, check_values
+from identilens.linalg.compact import compact_values, with_ones
+from identilens.linalg.factor import Factor, certified_rank, factorise
+from identilens.linalg.full_rows import FullRows
+from identilens.linalg.irregular_rows import IrregularRows
+from identilens.linalg.simplex import SimplexSpace, space_on
+from identilens.linalg.tolerance import relative_tolerance
+
+Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
+"""Which keys each query may use: a mask, those up to itself, or every key."""
+
+RowProjector = FullRows | CausalRows | IrregularRows
+"""Projects each query's weights on the column space of T restricted to the keys it sees."""
+
+_VALUES_AT_ONCE = 2**20
+
+
+@dataclass(frozen=True)
+class ProjectedValues:
+    """T = V W_O of one head or of several, never formed: T = F Qᵀ with orthonormal columns Q.
+
+    F has the singular values, left singular vectors and left null space of T, and only min(d_v, d_model) columns.
+
+    Attributes:
+        compact: F, float64.
+        d_model: Columns of T.
+        fixed_tolerance: Used in place of `relative_tolerance`, for any number of keys.
+    """
+
+    compact: Float[Tensor, "*head key r"]
+    d_model: int
+    fixed_tolerance: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        values: Float[Tensor, "*head key d_v"],
+        output_projection: Float[Tensor, "*#head d_v d_model"] | None = None,
+        *,
+        tolerance: float | None = None,
+    ) -> "ProjectedValues":
+        """Return the projected values of some heads.
+
+        Args:
+            values: V, value bias included; or T itself when no projection is given.
+            output_projection: W_O, each head's block, bias left out (Brunner: H; Bhardwaj: D).
+            tolerance: Share of σ_max(T) up to which a singular value counts as zero; `relative_tolerance` by default.
+
+        Raises:
+            InputError: For shapes that do not fit, or an empty sequence.
+            NumericalError: For NaN or infinite entries.
+        """
+        check_values(values, output_projection)
+        width = (values if output_projection is None else output_projection).shape[-1]
+        return cls(compact_values(values, output_projection), width, tolerance)
+
+    @property
+    def keys(self) -> int:
+        """Rows of T."""
+        return self.compact.shape[-2]
+
+    def tolerance_of(self, keys: int) -> float:
+        """Return the share of σ_max up to which a singular value of so many rows of T counts as zero."""
+        return relative_tolerance(keys, self.d_model) if self.fixed_tolerance is None else self.fixed_tolerance
+
+    @property
+    def tolerance(self) -> float:
+        """The share of σ_max(T) up to which a singular value of T counts as zero."""
+        return self.tolerance_of(self.keys)
+
+    @property
+    def simplex_tolerance(self) -> float:
+        """The same for [T, 1]."""
+        fixed = self.fixed_tolerance
+        return relative_tolerance(self.keys, self.d_model + 1) if fixed is None else fixed
+
+    @cached_property
+    def singular_values(self) -> Float[Tensor, "*head k"]:
+        """Of T, largest first, min(n, d_v, d_model) of them."""
+        return torch.linalg.svdvals(self.compact)
+
+    @cached_property
+    def rank(self) -> Int[Tensor, "*head"]:
+        """Numerical rank of T: singular values above the tolerance."""
+        sigma = self.singular_values
+        return (sigma > self.tolerance * sigma[..., :1]).sum(-1)
+
+    def simplex_nullity(self, rank: Int[Tensor, "*head"]) -> Int[Tensor, "*head"]:
+        """Return n − rank([T, 1]), the dimension of LN([T, 1]) (Brunner 3.3): rank(T) or one more is taken away.
+
+        The column of ones is scaled to T's singular values, so that the units of the values do not matter.
+
+        Args:
+            rank: rank(T).
+        """
+        # A few heads at a time in long texts, so that no second copy of all values is held.
+        heads = self.flat.compact.split(max(1, _VALUES_AT_ONCE // self.compact.shape[-2:].numel()))
+        ranks = torch.cat([certified_rank(with_ones(some), self.simplex_tolerance) for some in heads])
+        return self.keys - ranks.reshape(rank.shape).clamp(rank, rank + 1)
+
+    @cached_property
+    def factor(self) -> Factor:
+        """Orthonormal basis of col(T), its pseudo-inverse and its rank."""
+        return factorise(self.compact, self.tolerance)
+
+    @cached_property
+    def simplex_factor(self) -> Factor:
+        """The same for [T, 1]."""
+        return factorise(with_ones(self.compact), self.simplex_tolerance)
+
+    @property
+    def flat(self) -> "ProjectedValues":
+        """The same with one axis of heads."""
+        if self.compact.ndim == 3:
+            return self
+        return ProjectedValues(self.compact.reshape(-1, *self.compact.shape[-2:]), self.d_model, self.fixed_tolerance)
+
+    def restricted(self, keys: Bool[Tensor, " key"]) -> "ProjectedValues":
+        """Return some rows of T."""
+        return ProjectedValues(self.compact[..., keys, :], self.d_model, self.fixed_tolerance)
+
+    def projector(self, queries: int, visible: Visible = None) -> RowProjector:
+        """Return the projector that fits the mask: shared by all rows, nested for causal ones, or row by row.
+
+        Args:
+            queries: Number of rows.
+            visible: Which keys each query may use.
+        """
+        flat = self.flat
+        if visible is None or (not isinstance(visible, str) and bool(visible.all())):
+            return FullRows(flat.factor, queries)
+        if isinstance(visible, str) or (
+            visible.shape[0] == visible.shape[1] and torch.equal(visible, torch.ones_like(visible).tril())
+        ):
+            return CausalRows(flat.compact, flat.factor, flat.tolerance_of)
+        return IrregularRows(flat.compact, visible, flat.tolerance_of)
+
+    def effective(
+        self, weights: Float[Tensor, "*head query key"], visible: Visible = None
+    ) -> Float[Tensor, "*head query key"]:
+        """Return effective attention (Brunner et al. 2020, Eq. 9): each row of weights projected on the T it sees."""
+        rows = weights.reshape(-1, *weights.shape[-2:])
+        return self.projector(rows.shape[1], visible).effective(slice(None), rows).reshape(weights.shape)
+
+    def simplex_space(self, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
+        """Return LN([T, 1]) of one row of one head, and the complement that it must keep.
+
+        Args:
+            visible: True on the keys the row may use (S_i); all when left out.
+
+        Raises:
+            InputError: For a mask over other keys, or with none visible.
+        """
+        seen = torch.ones(self.keys, dtype=torch.bool, device=self.compact.device) if visible is None else visible
+        if seen.shape[0] != self.keys or not seen.any():
+            raise InputError(
+                f"expected a mask over {self.keys} keys with at least one visible; got {seen.shape[0]} keys, "
+                f"{int(seen.sum())} visible; pass the row of the mask with which the weights were computed."
+            )
+        return space_on(self.compact.detach(), seen, self.tolerance)
+
+    def simplex_spaces(self, queries: int, visible: Bool[Tensor, "query key"] | None = None) -> list[SimplexSpace]:
+        """Return the space of every row of one head; rows that see the same keys share one object.
+
+        Args:
+            queries: Number of rows.
+            visible: True where a query may see a key; everything when left out.
+        """
+        if visible is None:
+            return [self.simplex_space()] * queries
+        known: dict[bytes, SimplexSpace] = {}
+        names = [row.cpu().numpy().tobytes() for row in visible]
+        for name, row in zip(names, visible, strict=True):
+            if name not in known:
+                known[name] = self.simplex_space(row)
+        return [known[name] for name in names]
+
+
+HeadValues = Float[Tensor, "key d_model"] | ProjectedValues
+"""T of one head, as a tensor or as factors."""
+
+
+def projected(
+    values: Float[Tensor, "*head key d_v"] | ProjectedValues,
+    output_projection: Float[Tensor, "*#head d_v d_model"] | None = None,
+) -> ProjectedValues:
+    """Return the projected values of some heads, given as tensors (see `ProjectedValues.of`) or as they are already."""
+    return values if isinstance(values, ProjectedValues) else ProjectedValues.of(values, output_projection)
+
+
+def head_values(projected_values: HeadValues) -> ProjectedValues:
+    """Return T of one head as factors."""
+    if isinstance(projected_values, Tensor):
+        check_finite(projected_values=projected_values)
+    return projected(projected_values)

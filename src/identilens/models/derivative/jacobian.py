@@ -1,0 +1,174 @@
+"""Frobenius norms of the Jacobian blocks between input tokens and hidden tokens, by forward mode.
+
+The entry to this folder, which holds a derivative engine of our own: a text's derivative is recorded once
+(`linear_map`) and all tangents go through the recording. It is there because it is faster than the library's way,
+`torch.vmap` of `torch.func.jvp`, on the whole job: ``benchmarks/mixing.py`` measures both. Below 1.5 times it should
+go.
+@MEASURED@
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError, NumericalError
+from identilens.models.derivative.linear_map import linear_map
+from identilens.models.derivative.memory import chunk_size
+from identilens.models.derivative.probes import NOT_FINITE, leading_directions, orthonormal_probes
+
+Function = Callable[[Tensor], tuple[Tensor, ...]]
+"""From [position, d_in] to any number of tensors [position, d_out]."""
+
+Derivative = Callable[[Tensor], tuple[Tensor, ...]]
+"""From many tangents [count, position, d_in] to that of every output [count, position, d_out]."""
+
+Method = Literal["exact", "sketch"]
+
+Path = Literal["recorded", "forward"]
+"""How tangents were pushed: through a recording, or by `torch.func.jvp` for each chunk."""
+
+DEFAULT_BUDGET = 256 * 2**20
+DEFAULT_PROBES = 32
+
+
+@dataclass(frozen=True)
+class SquaredNorms:
+    """Squared Frobenius norms ‖∂e_j/∂x_i‖² of one output.
+
+    Attributes:
+        squares: [hidden token j, input token i].
+        variances: Of the estimates in ``squares``; zero where they are exact.
+        path: How they were computed; both ways give the same numbers.
+    """
+
+    squares: Float[Tensor, "hidden input"]
+    variances: Float[Tensor, "hidden input"]
+    path: Path
+
+
+def jacobian_norms(
+    function: Function,
+    inputs: Float[Tensor, "input d_in"],
+    *,
+    method: Method = "sketch",
+    probes: int = DEFAULT_PROBES,
+    leading: int | None = None,
+    seed: int = 0,
+    memory_budget: int = DEFAULT_BUDGET,
+    path: Path = "recorded",
+) -> tuple[SquaredNorms, ...]:
+    """Return ‖∂e_j/∂x_i‖²_F for every hidden token j and input token i of every output of a function.
+
+    Each input token gets its tangents, and one forward sweep of a chunk of them serves all outputs; they go through
+    a derivative recorded once, or through `torch.func.jvp` where that cannot be (see `linear_map`); the result says
+    which. ``exact`` takes all d_in basis tangents. ``sketch`` takes k orthonormal ones: q along the directions Q that
+    matter most for the other tokens' outputs, found by a few reverse passes shared by all input tokens, and k − q random ones
+    P in the complement of Q:
+
+        ‖J‖²_F ≈ ‖J Q‖²_F + (d − q)/(k − q) ‖J P‖²_F
+
+    which is unbiased whatever Q is. The k − q summands p are exchangeable with a known total, so the variance of
+    the estimate is (d − q)² s²/(k − q) · (1 − (k − q)/(d − q)), with s² their sample variance: also unbiased, and
+    zero at k = d, where the sketch is exact.
+
+    Args:
+        function: Differentiable both ways; called under `torch.vmap`.
+        inputs: The point at which it is looked at.
+        method: ``exact`` or ``sketch``.
+        probes: k, tangents a token for the sketch.
+        leading: q; a quarter of ``probes`` when not given, 0 for random ones only.
+        seed: Of the random probes.
+        memory_budget: Bytes of tensors that may be alive at once, the returned ones not counted.
+        path: ``forward`` does without a recording.
+
+    Cost:
+        n d_in (exact) or n k (sketch) forward tangents; the sketch runs 3 k reverse passes beside them.
+
+    Raises:
+        InputError: For options that cannot be used, or a budget that holds not even one tangent.
+        NumericalError: If a derivative is NaN or infinite.
+    """
+    width = inputs.shape[-1]
+    generator = torch.Generator().manual_seed(seed)
+    if method == "exact":
+        # The basis itself: every tangent is a leading direction, none is random.
+        basis = torch.eye(width, dtype=inputs.dtype, device=inputs.device).expand(len(inputs), -1, -1)
+        return _sweep(function, inputs, basis, width, memory_budget, basis[0].nbytes, path)
+    if method != "sketch":
+        raise InputError(f"method must be exact or sketch; got {method!r}.")
+    leading = probes // 4 if leading is None else leading
+    _check_probes(probes, leading, width)
+    directions = leading_directions(function, inputs, leading, 3 * probes, generator, memory_budget)
+    frames = orthonormal_probes(directions, probes, generator)
+    return _sweep(function, inputs, frames, leading, memory_budget, frames.nbytes, path)
+
+
+def _sweep(
+    function: Function,
+    inputs: Tensor,
+    frames: Float[Tensor, "input d_in probe"],
+    leading: int,
+    budget: int,
+    reserved: int,
+    path: Path,
+) -> tuple[SquaredNorms, ...]:
+    """Push every probe of every token through the function's derivative and gather squared lengths."""
+    n, width, k = frames.shape
+    pairs = torch.cartesian_prod(torch.arange(n), torch.arange(k)).to(inputs.device)
+
+    def push(run: Derivative, token: Tensor, probe: Tensor) -> list[Tensor]:
+        # In memory all tangents of a token lie side by side, as a recorded derivative has them.
+        tangents = inputs.new_zeros(n, len(token), width).transpose(0, 1)
+        tangents[torch.arange(len(token), device=inputs.device), token] = frames[token, :, probe]
+        return [output.square().sum(-1, dtype=torch.float64) for output in run(tangents)]
+
+    def fitting(run: Derivative, held: int) -> int:
+        return chunk_size(lambda count: push(run, *pairs[:1].expand(count, -1).T), len(pairs), budget, "tangent", held)
+
+    with torch.no_grad():
+        run, chunk = None, 0
+        if path == "recorded" and (run := linear_map(function, inputs, budget - reserved)) is not None:
+            # Where its constants leave no room, the derivative is taken afresh for each chunk.
+            with suppress(InputError):
+                chunk = fitting(run, reserved + run.nbytes)
+        if run is None or chunk == 0:
+            path, run = "forward", torch.vmap(lambda tangent: torch.func.jvp(function, (inputs,), (tangent,))[1])
+            chunk = fitting(run, reserved)
+        lengths = [output.shape[-1] for output in push(run, *pairs[:1].T)]
+        # Leading squares, sum and sum of squares of the random ones: [input, statistic, hidden].
+        sums = [torch.zeros(n, 3, length, dtype=torch.float64, device=inputs.device) for length in lengths]
+        for token, probe in (part.T for part in pairs.split(chunk)):
+            random = (probe >= leading).to(torch.float64)[:, None]
+            for total, squares in zip(sums, push(run, token, probe), strict=True):
+                statistics = torch.stack([squares * (1 - random), squares * random, squares.square() * random], 1)
+                total.index_add_(0, token, statistics)
+    return tuple(_estimate(total, width, k, leading, path) for total in sums)
+
+
+def _estimate(sums: Float[Tensor, "input 3 hidden"], width: int, k: int, leading: int, path: Path) -> SquaredNorms:
+    fixed, total, squares = sums.unbind(1)
+    if not bool(torch.isfinite(sums).all()):
+        raise NumericalError(NOT_FINITE)
+    count, space = k - leading, width - leading
+    if count == space:
+        found = fixed + total
+        return SquaredNorms(found.T, torch.zeros_like(found.T), path)
+    mean = total / count
+    sample = (squares - count * mean.square()).clamp_min(0) / (count - 1)
+    variance = space**2 * sample / count * (1 - count / space)
+    return SquaredNorms((fixed + space * mean).T, variance.T, path)
+
+
+def _check_probes(probes: int, leading: int, width: int) -> None:
+    if not 2 <= probes <= width:
+        raise InputError(f"probes must be from 2 to {width}, the size of an input vector; got {probes}.")
+    if not 0 <= leading <= probes - 2 and not leading == 0:
+        raise InputError(
+            f"leading must be from 0 to {probes - 2}: two of the {probes} probes must stay random, "
+            f"so that the error can be estimated; got {leading}."
+        )

@@ -1,0 +1,150 @@
+"""The derivative of a function at one point, recorded once and then run on many tangents at once.
+
+`torch.func.jvp` works out, with every tangent, all that does not depend on it (activations, attention weights, the
+factors of norms) and writes each rule in many small operations. The recording keeps what only depends on the point as
+constants, composes rules to `RowMap`s, and multiplies all tangents with a matrix in one product.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.models.derivative.batched import Product, Reshape, Sum
+from identilens.models.derivative.memory import LiveBytes, OverBudgetError
+from identilens.models.derivative.tracing import NotTraceableError, Step, Tracer
+
+
+@dataclass(frozen=True, eq=False)
+class LinearMap:
+    """A recorded derivative.
+
+    Attributes:
+        steps: The operations, in order.
+        dying: For each step the tensors that none after it needs.
+        outputs: Number of each output's tensor; None where the output does not depend on the input.
+        shapes: Shape of each output.
+        nbytes: Bytes of the constants it keeps.
+    """
+
+    steps: tuple[Step, ...]
+    dying: tuple[tuple[int, ...], ...]
+    outputs: tuple[int | None, ...]
+    shapes: tuple[torch.Size, ...]
+    nbytes: int
+
+    @torch.no_grad()
+    def __call__(self, tangents: Float[Tensor, "count ..."]) -> tuple[Tensor, ...]:
+        """Return the derivative [count, ...] of every output in the direction of every tangent."""
+        held = {0: tangents}
+        for step, dying in zip(self.steps, self.dying, strict=True):
+            made = step.run(*(held[number] for number in step.inputs))
+            held.update(zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+            del made
+            for number in dying:
+                del held[number]
+        return tuple(
+            tangents.new_zeros(len(tangents), *shape) if number is None else held[number]
+            for number, shape in zip(self.outputs, self.shapes, strict=True)
+        )
+
+
+@torch.no_grad()
+def linear_map(
+    function: Callable[[Tensor], tuple[Tensor, ...]], inputs: Float[Tensor, "..."], budget: int
+) -> LinearMap | None:
+    """Return the recorded derivative of a function, or None where it cannot be trusted or kept.
+
+    The derivative is computed for one random tangent while it is recorded; the recording is run on that tangent and
+    must give the same, within the root of the machine epsilon (3.5e-4 for single, 1.5e-8 for double precision) of the
+    largest number. A linear map that is right for a tangent of random numbers is right for all.
+
+    Args:
+        function: Differentiable forward; run once.
+        inputs: The point at which it is looked at.
+        budget: Bytes that may be alive at once while recording, the constants that are kept among them.
+
+    Cost:
+        Two forward passes, and as many bytes as they and the constants take.
+    """
+    tangent = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0)).to(inputs)
+    try:
+        with LiveBytes(limit=budget) as meter:
+            tracer = Tracer(tangent)
+            with tracer:
+                expected = torch.func.jvp(function, (inputs,), (tangent,))[1]
+            outputs = tuple(tracer.number(output) for output in expected)
+            steps = _fused(_needed(tracer.steps, outputs), outputs)
+            tolerance = tracer.coarsest**0.5
+            del tracer
+            shapes = tuple(output.shape for output in expected)
+            found = LinearMap(steps, _dying(steps, outputs), outputs, shapes, 0)
+            if not _agree(found(tangent[None]), expected, tolerance):
+                return None
+            del expected
+    except (NotTraceableError, OverBudgetError, RuntimeError):
+        # PyTorch raises RuntimeError for what it cannot do to a batch. What the function itself raises it will raise
+        # again when its derivative is taken without recording.
+        return None
+    return replace(found, nbytes=meter.live)
+
+
+def _agree(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> bool:
+    """Return whether all numbers differ by less than a share of the largest; never with NaN or infinity."""
+    pairs = zip(found, expected, strict=True)
+    return all(bool((one[0] - other).abs().max() <= tolerance * other.abs().max()) for one, other in pairs)
+
+
+def _needed(steps: list[Step], outputs: tuple[int | None, ...]) -> list[Step]:
+    """Return the steps that the outputs depend on."""
+    needed, kept = {number for number in outputs if number is not None}, []
+    for step in reversed(steps):
+        if needed.intersection(step.outputs):
+            needed.update(step.inputs)
+            kept.append(step)
+    return kept[::-1]
+
+
+def _fused(steps: list[Step], outputs: tuple[int | None, ...]) -> tuple[Step, ...]:
+    """Return the steps with each sum of a product and something done by the product itself."""
+    uses = Counter([*outputs, *(number for step in steps for number in step.inputs)])
+    made = {number: index for index, step in enumerate(steps) for number in step.outputs}
+    fused: list[Step | None] = list(steps)
+
+    def producer(number: int) -> list[int]:
+        """Return the product that makes a tensor nobody else takes, and views in between, as indices of steps."""
+        chain: list[int] = []
+        while uses[number] == 1 and number in made:
+            step = fused[made[number]]
+            chain.append(made[number])
+            if step is not None and isinstance(step.run, Product):
+                return chain if len(step.inputs) == 1 else []
+            if step is None or not isinstance(step.run, Reshape) or not step.run.squeezes:
+                break
+            number = step.inputs[0]
+        return []
+
+    for index, step in enumerate(steps):
+        if not isinstance(step.run, Sum):
+            continue
+        # The later of two products is added onto the earlier one.
+        chains = ((producer(number), other) for number, other in zip(step.inputs, step.inputs[::-1], strict=True))
+        chain, other = max(chains, key=lambda pair: pair[0][-1:])
+        product = fused[chain[-1]] if chain else None
+        if product is not None:
+            fused[index] = Step(product.run, (*product.inputs, other), step.outputs)
+            for place in chain:
+                fused[place] = None
+    return tuple(step for step in fused if step is not None)
+
+
+def _dying(steps: tuple[Step, ...], outputs: tuple[int | None, ...]) -> tuple[tuple[int, ...], ...]:
+    last = {number: index for index, step in enumerate(steps) for number in (*step.outputs, *step.inputs)}
+    dying: list[list[int]] = [[] for _ in steps]
+    for number, index in last.items():
+        if number not in outputs:
+            dying[index].append(number)
+    return tuple(map(tuple, dying))

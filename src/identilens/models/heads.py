@@ -1,0 +1,181 @@
+"""The heads of an attention layer on one text, with everything that their outputs are computed from."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.linalg import ProjectedValues
+from identilens.models.interface import AttentionCall
+from identilens.models.layout import Site
+from identilens.models.sequences import Kind
+
+LOGIT_ERROR = 1e-3
+"""Largest difference between the model's weights and softmax(s Q Kᵀ + bias) of a head whose Q and K may be moved."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """One attention head on one text, padding cut away.
+
+    Attributes:
+        site: The layer.
+        head: Counts from 0.
+        queries: Q, positions applied.
+        keys: K, positions applied; shared by the heads of a group.
+        values: V, bias included: what the weights mix; shared likewise.
+        head_output: A V, as the model computed it.
+        weights: A after softmax, as the model's family computes it; None where it was not asked for.
+        visible: Which keys each query may use; None when every key.
+        scaling: Factor of the dot product.
+        bias: Position bias added to the logits, where the family has one.
+        group: Query heads that share these keys and values.
+    """
+
+    site: Site
+    head: int
+    queries: Float[Tensor, "query d_k"]
+    keys: Float[Tensor, "key d_k"]
+    values: Float[Tensor, "key d_v"]
+    head_output: Float[Tensor, "query d_v"]
+    weights: Float[Tensor, "query key"] | None
+    visible: Bool[Tensor, "query key"] | None
+    scaling: float
+    bias: Float[Tensor, "query key"] | None
+    group: int
+
+    @property
+    def layer(self) -> int:
+        """Counts from 0 within its kind."""
+        return self.site.layer
+
+    @property
+    def kind(self) -> Kind:
+        """``encoder``, ``decoder`` or ``cross``."""
+        return self.site.kind
+
+    @property
+    def d_k(self) -> int:
+        """Size of a query."""
+        return self.queries.shape[1]
+
+    @property
+    def output_projection(self) -> Float[Tensor, "d_v d_model"]:
+        """W_O, this head's block, bias left out (Brunner: H, Bhardwaj: D)."""
+        return self.site.output_projection[self.head]
+
+    @cached_property
+    def projected(self) -> ProjectedValues:
+        """T = V W_O."""
+        return ProjectedValues.of(self.values, self.output_projection)
+
+    @cached_property
+    def attention(self) -> Float[Tensor, "query key"]:
+        """A in float64.
+
+        Raises:
+            InputError: If the weights were not kept.
+        """
+        if self.weights is None:
+            raise InputError("this head was captured without its weights; capture with weights=True.")
+        return self.weights.double()
+
+    @cached_property
+    def effective(self) -> Float[Tensor, "query key"]:
+        """Effective attention in float64: the part of A that the output depends on (Brunner et al. 2020, Eq. 9)."""
+        return self.projected.effective(self.attention, self.visible)
+
+    @cached_property
+    def simplex_nullity(self) -> int:
+        """Largest simplex nullity of a row: n − rank([T, 1]) over the keys that it sees."""
+        return max(space.nullity for space in self.projected.simplex_spaces(len(self.queries), self.visible))
+
+    @property
+    def recomputed(self) -> Float[Tensor, "query key"]:
+        """softmax(s Q Kᵀ + bias) in float64, where weights stay positive that the model's precision rounds to zero."""
+        logits = self.scaling * self.queries.double() @ self.keys.double().mT
+        if self.bias is not None:
+            logits = logits + self.bias.double()
+        if self.visible is not None:
+            logits = logits.masked_fill(~self.visible, -torch.inf)
+        return torch.softmax(logits, -1)
+
+    @property
+    def logit_error(self) -> float:
+        """Largest difference between A and softmax(s Q Kᵀ + bias): large for soft-capped logits and sinks."""
+        return float((self.recomputed - self.attention).abs().max())
+
+    def output_error(self, weights: Float[Tensor, "query key"]) -> float:
+        """Return ‖(A' − A) T‖_F / ‖A T‖_F of other weights A'."""
+        compact = self.projected.compact
+        lost = torch.linalg.matrix_norm((weights - self.attention) @ compact)
+        return float(lost / torch.linalg.matrix_norm(self.attention @ compact).clamp_min(1e-300))
+
+
+@dataclass(frozen=True)
+class CapturedLayer:
+    """All heads of one attention layer on one text; keys and values stay grouped as the model holds them.
+
+    Attributes are those of `Head`, with an axis of heads or groups; ``bias`` may be shared by the heads.
+    """
+
+    site: Site
+    queries: Float[Tensor, "head query d_k"]
+    keys: Float[Tensor, "group key d_k"]
+    values: Float[Tensor, "group key d_v"]
+    head_output: Float[Tensor, "head query d_v"]
+    weights: Float[Tensor, "head query key"] | None
+    visible: Bool[Tensor, "query key"] | None
+    scaling: float
+    bias: Float[Tensor, "biases query key"] | None
+
+    @classmethod
+    def of(cls, call: AttentionCall, site: Site, output: Tensor, weights: Tensor | None) -> "CapturedLayer":
+        """Return what one text's own call holds; see `AttentionCall.only`.
+
+        Args:
+            call: A batch of one, padding cut away.
+            site: The layer.
+            output: What the call returns, (1, query, head, d_v).
+            weights: After softmax, (1, head, query, key), where they are to be kept.
+        """
+        rows, columns = call.query.shape[-2], call.key.shape[-2]
+        visible, bias, scaling = call.visible(), call.arguments.get("position_bias"), call.arguments.get("scaling")
+        return cls(
+            site,
+            call.query[0].clone(),
+            call.key[0].clone(),
+            call.value[0].clone(),
+            output[0].transpose(0, 1).clone(),
+            None if weights is None else weights[0].clone(),
+            None if visible is None or bool(visible.all()) else visible[0].expand(rows, columns).clone(),
+            call.query.shape[-1] ** -0.5 if scaling is None else float(scaling),
+            None if bias is None else bias[0].expand(-1, rows, columns),
+        )
+
+    @property
+    def heads(self) -> Iterator[Head]:
+        """The heads one by one."""
+        return map(self.head, range(len(self.queries)))
+
+    def head(self, head: int) -> Head:
+        """Return one head; those of a group share keys and values."""
+        size = len(self.queries) // len(self.values)
+        bias = self.bias
+        return Head(
+            self.site,
+            head,
+            self.queries[head],
+            self.keys[head // size],
+            self.values[head // size],
+            self.head_output[head],
+            None if self.weights is None else self.weights[head],
+            self.visible,
+            self.scaling,
+            None if bias is None else bias[head if len(bias) > 1 else 0],
+            size,
+        )

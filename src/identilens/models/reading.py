@@ -1,0 +1,38 @@
+"""One attention head as it computes on one text."""
+
+from torch import Tensor
+
+from identilens.models.heads import CapturedLayer, Head
+from identilens.models.inputs import Item
+from identilens.models.interface import AttentionCall
+from identilens.models.layout import find_site
+from identilens.models.lens import Lens
+from identilens.models.sequences import Kind
+
+
+def read_head(lens: Lens, item: Item, layer: int, head: int, kind: Kind | None = None) -> Head:
+    """Return one head, weights included, as it computes on one text.
+
+    Args:
+        lens: The model.
+        item: The text.
+        layer: Counts from 0 within its kind.
+        head: Counts from 0.
+        kind: ``encoder``, ``decoder`` or ``cross``; needed where the model has several.
+
+    Raises:
+        InputError: If the model has no such head.
+        UnsupportedModelError: If the attention cannot be captured faithfully.
+    """
+    sites = lens.sites(item)
+    requested = find_site(sites, layer, head, kind)
+    captured: list[CapturedLayer] = []
+
+    def keep(call: AttentionCall) -> Tensor:
+        output, weights = call.attend()
+        if call.index == requested:
+            captured.append(CapturedLayer.of(call, sites[requested], output, weights))
+        return output
+
+    lens.run([item], keep)
+    return captured[0].head(head)

@@ -1,0 +1,156 @@
+"""The result of looking for alternatives: other weights with the same output, and what the model made of them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from identilens.charts.kit import AnyChart
+from identilens.charts.page import Section
+from identilens.runs.result import Finding, Result
+from identilens.runs.tables import HEAD
+from identilens.studies.alternatives import views
+
+_ALTERNATIVE = {**HEAD, "alternative": pl.String}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternatives(Result):
+    """Alternatives of some heads on some texts, put back into the model.
+
+    Attributes:
+        table: One row for each text, head and alternative.
+        changes: What each alternative, put back into the model, changed in each hidden state, the logits and the loss.
+        matrices: ``text{t}.layer{l}.head{h}.{kind}.{raw|effective|alternative_<name>}``, with
+            ``queries_<name>`` and ``keys_<name>`` for those that queries and keys were found for.
+    """
+
+    analysis: ClassVar = "alternatives"
+    title: ClassVar = "Alternatives to attention weights"
+    schema: ClassVar = {
+        "table": {
+            **_ALTERNATIVE,
+            "n_query": pl.Int64,
+            "n_key": pl.Int64,
+            "d_k": pl.Int64,
+            "simplex_nullity": pl.Int64,
+            "mean_total_variation": pl.Float64,
+            "largest_total_variation": pl.Float64,
+            "output_error": pl.Float64,
+            "logit_rank": pl.Int64,
+            "dimension": pl.Int64,
+            "formula": pl.Int64,
+            "hidden_change": pl.Float64,
+            "logits_change": pl.Float64,
+            "loss_change": pl.Float64,
+            "note": pl.String,
+        },
+        "changes": {
+            **_ALTERNATIVE,
+            "state": pl.String,
+            "state_layer": pl.Int64,
+            "largest_change": pl.Float64,
+            "relative_change": pl.Float64,
+        },
+    }
+    keys: ClassVar = {"table": [*_ALTERNATIVE], "changes": [*_ALTERNATIVE, "state", "state_layer"]}
+
+    changes: pl.DataFrame
+
+    @property
+    def found(self) -> pl.DataFrame:
+        """The rows of the table whose alternative was found."""
+        return self.table.drop_nulls("mean_total_variation")
+
+    def summary(self) -> Finding:
+        """Return the finding: how many maps have alternatives, how far these go, and what the model makes of them."""
+        found = self.found
+        heads = found.select(list(HEAD)).n_unique()
+        free = found.filter(pl.col("simplex_nullity") > 0).select(list(HEAD)).n_unique()
+        lines = [
+            f"{free} of {heads} attention maps have a simplex null space: directions that change neither the output "
+            "nor the sum of a row" + ("." if free else ", so that the output allows no other weights."),
+            *self._by_alternative(),
+        ]
+        numbers = found.select(
+            distance=pl.col("mean_total_variation").filter(pl.col("alternative") == "far").mean(),
+            output_error=pl.col("output_error").max(),
+            hidden_change=pl.col("hidden_change").max(),
+        ).row(0, named=True)
+        headline = (
+            (f"{len(found):,}", "alternatives, each put back into the model"),
+            (_written(numbers["distance"], ".2f"), "mean distance of the far ones (total variation)"),
+            (_written(numbers["output_error"], ".1e"), "largest relative change of a head's output"),
+            (_written(numbers["hidden_change"], ".1e"), "largest relative change of the final hidden state"),
+        )
+        return Finding("\n".join(lines), {"maps": heads, "free_maps": free, "found": len(found), **numbers}, headline)
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return distances and changes by alternative, and what readers must know of those with a note."""
+        shown = ["layer", "head", "alternative", "mean_total_variation", "output_error", "hidden_change"]
+        if self.table["text"].n_unique() > 1:
+            shown.insert(0, "text")
+        names = {"mean_total_variation": "mean TV", "output_error": "output", "hidden_change": "final hidden"}
+        notes = self.table.filter(pl.col("note") != "").select("alternative", "note").unique(maintain_order=True)
+        frames = {"Distance from the weights, relative change of output": self.table.select(shown).rename(names)}
+        return frames | ({"Notes": notes} if len(notes) else {})
+
+    def charts(self) -> dict[str, AnyChart]:
+        """Return distances, changes by distance and by hidden state, and ``maps_...`` of the farthest alternatives."""
+        return {
+            "distances": views.distances(self.found),
+            "distance_and_change": views.distance_and_change(self.found),
+            "changes_by_state": views.changes_by_state(self.changes),
+            **views.printed_maps(self.found, self.matrices, self.tokens),
+        }
+
+    def sections(self) -> list[Section]:
+        """Return the maps side by side, what they changed in the model, and all alternatives in numbers."""
+        maps = views.viewer_maps(self.found, self.matrices, self.tokens)
+        charts = [views.changes_of_head(self.found, self.changes)] if len(self.changes) else []
+        note = (
+            f"This page holds {len(maps)} of {len(self.found)} alternatives, to stay small. In Python, "
+            "Alternatives.load(folder).matrices has them all."
+        )
+        left_out = note if len(maps) < len(self.found) else ""
+        return [
+            Section("alternatives", "What else the attention could have been", [_PUT_BACK], maps=maps, note=left_out),
+            Section("changes", "What the alternatives changed in the model", [_CHANGES], charts),
+            Section("all", "All alternatives", charts=["distances", "distance_and_change", "changes_by_state"]),
+            Section("numbers", "All alternatives in numbers", frame=views.in_words(self.table)),
+        ]
+
+    def _by_alternative(self) -> Iterator[str]:
+        for name, sentence in _SENTENCES.items():
+            rows = self.found.filter(pl.col("alternative") == name)
+            if len(rows):
+                yield sentence.format(
+                    distance=rows["mean_total_variation"].mean(),
+                    largest=rows["largest_total_variation"].max(),
+                    change=rows["hidden_change"].max(),
+                )
+
+
+def _written(value: float | None, form: str) -> str:
+    return "none" if value is None else format(value, form)
+
+
+_PUT_BACK = (
+    "Each alternative is a set of weights (non-negative, every row summing to what it did) with the same head output. "
+    "It was put in the head's place and the whole model run again; what changed is measured, not argued."
+)
+_CHANGES = (
+    "Largest change of a token's hidden state as a share of its length, after each layer. Rounding of a model in "
+    "single precision lies at about 1e-6."
+)
+_SENTENCES = {
+    "far": "Weights a total variation distance of {distance:.2f} away on average (up to {largest:.2f} in a row) "
+    "change the final hidden state by at most {change:.1e} of its size.",
+    "maximum_entropy": "The most even weights with the same output, which queries and keys of the head's own size "
+    "produce, lie {distance:.2f} away on average and change it by at most {change:.1e}.",
+    "realisable": "Other queries and keys of the same size, found by walking, move the weights by {distance:.2f} on "
+    "average and change it by at most {change:.1e}.",
+    "parameters": "With other query and key parameters the model itself computes weights {distance:.2f} away on "
+    "average and a final hidden state that differs by at most {change:.1e}.",
+}

@@ -1,0 +1,160 @@
+"""How alternatives of attention weights are drawn."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import polars as pl
+from torch import Tensor
+
+from identilens.charts.cells import token_map
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import lines, scatter, strip
+from identilens.charts.viewer import MAP_BUDGET, TokenMap
+from identilens.runs.matrices import MatrixKey, Tokens
+from identilens.runs.tables import HEAD
+from identilens.studies.head_views import axis_tokens, choose_head, file_name, head_name, numbered, of_whole_groups
+
+TITLES = {
+    "sampled": "drawn evenly from all alternatives",
+    "far": "far alternative",
+    "maximum_entropy": "maximum entropy",
+    "realisable": "other queries and keys",
+    "parameters": "other query and key parameters",
+}
+"""What each alternative is called."""
+
+MOST_MAPS = 24
+"""Maps drawn for print: those of the largest distance."""
+
+MAP_CELLS = 250_000
+"""Cells of these maps, all together."""
+
+STATES = 40_000
+"""Changes of single hidden states that a page holds."""
+
+_LEAST = 1e-16
+_TITLE = pl.col("alternative").replace(TITLES).alias("title")
+_DISTANCE = "Mean total variation distance from the weights"
+
+Matrices = Mapping[str, Tensor]
+
+
+def distances(found: pl.DataFrame) -> AnyChart:
+    """Return the distance of every alternative from the weights, by kind of alternative."""
+    drawn = _in_order(found).select(_TITLE, "mean_total_variation", *HEAD)
+    return strip(
+        drawn, "mean_total_variation", "title", "layer", x_title=_DISTANCE, color_title="Layer",
+        title="How far the alternatives lie from the weights", also=("text", "head", "kind"), x_domain=(0, 1),
+    )  # fmt: skip
+
+
+def distance_and_change(found: pl.DataFrame) -> AnyChart:
+    """Return each alternative by its distance from the weights and the change of the final hidden state."""
+    drawn = _in_order(found).select(
+        _TITLE, "mean_total_variation", *HEAD, hidden_change=pl.col("hidden_change").clip(_LEAST)
+    )
+    return scatter(
+        drawn, "mean_total_variation", "hidden_change", "title", log_y=True, y_domain=(_LEAST, 1.0),
+        x_domain=(0, 1), x_title=_DISTANCE, y_title="Relative change of the final hidden state",
+        color_title="Alternative", title="Distance from the weights and change of the model", also=tuple(HEAD),
+    )  # fmt: skip
+
+
+def changes_by_state(changes: pl.DataFrame) -> AnyChart:
+    """Return the largest relative change of each hidden state over all heads, by alternative."""
+    largest = pl.col("relative_change").max()
+    states = (
+        _in_order(_hidden(changes)).group_by("alternative", "state", "state_layer", maintain_order=True).agg(largest)
+    )
+    return _change_lines(states.with_columns(_TITLE), "Largest change of each hidden state over all heads")
+
+
+def changes_of_head(found: pl.DataFrame, changes: pl.DataFrame) -> AnyChart:
+    """Return the relative change of each hidden state by alternative, for a head to choose."""
+    drawn, heads = numbered(of_whole_groups(_hidden(changes), list(HEAD), STATES))
+    lying = found.sort("mean_total_variation", descending=True).join(drawn.unique(list(HEAD)), on=list(HEAD))
+    columns = ["state", "state_layer", "relative_change", "head_number"]
+    chart = _change_lines(_in_order(drawn).select(_TITLE, *columns), "Change of each hidden state")
+    return choose_head(chart, heads, lying["head_number"][0])
+
+
+def viewer_maps(found: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> list[TokenMap]:
+    """Return raw, effective and alternative attention of every alternative, as far as a page holds them."""
+    left, maps = MAP_BUDGET, []
+    for row in found.iter_rows(named=True):
+        # Two bytes a number, four characters for three bytes: what does not fit is not read.
+        left -= 8 * row["n_query"] * row["n_key"] + 12
+        if left >= 0:
+            maps.append(_viewer_map(row, matrices, tokens.get(row["text"], {})))
+    return maps
+
+
+def printed_maps(found: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> dict[str, AnyChart]:
+    """Return raw, effective and alternative attention of the alternatives that lie farthest away."""
+    return dict(_printed(found, matrices, tokens))
+
+
+def in_words(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the table as a report shows it: kinds of alternatives by what they are called."""
+    return table.with_columns(_TITLE.alias("alternative")).drop("n_query", "n_key")
+
+
+def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> TokenMap:
+    choices = {**{name: row[name] for name in ("text", "kind", "layer", "head")}, "alternative": _title(row)}
+    queries, keys = axis_tokens(tokens, row)
+    distance = row["mean_total_variation"]
+    return TokenMap(choices, _layers(row, matrices), queries, keys, _facts(row), interest=distance)
+
+
+def _printed(found: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> Iterator[tuple[str, AnyChart]]:
+    left = MAP_CELLS
+    for row in found.sort("mean_total_variation", descending=True).head(MOST_MAPS).iter_rows(named=True):
+        left -= 3 * row["n_query"] * row["n_key"]
+        if left < 0:
+            return
+        title = (
+            f"{head_name(row).capitalize()}: {_title(row)}, final hidden state changed by {row['hidden_change']:.0e}"
+        )
+        layers = {name.capitalize(): matrix for name, matrix in _layers(row, matrices).items()}
+        chart = token_map(layers, *axis_tokens(tokens.get(row["text"], {}), row), title)
+        yield f"maps_{file_name(row)}_{row['alternative']}", chart
+
+
+def _layers(row: dict[str, Any], matrices: Matrices) -> dict[str, Tensor]:
+    key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
+    names = {"raw": "raw", "effective": "effective", "alternative": f"alternative_{row['alternative']}"}
+    return {title: matrices[str(key.named(name))] for title, name in names.items()}
+
+
+def _facts(row: dict[str, Any]) -> str:
+    measured = [f"its final hidden state changed by {row['hidden_change']:.1e} of its length"]
+    measured += [
+        f"its {what} by {row[f'{what}_change']:.1e}" for what in ("logits", "loss") if row[f"{what}_change"] is not None
+    ]
+    return (
+        f"Simplex nullity {row['simplex_nullity']}. The alternative lies {row['mean_total_variation']:.3f} away (mean "
+        f"total variation; largest row {row['largest_total_variation']:.3f}); put into the model, "
+        f"{', '.join(measured)}." + (f" Note: {row['note']}." if row["note"] else "")
+    )
+
+
+def _title(row: dict[str, Any]) -> str:
+    return TITLES[row["alternative"]]
+
+
+def _change_lines(states: pl.DataFrame, title: str) -> AnyChart:
+    drawn = states.with_columns(pl.col("relative_change").clip(_LEAST))
+    return lines(
+        drawn, "state_layer", "relative_change", "title", dash="state" if states["state"].n_unique() > 1 else None,
+        log_y=True, x_title="Hidden state (0: embeddings)", y_title="Relative change", color_title="Alternative",
+        y_domain=(_LEAST, 1.0), title=title,
+    )  # fmt: skip
+
+
+def _hidden(changes: pl.DataFrame) -> pl.DataFrame:
+    return changes.drop_nulls("state_layer")
+
+
+def _in_order(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return rows with the kinds of alternatives in the order of `TITLES`, in which charts list them."""
+    return frame.sort(pl.col("alternative").replace_strict(list(TITLES), list(range(len(TITLES)))), maintain_order=True)

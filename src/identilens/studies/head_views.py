@@ -1,0 +1,56 @@
+"""What charts of heads share: names, choices, and how much of a table a page holds."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import polars as pl
+
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import choose
+from identilens.models.sequences import names_at, sides
+from identilens.runs.matrices import Tokens
+from identilens.runs.tables import HEAD
+
+HEAD_NUMBER = "head_number"
+"""Column that numbers the heads of a chart, to choose by."""
+
+
+def head_name(row: dict[str, Any]) -> str:
+    """Return what to call the head of a row."""
+    return f"text {row['text']}, {row['kind']} layer {row['layer']}, head {row['head']}"
+
+
+def file_name(row: dict[str, Any]) -> str:
+    """Return the head of a row as a part of a file's name."""
+    return f"text{row['text']}_layer{row['layer']}_head{row['head']}_{row['kind']}"
+
+
+def numbered(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, str]]:
+    """Return a frame with a column that numbers its heads, and the name of each number."""
+    heads = frame.select(list(HEAD)).unique(maintain_order=True).with_row_index(HEAD_NUMBER)
+    names = {row[HEAD_NUMBER]: head_name(row) for row in heads.iter_rows(named=True)}
+    return frame.join(heads, on=list(HEAD), maintain_order="left"), names
+
+
+def choose_head(chart: AnyChart, names: dict[int, str], first: int) -> AnyChart:
+    """Return a chart with a drop-down of its heads, the one to open on before the others."""
+    return choose(chart, HEAD_NUMBER, "Head", {number: names[number] for number in (first, *names)})
+
+
+def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl.DataFrame:
+    """Return the rows of the first groups that fit into so many rows; the first group always does."""
+    sizes = frame.group_by(keys, maintain_order=True).len().with_columns(total=pl.col("len").cum_sum())
+    fitting = sizes.filter((pl.col("total") <= budget) | (pl.col("total") == sizes["len"].head(1).sum()))
+    return frame.join(fitting, on=list(keys), how="semi", maintain_order="left")
+
+
+def axis_tokens(tokens: Tokens, row: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return what stands at the queries and at the keys of a row's head.
+
+    Args:
+        tokens: Of its text, by sequence.
+        row: Of a table with the columns ``kind``, ``n_query`` and ``n_key``.
+    """
+    held = {sequence: tuple(names) for sequence, names in tokens.items()}
+    query, key = sides(row["kind"], held)
+    return names_at(held, query, row["n_query"], None), names_at(held, key, row["n_key"], None)

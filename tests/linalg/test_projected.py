@@ -1,0 +1,117 @@
+"""Projected values built from a known T = U[:, :r] S Vᵀ: what is read off the factors is what T was made of."""
+
+import pytest
+import torch
+
+from helpers.heads import causal, seeded
+from helpers.reference import effective_svd, rank_svd
+from identilens.errors import InputError, NumericalError
+from identilens.linalg import FLOAT32_EPS, ProjectedValues, projected
+from identilens.measures.attention import effective_attention, numerical_rank
+
+
+def orthonormal(rows, columns, generator):
+    return torch.linalg.qr(torch.randn(rows, columns, generator=generator, dtype=torch.float64)).Q
+
+
+def made(n=30, d_v=8, d_model=20, rank=5, seed=0):
+    """V, W_O and T = V W_O with singular values rank, …, 2, 1."""
+    generator = seeded(seed)
+    left, right = orthonormal(n, rank, generator), orthonormal(d_model, rank, generator)
+    inner, sigma = orthonormal(d_v, rank, generator), torch.arange(rank, 0, -1, dtype=torch.float64)
+    return left * sigma @ inner.mT, inner @ right.mT, left * sigma @ right.mT
+
+
+def visibilities(n):
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
+    irregular = (torch.rand(n, n, generator=seeded(n)) < 0.5) | (i == j)
+    return {"full": None, "all": irregular | True, "causal": "causal", "mask": causal(n), "window": (i - j).abs() < 4,
+            "prefix": (j <= i) | (j < n // 3), "irregular": irregular}  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "rank"), [(30, 5), (30, 8), (6, 6), (3, 3)])
+def test_rank_singular_values_and_nullities_are_those_of_t(n, rank):
+    values, projection, T = made(n, rank=rank)
+    found = ProjectedValues.of(values, projection)
+    assert found.compact.shape == (n, 8)
+    assert found.d_model == 20
+    assert int(found.rank) == int(found.factor.rank) == rank
+    expected = torch.arange(rank, 0, -1, dtype=torch.float64)
+    torch.testing.assert_close(found.singular_values[:rank], expected)
+    torch.testing.assert_close(found.compact @ found.compact.mT, T @ T.mT)
+    ones = torch.cat([T, torch.ones(n, 1)], 1)
+    assert int(found.simplex_nullity(found.rank)) == n - rank_svd(ones)
+    assert int(found.simplex_factor.rank) == rank_svd(ones)
+    assert found.simplex_space().nullity == n - rank_svd(ones)
+    assert int(numerical_rank(found).nullity) == int(numerical_rank(T).nullity) == n - rank
+
+
+def test_one_tolerance_for_any_number_of_keys():
+    values, projection, _ = made()
+    found = ProjectedValues.of(values, projection)
+    assert found.tolerance == 30 * FLOAT32_EPS
+    assert found.tolerance_of(7) == 20 * FLOAT32_EPS
+    assert found.restricted(torch.arange(30) < 7).simplex_tolerance == 21 * FLOAT32_EPS
+    coarse = ProjectedValues.of(values, projection, tolerance=0.3)
+    assert coarse.tolerance == coarse.simplex_tolerance == coarse.restricted(torch.arange(30) < 7).tolerance == 0.3
+    assert int(coarse.rank) == int(coarse.factor.rank) == 4, "5, 4, 3, 2 lie above 0.3 · 5, and 1 does not"
+
+
+@pytest.mark.parametrize(("n", "rank"), [(30, 5), (80, 8), (6, 6)])
+@pytest.mark.parametrize("name", list(visibilities(3)))
+def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
+    values, projection, T = made(n, rank=rank)
+    visible = visibilities(n)[name]
+    mask = torch.ones(n, n, dtype=torch.bool) if visible is None else causal(n) if name == "causal" else visible
+    weights = torch.randn(n, n, generator=seeded(1), dtype=torch.float64).masked_fill(~mask, -torch.inf).softmax(-1)
+    found = ProjectedValues.of(values, projection)
+    expected = effective_svd(weights, T, mask)
+    torch.testing.assert_close(found.effective(weights, visible), expected, atol=1e-8, rtol=0)
+    public = effective_attention(found, weights=weights, visible=visible)
+    assert torch.equal(public.effective, found.effective(weights, visible))
+    projector = found.projector(n, visible)
+    assert projector.row_ranks()[0].tolist() == [rank_svd(T[seen]) for seen in mask]
+    assert int(projector.rank[0]) == rank_svd(T[mask[-1]])
+    assert projector.row_sizes().tolist() == mask.sum(-1).tolist()
+
+
+def test_heads_side_by_side_equal_each_alone():
+    heads = [made(seed=seed) for seed in range(3)]
+    values, projection, _ = (torch.stack(parts).reshape(1, 3, *parts[0].shape) for parts in zip(*heads, strict=True))
+    weights = torch.rand(1, 3, 30, 30, generator=seeded(0), dtype=torch.float64)
+    found = ProjectedValues.of(values, projection)
+    assert found.rank.tolist() == [[5, 5, 5]]
+    for head, (one, block, _) in enumerate(heads):
+        alone = ProjectedValues.of(one, block).effective(weights[0, head], "causal")
+        torch.testing.assert_close(found.effective(weights, "causal")[0, head], alone, atol=1e-10, rtol=0)
+
+
+def test_rows_that_see_the_same_keys_share_a_space():
+    values, projection, T = made()
+    mask = causal(30)
+    mask[4] = mask[3]
+    spaces = ProjectedValues.of(values, projection).simplex_spaces(30, mask)
+    assert spaces[4] is spaces[3]
+    assert spaces[5] is not spaces[3]
+    assert (spaces[20].free.mT @ T).abs().max() < 1e-12
+    assert not spaces[20].free[21:].any()
+
+
+def test_given_factors_are_taken_as_they_are():
+    values, projection, T = made()
+    found = ProjectedValues.of(values, projection)
+    assert projected(found) is found
+    torch.testing.assert_close(projected(T).compact, T)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_refusals():
+    values, projection, _ = made()
+    with pytest.raises(InputError, match=r"pass weight\.T"):
+        ProjectedValues.of(values, projection.mT)
+    with pytest.raises(InputError, match="leave it out"):
+        ProjectedValues.of(values[:0], projection)
+    with pytest.raises(NumericalError, match="values has 1 NaN"):
+        ProjectedValues.of(values.index_put((torch.tensor(0), torch.tensor(0)), torch.tensor(torch.nan).double()))
+    with pytest.raises(InputError, match="mask over 30 keys with at least one visible; got 30 keys, 0 visible"):
+        ProjectedValues.of(values).simplex_space(torch.zeros(30, dtype=torch.bool))

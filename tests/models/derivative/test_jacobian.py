@@ -1,0 +1,236 @@
+"""Jacobian norms against reverse mode and finite differences; the sketch against its own promises."""
+
+import pytest
+import torch
+
+from helpers.zoo import build, example, ids
+from identilens.errors import InputError, NumericalError
+from identilens.models import Lens
+from identilens.models.derivative.jacobian import jacobian_norms
+from identilens.models.derivative.memory import LiveBytes, chunk_size
+from identilens.models.linearise import HiddenMap, sources
+
+# Families that stay in double precision throughout; the others compute norms or softmax in single.
+DOUBLE = ["albert", "bart", "bert", "distilbert", "electra", "gpt2", "marian", "roberta", "whisper"]
+SINGLE = ["gemma2", "llama", "modernbert", "opt", "t5", "vit"]
+
+
+def hidden_map(family, source="encoder", length=None, wrt="embeddings"):
+    lens = Lens(build(family).double())
+    inputs = example(family) if length is None else [ids(length)]
+    if isinstance(inputs, dict):
+        inputs = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+    return HiddenMap(lens, lens.read(inputs)[0], source, wrt)
+
+
+def reverse_norms(function, inputs):
+    """Squared norms by reverse mode, one pass for each output coordinate."""
+    return [jacobian.square().sum((1, 3)).detach() for jacobian in torch.func.jacrev(function)(inputs)]
+
+
+def assert_close(found, expected, tolerance):
+    for one, other in zip(found, expected, strict=True):
+        assert float((one.squares - other).abs().max()) <= tolerance * float(other.max())
+
+
+@pytest.mark.parametrize("family", DOUBLE + SINGLE)
+def test_exact_agrees_with_reverse_mode(family):
+    # One pass per output coordinate of both sequences of an encoder-decoder.
+    for source in ("encoder", "decoder") if family in ("bart", "marian", "whisper", "t5") else ("encoder",):
+        hidden = hidden_map(family, source)
+        found = jacobian_norms(hidden, hidden.inputs, method="exact")
+        tolerance = 1e-8 if family in DOUBLE else 1e-5
+        assert_close(found, reverse_norms(hidden, hidden.inputs), tolerance)
+        assert all(not norms.variances.any() for norms in found)
+
+
+def test_entries_agree_with_reverse_mode_one_by_one():
+    hidden = hidden_map("bert")
+    for norms, expected in zip(
+        jacobian_norms(hidden, hidden.inputs, method="exact"), reverse_norms(hidden, hidden.inputs), strict=True
+    ):
+        torch.testing.assert_close(norms.squares, expected, rtol=1e-8, atol=0)
+
+
+@pytest.mark.parametrize("method", ["exact", "sketch"])
+def test_both_paths_give_the_same_and_say_which_they_are(method):
+    hidden = hidden_map("bert")
+    recorded, forward = (
+        jacobian_norms(hidden, hidden.inputs, method=method, probes=8, path=path) for path in ("recorded", "forward")
+    )
+    for one, other in zip(recorded, forward, strict=True):
+        assert (one.path, other.path) == ("recorded", "forward")
+        torch.testing.assert_close(one.squares, other.squares, rtol=1e-10, atol=1e-14)
+        torch.testing.assert_close(one.variances, other.variances, rtol=1e-8, atol=1e-14)
+
+
+def test_embedding_sum_with_its_own_width():
+    hidden = hidden_map("albert", wrt="embedding_sum")
+    assert hidden.inputs.shape[1] == 16
+    found = jacobian_norms(hidden, hidden.inputs, method="exact")
+    assert_close(found, reverse_norms(hidden, hidden.inputs), 1e-8)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_exact_agrees_with_finite_differences(family):
+    hidden = hidden_map(family, length=5)
+    step, x = 1e-5, hidden.inputs
+    expected = [torch.zeros(5, 5, dtype=torch.float64) for _ in hidden.outputs]
+    with torch.no_grad():
+        for token in range(5):
+            for coordinate in range(x.shape[1]):
+                change = torch.zeros_like(x)
+                change[token, coordinate] = step
+                for total, up, down in zip(expected, hidden(x + change), hidden(x - change), strict=True):
+                    total[:, token] += ((up - down) / (2 * step)).square().sum(-1)
+    assert_close(jacobian_norms(hidden, x, method="exact"), expected, 1e-7)
+
+
+@pytest.mark.parametrize("method", ["exact", "sketch"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "bert_decoder"])
+def test_later_tokens_add_nothing_to_a_decoder_s_state(family, method):
+    hidden = hidden_map(family)
+    for norms in jacobian_norms(hidden, hidden.inputs, method=method, probes=6):
+        assert not norms.squares.triu(1).any()
+        assert not norms.variances.triu(1).any()
+        assert bool((norms.squares.tril() + torch.ones_like(norms.squares).triu(1) > 0).all())
+
+
+@pytest.mark.parametrize("leading", [0, 8])
+def test_as_many_probes_as_dimensions_are_exact(leading):
+    hidden = hidden_map("bert", length=6)
+    exact = jacobian_norms(hidden, hidden.inputs, method="exact")
+    full = jacobian_norms(hidden, hidden.inputs, probes=32, leading=leading)
+    for one, other in zip(full, exact, strict=True):
+        torch.testing.assert_close(one.squares, other.squares, rtol=1e-10, atol=1e-14)
+        assert not one.variances.any()
+
+
+def linear(n=4, width=24, seed=0, low_rank=None):
+    """A linear function with a known Jacobian: [hidden, out, input, in]."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = torch.randn(n, width, n, width, generator=generator, dtype=torch.float64)
+    if low_rank is not None:
+        basis = torch.randn(n, low_rank, width, generator=generator, dtype=torch.float64)
+        mixed = torch.randn(n, width, n, low_rank, generator=generator, dtype=torch.float64)
+        blocks = torch.einsum("jonr,nri->joni", mixed, basis) + 0.02 * blocks
+    inputs = torch.zeros(n, width, dtype=torch.float64)
+    return (lambda x: (torch.einsum("joni,ni->jo", blocks, x),)), inputs, blocks.square().sum((1, 3))
+
+
+@pytest.mark.parametrize("leading", [0, 2])
+@pytest.mark.parametrize("probes", [6, 16])
+def test_sketch_is_unbiased_and_its_error_is_truthful(probes, leading):
+    function, inputs, truth = linear(low_rank=6)
+    runs = [jacobian_norms(function, inputs, probes=probes, leading=leading, seed=seed)[0] for seed in range(80)]
+    squares = torch.stack([run.squares for run in runs])
+    variances = torch.stack([run.variances for run in runs])
+    spread = squares.std(0)
+    assert bool(((squares.mean(0) - truth).abs() < 4.5 * spread / 80**0.5).all())
+    # Reported variances are unbiased: their mean is the variance seen.
+    ratio = variances.mean(0) / squares.var(0)
+    assert 0.85 < float(ratio.mean()) < 1.15
+    assert bool(((ratio > 0.4) & (ratio < 2)).all())
+    within = ((squares - truth).abs() <= 2 * variances.sqrt()).float().mean()
+    # Of few random probes (here 4 to 16) the error estimate is heavy-tailed: Student's t, not normal.
+    assert float(within) > (0.78 if probes == 6 else 0.88)
+
+
+def test_error_covers_the_truth_on_a_model():
+    hidden = hidden_map("bert")
+    truth = jacobian_norms(hidden, hidden.inputs, method="exact")
+    inside, seen = 0.0, 0.0
+    for seed in range(5):
+        for one, other in zip(jacobian_norms(hidden, hidden.inputs, probes=20, seed=seed), truth, strict=True):
+            inside += float(((one.squares - other.squares).abs() <= 2 * one.variances.sqrt()).sum())
+            seen += one.squares.numel()
+    assert 0.88 < inside / seen < 0.99
+
+
+def test_leading_directions_lower_the_error():
+    function, inputs, truth = linear(n=6, width=40, low_rank=3)
+
+    def error(leading):
+        runs = [jacobian_norms(function, inputs, probes=12, leading=leading, seed=s)[0].squares for s in range(8)]
+        return float((torch.stack(runs) / truth - 1).square().mean().sqrt())
+
+    assert error(3) < 0.3 * error(0)
+
+
+def test_same_seed_same_numbers_whatever_the_chunks():
+    hidden = hidden_map("bert")
+    one, again, other = (
+        jacobian_norms(hidden, hidden.inputs, probes=8, seed=seed, memory_budget=budget)[-1].squares
+        for seed, budget in ((1, 2**26), (1, 2 * 2**20), (2, 2**26))
+    )
+    torch.testing.assert_close(one, again, rtol=1e-9, atol=0)
+    assert not torch.allclose(one, other, rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["exact", "sketch"])
+@pytest.mark.parametrize("megabytes", [2, 6])
+def test_memory_stays_within_the_budget(method, megabytes):
+    hidden = hidden_map("bert")
+    with LiveBytes() as meter:
+        jacobian_norms(hidden, hidden.inputs, method=method, probes=12, memory_budget=megabytes * 2**20)
+    assert meter.peak <= megabytes * 2**20
+    # The budget is used, not only kept: at least half of it when there is enough to do.
+    assert meter.peak > (0.5 if method == "exact" and megabytes == 2 else 0.1) * megabytes * 2**20
+
+
+def test_live_bytes_counts_what_is_alive():
+    with LiveBytes() as meter:
+        kept = torch.zeros(1000, dtype=torch.float64)
+        assert meter.peak == 8000
+        kept.view(10, 100).add_(1)
+        assert meter.peak == 8000
+        for _ in range(5):
+            torch.ones(500, dtype=torch.float64)
+    assert meter.peak == 12000
+
+
+def test_chunks_fit_the_budget():
+    # 1,000 bytes that are always there, 8,000 for each piece, one part in ten held back.
+    def work(count):
+        return torch.zeros(125, dtype=torch.float64), torch.zeros(count, 1000, dtype=torch.float64)
+
+    assert chunk_size(work, 100, 100_000, "piece") == 11
+    assert chunk_size(work, 5, 100_000, "piece") == 5
+    assert chunk_size(work, 100, 10_000, "piece") == 1
+    with pytest.raises(InputError, match=r"memory_budget=9999 bytes is too small: one piece of this text needs 10001"):
+        chunk_size(work, 100, 9_999, "piece")
+
+
+def test_too_small_a_budget_is_an_error():
+    hidden = hidden_map("bert")
+    with pytest.raises(InputError, match=r"one tangent of this text needs \d+.*Raise the budget"):
+        jacobian_norms(hidden, hidden.inputs, method="exact", memory_budget=50_000)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_options_are_checked():
+    function, inputs, _ = linear()
+    for options, message in (
+        ({"probes": 25}, r"probes must be from 2 to 24.*got 25"),
+        ({"probes": 1}, r"probes must be from 2 to 24.*got 1"),
+        ({"probes": 8, "leading": 7}, r"leading must be from 0 to 6: two of the 8 probes must stay random.*got 7"),
+        ({"method": "reverse"}, r"method must be exact or sketch; got 'reverse'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            jacobian_norms(function, inputs, **options)
+
+
+def test_a_derivative_that_is_not_finite_is_an_error():
+    def root(x):
+        return (x.sqrt(),)
+
+    with pytest.raises(NumericalError, match=r"NaN or infinite.*float64"):
+        jacobian_norms(root, torch.zeros(2, 3), method="exact")
+
+
+def test_sources_of_an_encoder_decoder_reach_what_they_should():
+    lens = Lens(build("bart"))
+    item = lens.read(example("bart"))[0]
+    assert sources(lens) == ("encoder", "decoder")
+    kinds = [[label.kind for label in HiddenMap(lens, item, source).outputs] for source in sources(lens)]
+    assert kinds == [["encoder", "encoder", "cross", "cross"], ["decoder", "decoder"]]

@@ -1,0 +1,140 @@
+"""What every run and every result keeps to: folders that are whole or resumable, and read back as they were."""
+
+import json
+
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+from helpers.toy import Toy, ToyStudy, toy
+from identilens.errors import OutputFolderError
+from identilens.runs.matrices import MatrixKey
+
+
+@pytest.fixture(autouse=True)
+def _no_runs():
+    ToyStudy.runs.clear()
+
+
+def equal(one, other):
+    for name in Toy.schema:
+        assert_frame_equal(getattr(one, name), getattr(other, name))
+    assert {key: one.matrices[key].tolist() for key in one.matrices} == {
+        key: other.matrices[key].tolist() for key in other.matrices
+    }
+    assert {text: dict(names) for text, names in one.tokens.items()} == {
+        text: dict(names) for text, names in other.tokens.items()
+    }
+
+
+def test_a_folder_and_memory_give_the_same(tmp_path):
+    held, written = toy(layers="1-4"), toy(layers="1-4", out=tmp_path / "run")
+    equal(held, written)
+    equal(held, Toy.load(tmp_path / "run"))
+    assert written.notes["word"].to_list() == ["odd", "even"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "matrices", "notes.parquet", "provenance.json", "table.parquet"
+    ]  # fmt: skip
+
+
+def test_save_and_load_give_it_back(tmp_path):
+    made = toy()
+    made.save(tmp_path / "saved")
+    equal(made, Toy.load(tmp_path / "saved"))
+    made.save(tmp_path / "saved")
+    with pytest.raises(OutputFolderError, match="holds another run"):
+        toy(layers=7).save(tmp_path / "saved")
+
+
+def test_an_interrupted_run_goes_on_after_its_last_part(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        toy(layers="1-5", fail=3, out=tmp_path / "run")
+    assert ToyStudy.runs == [0, 1, 2]
+    with pytest.raises(OutputFolderError, match=r"already holds this run, interrupted. Pass --resume"):
+        toy(layers="1-5", out=tmp_path / "run")
+    with pytest.raises(OutputFolderError, match="was interrupted"):
+        Toy.load(tmp_path / "run")
+    resumed = toy(layers="1-5", out=tmp_path / "run", resume=True)
+    assert ToyStudy.runs == [0, 1, 2, 3, 4]
+    equal(resumed, toy(layers="1-5"))
+    assert not (tmp_path / "run" / "parts").exists()
+    ToyStudy.runs.clear()
+    equal(toy(layers="1-5", out=tmp_path / "run", resume=True), resumed)
+    assert ToyStudy.runs == []
+
+
+def test_another_run_is_refused_or_dropped(tmp_path):
+    toy(layers=1, out=tmp_path / "run")
+    (tmp_path / "run" / "mine.txt").write_text("mine")
+    with pytest.raises(OutputFolderError, match="holds another run"):
+        toy(layers=2, out=tmp_path / "run", resume=True)
+    assert toy(layers=2, out=tmp_path / "run", overwrite=True).table["number"].to_list() == [2]
+    assert (tmp_path / "run" / "mine.txt").read_text() == "mine"
+
+
+def test_what_is_no_run_is_never_touched(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "table.parquet").write_text("mine")
+    for options in ({}, {"overwrite": True}, {"resume": True}):
+        with pytest.raises(OutputFolderError, match="holds no run of identilens"):
+            toy(out=tmp_path / "mine", **options)
+    with pytest.raises(OutputFolderError, match="holds no toy result"):
+        toy().save(tmp_path / "mine")
+    assert (tmp_path / "mine" / "table.parquet").read_text() == "mine"
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"analysis": "toy"}'])
+def test_a_provenance_of_somebody_else_is_named(tmp_path, content):
+    (tmp_path / "provenance.json").write_text(content)
+    with pytest.raises(OutputFolderError, match=r"provenance\.json"):
+        Toy.load(tmp_path)
+
+
+def test_provenance_says_what_made_it(tmp_path):
+    record = toy(layers="1-2", seed=5, out=tmp_path / "run").provenance
+    assert record["analysis"] == "toy"
+    assert record["seed"] == 5
+    assert record["settings"]["layers"] == [1, 2]
+    assert "memory" not in record["settings"]
+    assert record["texts"]["count"] == 2
+    assert {"identilens", "torch"} <= set(record["libraries"])
+    written = json.loads((tmp_path / "run" / "provenance.json").read_text())
+    assert written["finished"] is True
+    assert toy(layers="1-2", seed=5, memory="1MB").provenance["fingerprint"] == record["fingerprint"]
+    assert toy(layers="1-2", seed=6).provenance["fingerprint"] != record["fingerprint"]
+
+
+def test_progress_counts_and_tells():
+    told = []
+    toy(layers="3,4", progress=lambda *place: told.append(place))
+    assert told == [(0, 2, ""), (0, 2, "number 3"), (1, 2, ""), (1, 2, "number 4"), (2, 2, "")]
+
+
+def test_a_result_is_shown_and_reported(tmp_path, capsys):
+    made = toy()
+    made.show()
+    assert "The squares add up to 14." in capsys.readouterr().out
+    assert "add up to 14" in made._repr_html_()
+    page = made.to_html(tmp_path / "deep" / "report.html").read_text()
+    assert "The squares add up to 14." in page
+    assert "Squares" in page
+    files = made.save_figures(tmp_path / "figures", ("svg",))
+    assert [file.name for file in files] == ["squares.svg"]
+
+
+def test_matrix_names_are_built_and_parsed_alike():
+    key = MatrixKey(3, 1, 12, "cross", "alternative_far")
+    assert MatrixKey.parse(str(key)) == key
+    assert str(key.named("raw")) == "text3.layer1.head12.cross.raw"
+    assert MatrixKey.parse("encoder.layer1.raw") is None
+
+
+def test_matrices_of_a_text_are_added_to_what_its_file_holds(tmp_path):
+    from identilens.runs.matrices import StoredMatrices, add_matrices
+
+    keys = [MatrixKey(0, 0, head, "encoder", "raw") for head in (0, 1)]
+    for head, key in enumerate(keys):
+        add_matrices(tmp_path, {str(key): torch.full((1, 1), float(head))}, {0: {"encoder": ("a",)}})
+    stored = StoredMatrices(tmp_path / "matrices")
+    assert {key: stored[key].item() for key in stored} == {str(keys[0]): 0.0, str(keys[1]): 1.0}
+    assert stored.tokens == {0: {"encoder": ["a"]}}

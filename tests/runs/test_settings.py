@@ -1,0 +1,70 @@
+"""Settings: one place for default, range and help; checked alike from Python and from the command line."""
+
+import inspect
+
+import pytest
+
+from helpers.toy import ToySettings, toy
+from identilens.errors import InputError, SettingError
+from identilens.runs.settings import parse_numbers, parse_size
+
+
+def test_values_take_the_form_of_their_fields():
+    made = ToySettings(layers=[3, 1, 3], words="odd", share=0, span="4-9", memory="2KiB")
+    assert made.layers == (3, 1)
+    assert made.words == ("odd",)
+    assert isinstance(made.share, float)
+    assert made.span == (4, 9)
+    assert made.memory == 2048
+    assert ToySettings(layers=5).layers == (5,)
+    assert ToySettings(layers="0,3,5-8").layers == (0, 3, 5, 6, 7, 8)
+    assert ToySettings(words="odd,even").words == ("odd", "even")
+    assert ToySettings(span=(7, 7)).span == (7, 7)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("layers", "1,x", "layers as numbers and ranges such as 0,3,5-8; got '1,x'"),
+        ("words", "odd,other", "words to be odd or even; got 'other'"),
+        ("share", 1.0, "share below 1; got 1.0"),
+        ("share", -0.5, "share of at least 0; got -0.5"),
+        ("span", "4", "span as two ends such as 400-500; got '4'"),
+        ("memory", "much", "memory in bytes, or as a size such as 512MiB or 2GB; got 'much'"),
+        ("colour", "red", "colour to be one of the options layers, words"),
+    ],
+)
+def test_what_is_not_taken_is_refused_by_name(option, value, words):
+    with pytest.raises(SettingError, match="expected") as caught:
+        ToySettings.of(None, {option: value})
+    assert words in str(caught.value)
+    assert isinstance(caught.value, InputError)
+
+
+def test_single_options_go_over_settings():
+    both = ToySettings.of(ToySettings(share=0.25, seed=3), {"seed": 4})
+    assert (both.share, both.seed) == (0.25, 4)
+
+
+def test_only_what_changes_the_numbers_is_recorded():
+    recorded = ToySettings(memory="1GB", layers="1-2").recorded()
+    assert set(recorded) == {"layers", "words", "share", "span", "seed"}
+    assert recorded["layers"] == [1, 2]
+
+
+def test_the_function_shows_its_settings():
+    parameters = inspect.signature(toy).parameters
+    assert list(parameters)[:3] == ["layers", "words", "share"]
+    assert parameters["share"].default == 0.5
+    assert {"out", "resume", "overwrite", "progress", "settings"} <= set(parameters)
+    assert toy.__doc__.startswith("Square some numbers.")
+
+
+@pytest.mark.parametrize(("text", "numbers"), [("0", (0,)), ("2-4, 3,9", (2, 3, 4, 9)), ("7-5", ())])
+def test_numbers_and_ranges(text, numbers):
+    assert parse_numbers(text) == numbers
+
+
+@pytest.mark.parametrize(("text", "size"), [("12", 12), ("512MiB", 2**29), ("2 GB", 2 * 10**9), ("1.5kb", 1500)])
+def test_sizes(text, size):
+    assert parse_size(text) == size
