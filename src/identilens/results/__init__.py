@@ -1,12 +1,10 @@
 """Tables, provenance, saving and resuming; knows no model."""
 
-from identilens.results.alternatives import Alternatives as Alternatives
 from identilens.results.audit import Audit as Audit
 from identilens.results.audit import Finding as Finding
 from identilens.results.dyck import DyckRuns as DyckRuns
 from identilens.results.encoder_run import EncoderRun as EncoderRun
 from identilens.results.encoder_sweep import EncoderSweep as EncoderSweep
-from identilens.results.intervals import Intervals as Intervals
 from identilens.results.logit_ranks import LogitRanks as LogitRanks
 from identilens.results.mixing import Mixing as Mixing
 from identilens.results.provenance import provenance as provenance

@@ -83,8 +83,8 @@ def width_by_head(heads: pl.DataFrame) -> AnyChart:
     """Return the mean width of an interval by layer and head, over all texts."""
     mean = heads.group_by("kind", "layer", "head").agg(pl.col("mean_width").mean()).sort("kind", "layer", "head")
     chart = heat(
-        mean, "head", "layer", "mean_width", x_title="Head", y_title="Layer", color_title="Mean width",
-        title="Mean width of an interval by head",
+        mean, "head", "layer", "mean_width", domain=(0, max(1e-6, *mean["mean_width"])), x_title="Head",
+        y_title="Layer", color_title="Mean width", title="Mean width of an interval by head",
     )  # fmt: skip
     kinds = mean["kind"].unique().sort().to_list()
     return choose(chart, "kind", "Kind", kinds) if len(kinds) > 1 else chart
