@@ -1,6 +1,7 @@
 """Shared set-up: test helpers on the path, no hub access, the bundled encoder."""
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Tiny tensors gain nothing from threads, and test processes run side by side.
 torch.set_num_threads(1)
 
+_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
@@ -48,3 +50,15 @@ def unchecked_shapes():
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="install identilens[dev] for playwright")
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("install chromium (Debian: apt-get install chromium) for the browser tests")
+    with sync_api.sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
+        yield running
+        running.close()

@@ -1,14 +1,10 @@
 """A browser, and a page with everything that a page must cope with."""
 
-import shutil
-
 import polars as pl
 import pytest
 
 from identilens.charts import Page, Section, bars, choose, heat, lines, rule, scatter
 from pages import SCRIPT, TOKENS, heads, token_map
-
-_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 
 
 @pytest.fixture(scope="session")
@@ -62,15 +58,3 @@ def tricky_page(maps, record):
         ],
         charts,
     )
-
-
-@pytest.fixture(scope="session")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="install identilens[dev] for playwright")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.skip("install chromium (Debian: apt-get install chromium) for the browser tests")
-    with sync_api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
-        yield running
-        running.close()

@@ -135,7 +135,8 @@ def test_token_maps_for_print_share_one_scale_and_show_tokens():
     scales = [part["encoding"]["color"]["scale"]["domain"] for part in spec["concat"]]
     assert scales == [[-1.0, 1.0]] * 2
     axis = spec["concat"][0]["encoding"]["x"]["axis"]
-    assert axis["labelExpr"] == '["</script>", "\\\\n"][datum.value]'
+    assert axis["labelExpr"] == "key_labels[datum.value]"
+    assert {param["name"]: param["value"] for param in spec["params"]}["key_labels"] == ["</script>", "\\n"]
     assert [row["value"] for row in rows(spec)] == [0.5, 0.5, 0.0, 1.0]
 
 

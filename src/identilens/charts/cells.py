@@ -1,6 +1,5 @@
 """Charts of cells: a table of numbers as colours, and attention maps for print."""
 
-import json
 from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any, Unpack
@@ -82,14 +81,18 @@ def token_map(
     scale = alt.Scale(domain=list(ends), domainMid=0 if ends[0] < 0 else alt.Undefined)
     color = alt.Color("value", type="quantitative", title=value_title, scale=scale)
     axes: dict[str, Any] = {
-        "x": alt.X("key", type="ordinal", title="Key token", axis=_token_axis(keys, width, angle=-90)),
-        "y": alt.Y("query", type="ordinal", title="Query token", axis=_token_axis(queries, height)),
+        "x": alt.X("key", type="ordinal", title="Key token", axis=_token_axis("key_labels", keys, width, angle=-90)),
+        "y": alt.Y("query", type="ordinal", title="Query token", axis=_token_axis("query_labels", queries, height)),
     }
     drawn = [
         alt.Chart(inline(_cells(one)), title=name, width=width, height=height).mark_rect().encode(color=color, **axes)
         for name, one in maps.items()
     ]
-    return alt.concat(*drawn, columns=columns).properties(title=title)
+    # As values, since Vega takes some words in an expression ("if") for its own even between quotes.
+    labels = [
+        alt.param(name=name, value=_labels(names)) for name, names in (("query_labels", queries), ("key_labels", keys))
+    ]
+    return alt.concat(*drawn, columns=columns).properties(title=title).add_params(*labels)
 
 
 def _colors(
@@ -122,12 +125,15 @@ def _cells(matrix: Tensor) -> list[dict[str, Number]]:
     ]
 
 
-def _token_axis(names: Sequence[str], pixels: int, angle: int = 0) -> alt.Axis:
+def _labels(names: Sequence[str]) -> list[str]:
+    return [shortened(visible_text(name), _LABEL) for name in names]
+
+
+def _token_axis(labels: str, names: Sequence[str], pixels: int, angle: int = 0) -> alt.Axis:
     step = -(-len(names) * _TICK // pixels)
-    shown = [shortened(visible_text(name), _LABEL) for name in names]
     return alt.Axis(
         values=list(range(0, len(names), step)),
-        labelExpr=f"{json.dumps(shown)}[datum.value]",
+        labelExpr=f"{labels}[datum.value]",
         labelAngle=angle,
         labelFontSize=8,
         labelOverlap=False,

@@ -26,7 +26,7 @@ class TokenMap:
         keys: Tokens of the columns.
         note: A line about this map.
         differences: Further layers worked out in the page: ``{"null": ("raw", "effective")}`` is raw − effective.
-        interest: Where not all maps fit into a page, those with the largest stay.
+        interest: Where not all maps fit into a page, those with the largest stay; the viewer opens on the largest of all.
     """
 
     choices: Mapping[str, str | int]
@@ -88,7 +88,8 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
         }
         for one in maps
     ]
-    return {"maps": rows, "tokens": [list(names) for names in tokens]}
+    first = max(range(len(maps)), key=lambda place: maps[place].interest)
+    return {"maps": rows, "tokens": [list(names) for names in tokens], "first": first}
 
 
 def _encoded(matrix: Float[Tensor, "query key"], full: bool) -> str:

@@ -1,12 +1,12 @@
 """Figures and self-contained HTML made from results; knows no model."""
 
-from identilens.report.audit_figures import save_audit_figures as save_audit_figures
-from identilens.report.audit_report import write_audit_report as write_audit_report
 from identilens.report.dyck_figures import save_dyck_figures as save_dyck_figures
 from identilens.report.dyck_report import write_dyck_report as write_dyck_report
 from identilens.report.logit_rank_figures import save_logit_rank_figures as save_logit_rank_figures
 from identilens.report.mixing_figures import save_mixing_figures as save_mixing_figures
 from identilens.report.mixing_report import write_mixing_report as write_mixing_report
+from identilens.report.results import save_figures as save_figures
+from identilens.report.results import write_report as write_report
 from identilens.report.structure_figures import save_structure_figures as save_structure_figures
 from identilens.report.structure_report import write_structure_report as write_structure_report
 from identilens.report.tokens_figures import save_tokens_figures as save_tokens_figures

@@ -1,7 +1,5 @@
 """Tables, provenance, saving and resuming; knows no model."""
 
-from identilens.results.audit import Audit as Audit
-from identilens.results.audit import Finding as Finding
 from identilens.results.dyck import DyckRuns as DyckRuns
 from identilens.results.encoder_run import EncoderRun as EncoderRun
 from identilens.results.encoder_sweep import EncoderSweep as EncoderSweep

@@ -19,7 +19,6 @@ from helpers.reference import effective_svd, rank_svd
 from helpers.zoo import BUILDERS, build, example, ids
 from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.models import Lens
-from identilens.results.audit import COLUMNS, TOKEN_TYPE_COLUMNS
 from identilens.studies.audit import runner as audit_runner
 
 TEXTS = [
@@ -59,7 +58,7 @@ def test_table_agrees_with_the_plain_reference(family, bundled):
     inputs = TEXTS if family == "bundled" else example(family)
     table = idl.audit(lens, inputs).table
     reference = reference_rows(lens, inputs)
-    assert dict(table.schema) == COLUMNS
+    assert dict(table.schema) == idl.Audit.schema["table"]
     assert len(table) == len(reference)
     for row in table.iter_rows(named=True):
         expected = reference[row["text"], row["layer"], row["head"], row["kind"]]
@@ -109,7 +108,7 @@ def test_batches_do_not_change_the_table(bundled):
 
 def test_token_types_add_up_and_agree_with_the_matrices(bundled):
     result = idl.audit(bundled, TEXTS, matrices=True)
-    assert dict(result.token_types.schema) == TOKEN_TYPE_COLUMNS
+    assert dict(result.token_types.schema) == idl.Audit.schema["token_types"]
     received = result.received().group_by("layer", "head").agg(pl.col("raw").sum())
     assert received["raw"].to_numpy() == pytest.approx(1, abs=1e-5)
     raw = torch.stack([result.matrices[f"text{t}.layer2.head7.encoder.raw"][:, 0].mean() for t in range(3)])
@@ -122,10 +121,10 @@ def test_token_types_add_up_and_agree_with_the_matrices(bundled):
 
 def test_matrices_split_the_weights_and_masked_rows_keep_their_ranks():
     result = idl.audit(Lens(build("llama")), [ids(12)], matrices=True)
-    raw, effective, null = (
-        result.matrices[f"text0.layer1.head3.decoder.{name}"] for name in ("raw", "effective", "null")
-    )
-    torch.testing.assert_close(raw, effective + null)
+    raw, effective = (result.matrices[f"text0.layer1.head3.decoder.{name}"] for name in ("raw", "effective"))
+    row = result.table.row(by_predicate=(pl.col("layer") == 1) & (pl.col("head") == 3), named=True)
+    assert float((raw - effective).square().sum() / raw.square().sum()) == pytest.approx(row["null_share"], abs=1e-5)
+    assert {name.rsplit(".", 1)[1] for name in result.matrices} == {"raw", "effective", "row_rank", "row_nullity"}
     rank = result.matrices["text0.layer1.head3.decoder.row_rank"]
     nullity = result.matrices["text0.layer1.head3.decoder.row_nullity"]
     assert rank.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8]
@@ -201,7 +200,7 @@ def test_resume_rules(bundled, tmp_path):
 def test_a_killed_run_resumes_to_the_same_table(bundled_path, tmp_path):
     script = (
         "import sys, identilens as idl, torch; torch.set_num_threads(1);"
-        "module = sys.modules['identilens.studies.audit.study']; module._PART = 2;"
+        "import identilens.studies.audit.study as module; module._PART = 2;"
         "lens = idl.load(sys.argv[1]);"
         "texts = [f'Text number {i} speaks of {i * i} ships and ' + 'more ' * (i % 7) for i in range(60)];"
         "idl.audit(lens, texts, out=sys.argv[2], resume='resume' in sys.argv, examples=3)"
@@ -272,10 +271,12 @@ def test_nan_in_the_model_is_named():
     ("options", "message"),
     [
         ({"layers": (0, 9)}, r"layers 0 to 5; got \[9\]"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"stream": "sometimes"}, "auto, always or never"),
-        ({"matrices": True, "stream": "always"}, "Leave one of the two out"),
-        ({"matrix": True}, "unknown audit options matrix; choose from batch_size"),
+        ({"batch_size": 0}, "expected batch_size of at least 1; got 0"),
+        ({"stream": "sometimes"}, "expected stream to be auto or always or never"),
+        ({"matrices": True, "stream": "always"}, "expected stream auto or never with matrices"),
+        ({"matrix": True}, "one of the options layers, batch_size"),
+        ({"layers": "one"}, "expected layers as numbers and ranges"),
+        ({"examples": -1}, "expected examples of at least 0"),
     ],
 )
 def test_bad_options(bundled, options, message, unchecked_shapes):

@@ -1,7 +1,7 @@
 "use strict";
 // Maps by query and key token: chosen by selectors, drawn on canvases, read cell by cell by pointer or keyboard.
-// tokenMaps(root, {maps, tokens}, look) fills `root` and returns {redraw}; look() gives {page, sequential, diverging}.
-function tokenMaps(root, { maps, tokens }, look) {
+// tokenMaps(root, {maps, tokens, first}, look) fills `root` and returns {redraw}; look() gives {page, sequential, diverging}.
+function tokenMaps(root, { maps, tokens, first }, look) {
   const FONT = 11, LONGEST = 14, LEAST = 4, MOST = 40, BAR = 34, GAP = 6;
   const names = Object.keys(maps[0].choices);
   const cache = new Map();
@@ -275,6 +275,10 @@ function tokenMaps(root, { maps, tokens }, look) {
     width = root.clientWidth;
     requestAnimationFrame(() => panels.forEach(paint));
   }).observe(root);
+  for (const name of names) {
+    choose();
+    choices[name].select.value = maps[first].choices[name];
+  }
   update();
   return { redraw };
 }

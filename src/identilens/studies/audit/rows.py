@@ -1,6 +1,8 @@
 """From summaries to the rows of the audit's tables."""
 
 from collections.abc import Sequence
+from math import isnan
+from typing import Any
 
 import polars as pl
 import torch
@@ -9,10 +11,12 @@ from torch import Tensor
 
 from identilens.measures.attention.summary import AttentionSummary
 from identilens.models.layout import Site
-from identilens.results.audit import TOKEN_TYPE_COLUMNS
+from identilens.studies.audit.result import Audit
+
+_MEASURES = ("rank", "nullity", "simplex_nullity", "null_share", "pearson", "reconstruction_error")
 
 
-def table_rows(text: int, site: Site, counts: Sequence[int], summary: AttentionSummary) -> list[tuple]:
+def table_rows(text: int, site: Site, counts: Sequence[int], summary: AttentionSummary) -> list[dict[str, Any]]:
     """Return one row of the audit table for each head; an undefined correlation becomes a missing value.
 
     Args:
@@ -21,16 +25,14 @@ def table_rows(text: int, site: Site, counts: Sequence[int], summary: AttentionS
         counts: n_query, n_key, d_k, d_v.
         summary: Its measures.
     """
-    measures = zip(
-        summary.rank.tolist(),
-        summary.nullity.tolist(),
-        summary.simplex_nullity.tolist(),
-        summary.null_share.tolist(),
-        (None if value != value else value for value in summary.pearson.tolist()),
-        summary.reconstruction_error.tolist(),
-        strict=True,
-    )
-    return [(text, site.layer, head, site.kind, *counts, *values) for head, values in enumerate(measures)]
+    measures: dict[str, list[Any]] = {name: getattr(summary, name).tolist() for name in _MEASURES}
+    measures["pearson"] = [None if isnan(value) else value for value in measures["pearson"]]
+    place = {"text": text, "layer": site.layer, "kind": site.kind}
+    sizes = dict(zip(("n_query", "n_key", "d_k", "d_v"), counts, strict=True))
+    return [
+        {**place, "head": head, **sizes, **{name: values[head] for name, values in measures.items()}}
+        for head in range(site.heads)
+    ]
 
 
 class ReceivedSums:
@@ -52,26 +54,35 @@ class ReceivedSums:
 
     def table(self) -> pl.DataFrame:
         """Return the means over query tokens, in the columns of the token type table."""
-        frames = []
-        for site, (counts, received) in self._sums.items():
-            for query, count in enumerate(counts.tolist()):
-                if not count:
-                    continue
-                raw, effective = received[:, :, query] / count
-                heads, types = raw.shape
-                frames.append(
-                    pl.DataFrame(
-                        {
-                            "kind": [site.kind] * heads * types,
-                            "layer": [site.layer] * heads * types,
-                            "head": torch.arange(heads).repeat_interleave(types).numpy(),
-                            "query_type": [self.names[query]] * heads * types,
-                            "key_type": list(self.names) * heads,
-                            "queries": [int(count)] * heads * types,
-                            "raw": raw.flatten().numpy(),
-                            "effective": effective.flatten().numpy(),
-                        },
-                        schema=TOKEN_TYPE_COLUMNS,
-                    )
-                )
-        return pl.concat(frames)
+        return pl.concat(
+            self._block(site, query, int(count), received[:, :, query] / count)
+            for site, (counts, received) in self._sums.items()
+            for query, count in enumerate(counts.tolist())
+            if count
+        )
+
+    def _block(self, site: Site, query: int, count: int, means: Float[Tensor, "2 head type"]) -> pl.DataFrame:
+        """Return the rows of the queries of one type in one layer."""
+        raw, effective = means
+        heads, types = raw.shape
+        size = heads * types
+        columns = {
+            "kind": [site.kind] * size,
+            "layer": [site.layer] * size,
+            "head": torch.arange(heads).repeat_interleave(types).numpy(),
+            "query_type": [self.names[query]] * size,
+            "key_type": list(self.names) * heads,
+            "queries": [count] * size,
+            "raw": raw.flatten().numpy(),
+            "effective": effective.flatten().numpy(),
+        }
+        return pl.DataFrame(columns, schema=pl.Schema(Audit.schema["token_types"]))
+
+
+def merge_token_types(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return the token type table from rows of several parts: means weighted by query tokens."""
+    keys = ["kind", "layer", "head", "query_type", "key_type"]
+    weighted = [(pl.col(name) * pl.col("queries")).sum() for name in ("raw", "effective")]
+    sums = parts.group_by(keys, maintain_order=True).agg(pl.col("queries").sum(), *weighted)
+    means = sums.with_columns(pl.col("raw", "effective") / pl.col("queries"))
+    return means.select(list(parts.columns)).sort("kind", "layer", "head", maintain_order=True)

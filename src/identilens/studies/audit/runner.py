@@ -1,10 +1,8 @@
 """Measures taken while the model runs: each attention call of a batch becomes rows of the audit's tables."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
-import polars as pl
 from torch import Tensor
 
 from identilens.linalg import row_factor
@@ -15,11 +13,12 @@ from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
-from identilens.results.audit import COLUMNS
+from identilens.runs.study import Output
+from identilens.runs.tables import table_of
+from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import ReceivedSums, table_rows
+from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.text_measure import TextMeasure
-
-Stream = Literal["auto", "always", "never"]
 
 STREAM_LENGTH = 1024
 """With stream="auto", weights of longer texts are never held."""
@@ -27,38 +26,15 @@ STREAM_LENGTH = 1024
 _BLOCK_BYTES = 2 * 2**20
 
 
-@dataclass(frozen=True)
-class AuditSettings:
-    """Options of an audit that change what it computes.
-
-    Attributes:
-        layers: Layers to audit, counted from 0 within each kind; all when None.
-        batch_size: Texts in one forward pass.
-        max_length: Cut longer texts to this many tokens.
-        stream: Whether to hold the weights of a layer whole ("never"), in blocks of rows ("always"), or in
-            blocks for texts longer than `STREAM_LENGTH` ("auto").
-        matrices: Keep raw, effective and null attention of every text.
-        examples: Keep them for so many texts, the longest of at most ``example_length`` tokens, for the report.
-        example_length: Longest example.
-        value_bias: Leave the bias in the values ("in", what the weights mix) or take it out.
-    """
-
-    layers: tuple[int, ...] | None = None
-    batch_size: int = 8
-    max_length: int | None = None
-    stream: Stream = "auto"
-    matrices: bool = False
-    examples: int = 0
-    example_length: int = 128
-    value_bias: Literal["in", "out"] = "in"
-
-
 class Runner:
     """Runs parts of a corpus and measures every attention call on the way.
 
-    Attributes:
-        matrices: Of the texts to keep, as far as they were run.
-        tokens: Of the same texts, by sequence.
+    Args:
+        lens: The model.
+        items: All texts.
+        sites: The model's layers, in call order.
+        settings: Of the audit.
+        keep: Texts whose matrices are kept.
     """
 
     def __init__(
@@ -72,22 +48,17 @@ class Runner:
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
         used = {token for item in items for tokens in item.tokens.values() for token in tokens} or {"[CLS]"}
         self.type_names = type_names([token for token in special if token in used])
-        self.matrices: dict[str, Tensor] = {}
-        self.tokens: dict[int, dict[str, list[str]]] = {}
         self._factors: dict[int, Tensor] = {}
 
-    def run(self, part: range) -> dict[str, pl.DataFrame]:
-        """Return the tables of one part of the corpus."""
-        rows: list[tuple] = []
-        received = ReceivedSums(self.type_names)
+    def run(self, part: range) -> Output:
+        """Return the tables and kept matrices of one part of the corpus."""
+        gathered = _Gathered(self.type_names)
         # Texts of like length share a batch, so that little is padded.
         order = sorted(part, key=lambda text: self.items[text].length)
         for start in range(0, len(order), self.settings.batch_size):
             batch = order[start : start + self.settings.batch_size]
-            handler = _BatchHandler(self, batch, rows, received)
-            self.lens.run([self.items[text] for text in batch], handler)
-        table = pl.DataFrame(rows, schema=COLUMNS, orient="row").sort("text", maintain_order=True)
-        return {"table": table, "token_types": received.table()}
+            self.lens.run([self.items[text] for text in batch], _BatchHandler(self, batch, gathered))
+        return gathered.output()
 
     def factor(self, call: AttentionCall) -> Tensor:
         """Return the small factor of each head's output projection, computed once a layer."""
@@ -104,14 +75,28 @@ class Runner:
         return max(8, _BLOCK_BYTES // (8 * heads * call.key.shape[-2]))
 
 
+class _Gathered:
+    """What the texts of one part have given so far."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.received = ReceivedSums(names)
+        self.matrices: dict[str, Tensor] = {}
+        self.tokens: dict[int, dict[str, list[str]]] = {}
+
+    def output(self) -> Output:
+        """Return it as tables, texts in order."""
+        table = table_of(Audit.schema["table"], self.rows).sort("text", maintain_order=True)
+        return Output({"table": table, "token_types": self.received.table()}, self.matrices, self.tokens)
+
+
 class _BatchHandler:
     """Measures the attention calls of one batch."""
 
-    def __init__(self, runner: Runner, batch: Sequence[int], rows: list[tuple], received: ReceivedSums) -> None:
+    def __init__(self, runner: Runner, batch: Sequence[int], gathered: _Gathered) -> None:
         self.runner = runner
         self.batch = batch
-        self.rows = rows
-        self.received = received
+        self.gathered = gathered
         self.lengths = Lengths([runner.items[text] for text in batch])
         self._types: dict[tuple[int, str, int], Tensor] = {}
 
@@ -125,9 +110,9 @@ class _BatchHandler:
             measure = self._measure(text, site, own)
             output[index, : own.query.shape[2]] = measure.run(runner.block(own))
             summary = measure.summary()
-            self.rows += table_rows(text, site, measure.counts, summary)
-            self.received.add(site, measure.query_types.sum(0), summary)
-            runner.matrices |= measure.matrices()
+            self.gathered.rows += table_rows(text, site, measure.counts, summary)
+            self.gathered.received.add(site, measure.query_types.sum(0), summary)
+            self.gathered.matrices |= measure.matrices()
         return output
 
     def _measure(self, text: int, site: Site, call: AttentionCall) -> TextMeasure:
@@ -152,5 +137,5 @@ class _BatchHandler:
             tokens = names_at(self.runner.items[text].tokens, sequence, positions, self.runner.lens.model.config)
             self._types[key] = token_types(tokens, self.runner.type_names)
             if text in self.runner.keep:
-                self.runner.tokens.setdefault(text, {})[sequence] = list(tokens)
+                self.gathered.tokens.setdefault(text, {})[sequence] = list(tokens)
         return self._types[key]

@@ -77,11 +77,11 @@ class TextMeasure:
         return self.builder.finish()
 
     def matrices(self) -> Mapping[str, Tensor]:
-        """Return raw, effective and null attention by key, with each row's rank where rows are masked."""
+        """Return raw and effective attention by key, with each row's rank where rows are masked."""
         if not self._kept:
             return {}
         raw, effective = (torch.cat(blocks, 1) for blocks in zip(*self._kept, strict=True))
-        kept = {"raw": raw, "effective": effective, "null": raw - effective}
+        kept = {"raw": raw, "effective": effective}
         if self.builder.visible is not None:
             ranks = self.builder.projector.row_ranks()
             kept |= {"row_rank": ranks, "row_nullity": self.builder.projector.row_sizes() - ranks}

@@ -1,0 +1,117 @@
+"""The attention maps that an audit kept: those that fit into a page, and the telling ones for print."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import polars as pl
+from torch import Tensor
+
+from identilens.charts.cells import token_map
+from identilens.charts.encoding import AnyChart
+from identilens.charts.labels import shortened, visible_text
+from identilens.charts.viewer import TokenMap
+from identilens.models.sequences import names_at, sides
+from identilens.runs.matrices import MatrixKey, Tokens
+from identilens.runs.tables import HEAD, table_of
+
+PAGE_BUDGET = 14_000_000
+"""Characters of a report that may be spent on maps."""
+
+MOST_PRINTED = 24
+"""Maps that are drawn for print, and the largest number of tokens of one."""
+LARGEST_PRINTED = 256
+
+_CHARACTERS_A_CELL = 2 * 4 * 4 / 3
+"""Two matrices of four bytes, four characters for three bytes."""
+
+
+def kept_maps(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
+    """Return the rows of the table whose matrices were kept."""
+    keys = [key for name in matrices if (key := MatrixKey.parse(name)) and key.name == "effective"]
+    places = [{name: value for name, value in asdict(key).items() if name in HEAD} for key in keys]
+    return table.join(table_of(HEAD, places), on=list(HEAD), how="semi")
+
+
+def fitting_maps(kept: pl.DataFrame, budget: int = PAGE_BUDGET) -> pl.DataFrame:
+    """Return the maps that fit into so many characters of a page.
+
+    Texts are taken whole as long as they fit; what room is left goes to the texts that did not, the heads with the
+    largest null share of each layer first.
+    """
+    layer = ("text", "kind", "layer")
+    sized = kept.with_columns(
+        _size=pl.col("n_query") * pl.col("n_key") * _CHARACTERS_A_CELL,
+        _rank=pl.col("null_share").rank("ordinal", descending=True).over(layer),
+        _place=pl.int_range(pl.len()),
+    )
+    whole = []
+    for text, size in sized.group_by("text", maintain_order=True).agg(pl.col("_size").sum()).iter_rows():
+        if size <= budget:
+            whole.append(text)
+            budget -= size
+    of_whole = pl.col("text").is_in(whole)
+    rest = sized.filter(~of_whole).sort("_rank", maintain_order=True).filter(pl.col("_size").cum_sum() <= budget)
+    return pl.concat([sized.filter(of_whole), rest]).sort("_place").select(kept.columns)
+
+
+def page_maps(shown: pl.DataFrame, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]) -> list[TokenMap]:
+    """Return maps for the viewer: raw and effective attention, and the null part as their difference."""
+    return [_page_map(row, matrices, tokens.get(row["text"], {})) for row in shown.iter_rows(named=True)]
+
+
+def printed_maps(
+    kept: pl.DataFrame, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]
+) -> dict[str, AnyChart]:
+    """Return, for each text and kind that was kept, the map with the largest null share (Fig. 6), by file name."""
+    small = kept.filter(pl.max_horizontal("n_query", "n_key") <= LARGEST_PRINTED)
+    telling = small.sort("null_share", descending=True, maintain_order=True)
+    telling = telling.unique(["text", "kind"], keep="first", maintain_order=True).head(MOST_PRINTED)
+    several = kept["kind"].n_unique() > 1
+    charts: dict[str, AnyChart] = {}
+    for row in telling.sort("text", maintain_order=True).iter_rows(named=True):
+        raw, effective = _parts(row, matrices)
+        queries, keys = _axes(row, tokens.get(row["text"], {}))
+        end = f"_{row['kind']}" if several else ""
+        charts[f"maps_text{row['text']}_layer{row['layer']}_head{row['head']}{end}"] = token_map(
+            {"Raw": raw, "Effective": effective, "Null (no effect)": raw - effective}, queries, keys,
+            f"Text {row['text']}, {row['kind']} layer {row['layer']}, head {row['head']}: "
+            f"null share {row['null_share']:.2f}",
+        )  # fmt: skip
+    return charts
+
+
+def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: Tokens) -> TokenMap:
+    raw, effective = _parts(row, matrices)
+    queries, keys = _axes(row, tokens)
+    first = tokens.get("encoder", queries)
+    words = shortened(visible_text(" ".join(first[:12])), 36)
+    space = "a null space" if row["nullity"] else "no null space"
+    pearson = "undefined" if row["pearson"] is None else f"{row['pearson']:.3f}"
+    return TokenMap(
+        choices={
+            "text": f"{row['text']} ({len(first)} {'token' if len(first) == 1 else 'tokens'}): {words}",
+            "kind": row["kind"],
+            "layer": row["layer"],
+            "head": row["head"],
+        },
+        layers={"raw": raw, "effective": effective},
+        queries=queries,
+        keys=keys,
+        note=f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}: {space} (rank {row['rank']}, "
+        f"nullity {row['nullity']}); null share {row['null_share']:.3f}, correlation of raw and effective {pearson}.",
+        differences={"null": ("raw", "effective")},
+        interest=row["null_share"],
+    )
+
+
+def _parts(row: Mapping[str, Any], matrices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
+    return matrices[str(key)].float(), matrices[str(key.named("effective"))].float()
+
+
+def _axes(row: Mapping[str, Any], tokens: Tokens) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the tokens of the queries and of the keys."""
+    read = sides(row["kind"], tokens)
+    held = {name: tuple(names) for name, names in tokens.items()}
+    return names_at(held, read.query, row["n_query"], None), names_at(held, read.key, row["n_key"], None)

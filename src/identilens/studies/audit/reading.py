@@ -1,0 +1,64 @@
+"""The words of an audit's report."""
+
+HEADS = (
+    "Null share is the part of a map's squared weight that has no effect on the head's output (0: all of it counts, "
+    "1: none does). Correlation compares a map with its effective attention (1: the same picture). Both are means "
+    "over texts."
+)
+LENGTH = (
+    "How much the raw map looks like the effective one, by the number of keys (Brunner et al. 2020, Fig. 1a). The "
+    "dashed line stands at d_v, the size of a head's values. The rank is at most d_v, so with more keys than that "
+    "every map has a null space, and it grows with length."
+)
+TYPES = (
+    "How much attention goes to each type of token: the model's special tokens, full stops and commas (“. ,”) and all "
+    "others; sums over the tokens of a type, averaged over query tokens and texts. Effective attention can be "
+    "negative.",
+    "Received from all tokens (Brunner et al. 2020, Fig. 1b and 1c): a small point is a head, a line the mean over "
+    "the heads of a layer. Raw and effective share one scale.",
+    "Put on one type, by type of the query token (Brunner et al. 2020, Fig. 5): means over the heads of a layer, raw "
+    "attention beside effective attention; pointing at a mean gives the lowest and the highest head.",
+)
+MAPS = (
+    "Raw attention is the sum of its effective and its null part, cell by cell (Brunner et al. 2020, Fig. 6). The "
+    "head's output depends only on the effective part; the null part has no effect on it."
+)
+NO_MAPS = (
+    "This audit kept no attention matrices, so there is no map to look at. To keep those of a few texts run it again "
+    "with --examples 3, or with --matrices for every text (in Python: examples=3 or matrices=True)."
+)
+READING = (
+    "Raw attention, head output. Raw attention A is what a head computes after the softmax: row by row, how much each "
+    "key token is weighed for a query token. The head's output is A T, where T holds one row for each key token: its "
+    "value vector (bias included, unless the setting “value bias” says “out”) times the head's block of the output "
+    "projection.",
+    "Null space, rank, nullity. Weights can be changed by any x with xᵀT = 0 without changing the output: these x are "
+    "the left null space of T. Its dimension, the nullity, is the number of keys less the rank of T, and the rank is "
+    "at most d_v, the size of a head's values (Brunner et al. 2020, Eq. 6). Where it is 0, every direction of the "
+    "weights has an effect. Changes that also keep the sum of each row have the simplex nullity as their dimension; "
+    "it is at most one less.",
+    "Effective and null attention. A = effective + null, row by row. Null attention lies in the left null space and "
+    "has no effect on the output; effective attention is the part that the output depends on: it is orthogonal to the "
+    "null part and is the smallest weights (in squared sum) with the same output (Brunner et al. 2020, Eq. 8 and 9). "
+    "Effective attention can be negative, and its rows need not sum to 1.",
+    "Null share. ‖null‖² / ‖A‖², over all entries of a map; between 0 and 1: the share of the squared weight that has "
+    "no effect on the output.",
+    "Correlation. Pearson's correlation between the entries of raw and of effective attention, over the keys that "
+    "each query may see. It is undefined where all entries are equal, as for a text of one token.",
+    "Masked attention. Where a query sees only some keys (decoders, sliding windows), its null space is that of T "
+    "restricted to those keys. Rank and nullity of such a map are those of its last row; earlier rows of a decoder "
+    "see fewer keys, and their null space is never larger.",
+    "Zero in floating point. The rank counts singular values of T above max(n, d_model) · eps · (the largest of "
+    "them), with eps of float32, as in Bhardwaj et al. 2021. The reconstruction error, ‖effective · T − A T‖ / ‖A T‖, "
+    "says how exactly effective attention gives the same output.",
+    "What this does not say. A large null share does not mean that the weights are free. Weights must also be "
+    "non-negative and sum to 1, and a weight may be fixed to a narrow range although most of it lies in the null "
+    "space; the command “identilens intervals” gives that range. Nor is a map with a large null share wrong: the "
+    "model did compute it, but a reading that rests on its null part says nothing about the output. And a map without "
+    "a null space is not an explanation of a prediction.",
+    "Sources. G. Brunner, Y. Liu, D. Pascual, O. Richter, M. Ciaramita, R. Wattenhofer. On Identifiability in "
+    "Transformers. ICLR 2020. — R. Bhardwaj, N. Majumder, S. Poria, E. Hovy. More Identifiable yet Equally Performant "
+    "Transformers for Text Classification. ACL 2021. — K. Clark, U. Khandelwal, O. Levy, C. D. Manning. What Does "
+    "BERT Look At? An Analysis of BERT's Attention. BlackboxNLP 2019 (conventions of the token types). How to cite "
+    "this run stands at the end of the page.",
+)

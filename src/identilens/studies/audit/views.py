@@ -1,0 +1,178 @@
+"""How an audit is drawn."""
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from identilens.charts.cells import heat
+from identilens.charts.encoding import AnyChart, Look, layered
+from identilens.charts.kit import choose, lines, rule, scatter
+from identilens.charts.labels import visible_text
+
+MOST_POINTS = 5000
+"""With more maps than this, the correlation chart shows means instead of one point a map."""
+
+KINDS = ("encoder", "decoder", "cross")
+
+
+def null_share_map(by_head: pl.DataFrame) -> AnyChart:
+    """Return the mean null share of every layer and head."""
+    return _head_map(by_head, "null_share", "Mean null share", (0.0, 1.0))
+
+
+def correlation_map(by_head: pl.DataFrame) -> AnyChart:
+    """Return the mean correlation of raw and effective attention of every layer and head."""
+    title = "Mean Pearson correlation of raw and effective attention"
+    return _head_map(by_head, "pearson", title, (-1.0 if any(by_head["pearson"] < 0) else 0.0, 1.0))
+
+
+def heads_note(by_head: pl.DataFrame) -> str:
+    """Return what the maps by layer and head leave unsaid."""
+    missing = by_head["pearson"].null_count()
+    blank = f" {_counted(missing, 'head')} without a correlation, as all entries are equal in every text, stay blank."
+    return (
+        "Layers and heads count from 0. Colours run from 0 to 1 (from −1 where a mean correlation is negative), the "
+        f"same in every report, unless stretched.{blank if missing else ''}"
+    )
+
+
+def correlation_by_length(table: pl.DataFrame) -> AnyChart:
+    """Return the correlation of raw and effective attention by number of keys (Brunner et al. 2020, Fig. 1a)."""
+    points, _ = correlation_points(table)
+    near = d_v_lines(table)
+    ends = [1.0, *points["length"], *(d_v for _, d_v in near)]
+    low = min([0.0, *points["pearson"]])
+    chart: AnyChart = scatter(
+        points, "length", "pearson", "layer",
+        title="Correlation of raw and effective attention by length", color_title="Layer",
+        x_title="Length (number of keys, tokens)", y_title="Pearson correlation (raw, effective)",
+        x_domain=(0, 1.04 * max(ends)), y_domain=(1.06 * low if low < 0 else -0.02, 1.03),
+        also=[name for name in ("text", "head", "maps") if name in points.columns], size=18,
+    )  # fmt: skip
+    for kind, d_v in near:
+        chart = rule(chart, x=d_v, label=f"d_v = {d_v}", kind=kind)
+    return by_kind(chart, table)
+
+
+def correlation_points(table: pl.DataFrame, most: int = MOST_POINTS) -> tuple[pl.DataFrame, int]:
+    """Return correlation against length: one point a map, or means over neighbouring lengths when there are too many.
+
+    Args:
+        table: The audit table.
+        most: Points that a chart can carry.
+
+    Returns:
+        The points, and how many lengths share one; 0 where each is one map.
+    """
+    defined = table.filter(pl.col("pearson").is_finite())
+    if len(defined) <= most:
+        return defined.select("kind", "layer", "head", "text", "pearson", length="n_key"), 0
+    width = 1
+    while len(points := _grouped(defined, width)) > most:
+        width *= 2
+    return points, width
+
+
+def d_v_lines(table: pl.DataFrame) -> list[tuple[str, int]]:
+    """Return each kind and size of a head's values that is not far above every length."""
+    sizes = table.group_by("kind", "d_v", maintain_order=True).agg(pl.col("n_key").max())
+    return [(kind, d_v) for kind, d_v, longest in sizes.iter_rows() if d_v <= 3 * longest]
+
+
+def length_note(table: pl.DataFrame) -> str:
+    """Return what a point of the chart by length is, and what is not on it."""
+    points, width = correlation_points(table)
+    undefined = table["pearson"].len() - table["pearson"].is_finite().sum()
+    said = []
+    if points.is_empty():
+        said.append("No map has a correlation: all entries are equal in every map.")
+    elif width:
+        span = f"{width} neighbouring lengths" if width > 1 else "one length"
+        said.append(
+            f"Each point is the mean over the maps of {span} in one layer ({len(table) - undefined:,} maps in all, too "
+            "many to show one by one)."
+        )
+    else:
+        said.append(f"Each point is one map (one text, layer and head); {len(points):,} in all.")
+    if undefined:
+        said.append(f"{_counted(undefined, 'map')} without a correlation {'is' if undefined == 1 else 'are'} left out.")
+    near = {d_v for _, d_v in d_v_lines(table)}
+    if far := [str(d_v) for d_v in table["d_v"].unique().sort() if d_v not in near]:
+        said.append(f"d_v = {', '.join(far)} lies far to the right: every map here has fewer keys than that.")
+    return " ".join([*said, "Layers count from 0."])
+
+
+def received_chart(received: pl.DataFrame, weights: str) -> AnyChart:
+    """Return the raw or effective attention that each token type receives (Brunner et al. 2020, Fig. 1b, 1c).
+
+    Args:
+        received: Columns kind, layer, head, key_type, raw, effective.
+        weights: "raw" or "effective"; both have the same scale.
+    """
+    both = [0.0, 0.05, *received["raw"], *received["effective"]]
+    room = 0.04 * (max(both) - min(both))
+    look = Look(
+        title=f"{weights.capitalize()} attention received",
+        x_title="Layer (from 0)", y_title="Mean attention received", color_title="Token type",
+        y_domain=(min(both) - room, max(both) + room),
+    )  # fmt: skip
+    heads = received.select("kind", "layer", "head", "key_type", weights)
+    means = heads.group_by("kind", "layer", "key_type", maintain_order=True).agg(pl.col(weights).mean())
+    drawn = [
+        scatter(heads, "layer", weights, "key_type", also=["head"], size=10, **look),
+        lines(means, "layer", weights, "key_type", **look),
+    ]
+    return by_kind(layered(drawn), received)
+
+
+def attention_to_type(token_types: pl.DataFrame) -> AnyChart:
+    """Return what tokens of each type put on one type, raw and effective, as means over heads (Fig. 5)."""
+    keys = ["kind", "layer", "query_type", "key_type", "Weights"]
+    attention = pl.col("attention")
+    means = (
+        token_types.unpivot(["raw", "effective"], index=keys[:-1], variable_name="Weights", value_name="attention")
+        .group_by(keys, maintain_order=True)
+        .agg(attention.mean(), attention.min().alias("Lowest head"), attention.max().alias("Highest head"))
+        # In the order of the other charts of types, so that colours are the same.
+        .sort("key_type", "query_type", maintain_order=True)
+    )
+    chart = lines(
+        means, "layer", "attention", "query_type", dash="Weights",
+        title="Attention put on one type, by type of the query token",
+        x_title="Layer (from 0)", y_title="Mean attention put on it", color_title="Query token",
+        also=["Weights", "Lowest head", "Highest head"],
+    )  # fmt: skip
+    types = token_types["key_type"].unique(maintain_order=True)
+    return by_kind(choose(chart, "key_type", "Attention to", {name: visible_text(name) for name in types}), token_types)
+
+
+def by_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
+    """Return a chart that shows one kind of attention, to be chosen where there are several."""
+    held = kinds(frame["kind"])
+    return choose(chart, "kind", "Kind of attention", held) if len(held) > 1 else chart
+
+
+def kinds(column: Iterable[str]) -> list[str]:
+    """Return the kinds of attention that occur, encoder first."""
+    held = set(column)
+    return [kind for kind in KINDS if kind in held]
+
+
+def _head_map(by_head: pl.DataFrame, measure: str, title: str, domain: tuple[float, float]) -> AnyChart:
+    chart = heat(
+        by_head.select("kind", "layer", "head", measure), "head", "layer", measure,
+        domain=domain, diverging=domain[0] < 0, stretch=True,
+        title=title, x_title="Head", y_title="Layer", color_title=" ".join(title.split()[:3]),
+    )  # fmt: skip
+    return by_kind(chart, by_head)
+
+
+def _grouped(defined: pl.DataFrame, width: int) -> pl.DataFrame:
+    middle = (pl.col("n_key") // width) * width + (width - 1) / 2
+    groups = ["kind", "length", "layer"]
+    means = defined.with_columns(length=middle).group_by(groups).agg(pl.col("pearson").mean(), maps=pl.len())
+    return means.sort(groups)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what if count == 1 else what + 's'}"
