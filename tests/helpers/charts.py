@@ -1,18 +1,18 @@
 """What a chart draws, read from its specification."""
 
 
-def leaves(spec):
-    """Return the views within a chart."""
-    inner = [leaf for part in ("layer", "concat") for one in spec.get(part, ()) for leaf in leaves(one)]
-    return inner or [spec]
+def leaves(spec, data=None):
+    """Return the views within a chart, each with its data or that of the chart around it."""
+    held = spec.get("data", data)
+    inner = [leaf for part in ("layer", "concat") for one in spec.get(part, ()) for leaf in leaves(one, held)]
+    return inner or [{**spec, "data": held}]
 
 
 def marks(chart):
     """Return the rows that each layer draws, by its mark."""
-    spec = chart.to_dict()
-    found = {}
+    spec, found = chart.to_dict(), {}
     for leaf in leaves(spec):
-        data = leaf.get("data", spec.get("data", {}))
+        data = leaf["data"]
         rows = spec["datasets"][data["name"]] if "name" in data else data["values"]
         found.setdefault(leaf["mark"]["type"], []).append(rows)
     return found

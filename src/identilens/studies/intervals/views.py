@@ -62,7 +62,7 @@ def every_row(table: pl.DataFrame, positions: pl.DataFrame, order: pl.DataFrame)
         order: The pairs of keys whose order is certain.
     """
     drawn, heads = numbered(within_page(table).join(_compared(order), on=[*ROW, "key"], how="left"))
-    drawn = drawn.with_columns(pl.col("above", "below").fill_null(""))
+    drawn = drawn.with_columns(pl.col("above", "below").fill_null(","))
     widest = drawn.sort(WIDTH, descending=True).row(0, named=True)
     queries, keys = (_choices(drawn, positions, side) for side in ("query", "key"))
     chart = choose_head(_bars(drawn, positions, "above", "below"), heads, widest["head_number"])
