@@ -5,9 +5,10 @@ from math import atan, cos, sin
 import pytest
 import torch
 
+from helpers.brackets import read_brackets
 from identilens.dyck.embeddings import close_symbol, minimal_embedding, open_symbol, symbol_ids, symbols
 from identilens.dyck.language import Dyck, with_start
-from identilens.dyck.parsing import probe_prefix, read_brackets
+from identilens.dyck.parsing import probe_prefix
 
 LANGUAGE = Dyck(2, 3)
 

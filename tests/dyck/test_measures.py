@@ -5,11 +5,12 @@ from itertools import product
 import pytest
 import torch
 
+from helpers.brackets import read_brackets
 from identilens.dyck.balance import SecondLayer, condition_gap, measure_balance
 from identilens.dyck.embeddings import close_symbol, open_symbol, symbol_ids, symbols
 from identilens.dyck.evaluation import closing_accuracy, generalisation, support_accuracy
 from identilens.dyck.language import Dyck, with_start
-from identilens.dyck.parsing import parse, read_brackets
+from identilens.dyck.parsing import parse
 from identilens.dyck.settings import DyckTraining
 from identilens.dyck.stack_likeness import stack_likeness
 from identilens.dyck.stacked import stack_parameters

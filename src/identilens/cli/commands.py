@@ -30,7 +30,8 @@ def study_command(study: Any) -> Callable[..., None]:
         quiet_transformers()
         run = given["run"]
         settings = given.get("settings") or study.settings_type()
-        inputs = [given[name].load() for name in reversed(study.takes)][::-1]
+        # Texts come first, so that bad ones are told before a model is loaded; options that were all left out are absent.
+        inputs = [(given.get(name) or INPUTS[name][1]()).load() for name in reversed(study.takes)][::-1]
         bound = study(*inputs, settings)
         with progress_bar(study.unit) if bound.reports else nullcontext() as update:
             result = run_study(bound, out=run.out, resume=run.resume, overwrite=run.overwrite, progress=update)

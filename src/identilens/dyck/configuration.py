@@ -1,6 +1,6 @@
 """What a Dyck transformer is made of, as a transformers configuration."""
 
-from typing import Any, Literal, no_type_check
+from typing import Any, no_type_check
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -8,9 +8,6 @@ from transformers import PreTrainedConfig
 from identilens.dyck.embeddings import MINIMAL, embedding_size
 from identilens.dyck.language import END, PADDING, SPECIAL, START, Dyck
 from identilens.errors import InputError
-
-Block = Literal["gpt", "paper", "minimal"]
-Positions = Literal["none", "linear"]
 
 
 @no_type_check  # by jaxtyping, which knows only the fields below; the base class takes many more keywords

@@ -114,10 +114,6 @@ class Dyck:
             steps.append(torch.where(reach[left] > 0, chances * upward / reach[left].clamp_min(1e-300), 0.0))
         return self._walk(count, torch.stack(steps), generator)
 
-    def complete_probability(self, length: int) -> float:
-        """Return the probability that a prefix of this length is balanced."""
-        return float(self._reach(length)[length, 0])
-
     def _reach(self, length: int) -> Float[Tensor, "left depth"]:
         """Return the probability of depth 0 after so many more brackets, from each depth."""
         chances = self.open_chances()

@@ -111,21 +111,6 @@ def token_names(language: Dyck) -> list[str]:
     return ["<pad>", "<start>", "<end>", *(pair[0] for pair in pairs), *(pair[1] for pair in pairs)]
 
 
-def read_brackets(language: Dyck, text: str) -> Int[Tensor, " length"]:
-    """Return the tokens of a text such as "([])", without a start token.
-
-    Raises:
-        InputError: For a character that is no bracket of the language.
-    """
-    names = {name: token for token, name in enumerate(token_names(language)) if token >= SPECIAL}
-    wrong = sorted({mark for mark in text if mark not in names})
-    if wrong or not text:
-        raise InputError(
-            f"expected brackets out of {' '.join(names)}, got {text!r}; write them one after the other, without spaces"
-        )
-    return torch.tensor([names[mark] for mark in text])
-
-
 def probe_prefix(language: Dyck) -> Int[Tensor, " length"]:
     """Return the prefix with brackets of all types at all depths, such as "(((())))[[[[]]]]": 2 k D brackets.
 

@@ -38,9 +38,9 @@ class AttentionCall:
 
     index: int
     module: nn.Module
-    query: Float[Tensor, "batch heads n d_k"]
-    key: Float[Tensor, "batch groups m d_k"]
-    value: Float[Tensor, "batch groups m d_v"]
+    query: Float[Tensor, "batch head query d_k"]
+    key: Float[Tensor, "batch group key d_k"]
+    value: Float[Tensor, "batch group key d_v"]
     mask: Tensor | None
     arguments: dict[str, Any]
 
@@ -63,7 +63,7 @@ class AttentionCall:
             arguments,
         )
 
-    def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch rows m"] | None:
+    def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch row key"] | None:
         """Return which keys the given query rows may use, or None when they may use every key.
 
         Raises:
@@ -98,7 +98,7 @@ class AttentionCall:
             arguments["position_bias"] = bias[..., rows, :]
         return family_attention(type(self.module))(self.module, query, self.key, self.value, mask, **arguments)
 
-    def run_sdpa(self) -> Float[Tensor, "batch n heads d_v"]:
+    def run_sdpa(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of PyTorch's fused attention, as the model runs it outside of capture."""
         sdpa = AttentionInterface()["sdpa"]
         return sdpa(self.module, self.query, self.key, self.value, self.mask, **self.arguments)[0]

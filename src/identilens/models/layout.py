@@ -42,7 +42,7 @@ class Site:
     added: bool = False
 
     @property
-    def output_projection(self) -> Float[Tensor, "heads d_v d_model"]:
+    def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
         """Each head's block of the output projection, bias left out (Brunner: H, Bhardwaj: D)."""
         weight = self.projection.get_parameter("weight").detach()
         weight = weight if isinstance(self.projection, Conv1D) else weight.T

@@ -2,9 +2,6 @@
 
 from identilens.report.dyck_figures import save_dyck_figures as save_dyck_figures
 from identilens.report.dyck_report import write_dyck_report as write_dyck_report
-from identilens.report.logit_rank_figures import save_logit_rank_figures as save_logit_rank_figures
-from identilens.report.mixing_figures import save_mixing_figures as save_mixing_figures
-from identilens.report.mixing_report import write_mixing_report as write_mixing_report
 from identilens.report.results import save_figures as save_figures
 from identilens.report.results import write_report as write_report
 from identilens.report.structure_figures import save_structure_figures as save_structure_figures

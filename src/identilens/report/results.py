@@ -10,15 +10,12 @@ from identilens.report.dyck_figures import save_dyck_figures
 from identilens.report.dyck_report import write_dyck_report
 from identilens.report.dyck_tables import construction_view, pruning_view
 from identilens.report.encoder_tables import sweep_view, training_view
-from identilens.report.mixing_figures import save_mixing_figures
-from identilens.report.mixing_report import write_mixing_report
 from identilens.report.structure_figures import save_structure_figures
 from identilens.report.structure_report import write_structure_report
 from identilens.report.table_report import save_table_figures, write_table_report
 from identilens.report.tokens_figures import save_tokens_figures
 from identilens.report.tokens_report import write_tokens_report
 from identilens.results.dyck import DyckRuns
-from identilens.results.mixing import Mixing
 from identilens.results.run_folder import read_record
 from identilens.results.structure import Structure
 from identilens.results.tokens import TokenIdentifiability
@@ -34,7 +31,6 @@ class _Views:
 
 
 _VIEWS = {
-    "mixing": _Views(Mixing.load, write_mixing_report, save_mixing_figures),
     "structure": _Views(Structure.load, write_structure_report, save_structure_figures),
     "tokens": _Views(TokenIdentifiability.load, write_tokens_report, save_tokens_figures),
     "dyck": _Views(DyckRuns.load, write_dyck_report, save_dyck_figures),
@@ -48,6 +44,7 @@ _VIEWS = {
 def write_report(folder: Path, path: Path | None = None) -> Path:
     """Write the HTML report of the result that a folder holds and return its path.
 
+
     Args:
         folder: A result folder.
         path: The file to write; report.html in the folder when not given.
@@ -56,7 +53,8 @@ def write_report(folder: Path, path: Path | None = None) -> Path:
         OutputFolderError: If the folder holds no finished result, or the file cannot be written.
     """
     views, target = _views(folder), path or folder / "report.html"
-    return views.report(views.load(folder), target)
+    result = views.load(folder)
+    return views.report(result, target)
 
 
 def save_figures(folder: Path, out: Path | None = None, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:

@@ -6,7 +6,6 @@ import torch
 
 from identilens.errors import InputError
 from identilens.models import Lens
-from identilens.report.logit_rank_figures import logit_rank_sheet
 from identilens.reproduce.record import Reproduction
 from identilens.studies.logit_ranks.study import logit_ranks
 
@@ -56,5 +55,5 @@ def figure5(
     }
     return Reproduction(
         "bhardwaj2021-figure5", "Bhardwaj et al. 2021, Figure 5", settings, {"logit_ranks": table}, findings,
-        {"logit_ranks": lambda: logit_rank_sheet(found)}, seed,
+        {"logit_ranks": found.charts()["logit_rank_by_length"]}, seed,
     )  # fmt: skip

@@ -3,8 +3,6 @@
 from identilens.results.dyck import DyckRuns as DyckRuns
 from identilens.results.encoder_run import EncoderRun as EncoderRun
 from identilens.results.encoder_sweep import EncoderSweep as EncoderSweep
-from identilens.results.logit_ranks import LogitRanks as LogitRanks
-from identilens.results.mixing import Mixing as Mixing
 from identilens.results.provenance import provenance as provenance
 from identilens.results.run_folder import RunFolder as RunFolder
 from identilens.results.structure import Structure as Structure

@@ -1,41 +1,80 @@
 """Tagged sentences from CoNLL-U files: words placed in the text by character offsets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from identilens.errors import InputError
 from identilens.runs.compressed import open_file
 
+Tags = Literal["xpos", "upos"]
+"""The treebank's own tags (Penn tags for English), or universal ones."""
+
 Span = tuple[int, int, str]
 """(start, end, tag): characters start to end - 1 of a text belong to a word with that tag."""
 
-_COLUMN = {"upos": 3, "xpos": 4}
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a text.
+
+    Attributes:
+        start: Its first character.
+        end: The character behind its last.
+        xpos: The treebank's own tag.
+        upos: The universal tag.
+    """
+
+    start: int
+    end: int
+    xpos: str
+    upos: str
+
+
+class TaggedText(str):
+    """A text that carries its words with their tags, and is read as a text everywhere.
+
+    Args:
+        text: As it was written.
+        words: Its words in order.
+    """
+
+    words: tuple[Word, ...]
+
+    def __new__(cls, text: str, words: Iterable[Word] = ()) -> Self:
+        """Return the text with its words."""
+        made = super().__new__(cls, text)
+        made.words = tuple(words)
+        return made
+
+    def spans(self, tags: Tags = "xpos") -> list[Span]:
+        """Return the characters of each word with its tag of one kind."""
+        return [(word.start, word.end, getattr(word, tags)) for word in self.words]
 
 
 @dataclass(frozen=True)
-class TaggedText:
-    """A text with its words' tags.
+class _Row:
+    """What a line of the file says: a word, or a range of words that are written as one."""
 
-    Attributes:
-        text: As it was written.
-        spans: Its words in order.
-    """
+    name: str
+    form: str
+    upos: str
+    xpos: str
+    line: int
 
-    text: str
-    spans: tuple[Span, ...]
+    def word(self, start: int, end: int) -> Word:
+        return Word(start, end, self.xpos, self.upos)
 
 
-def read_conllu(path: str | Path, tags: Literal["xpos", "upos"] = "xpos", limit: int | None = None) -> list[TaggedText]:
-    """Return the sentences of a CoNLL-U file with the characters that each tag covers.
+def read_conllu(path: str | Path, limit: int | None = None) -> list[TaggedText]:
+    """Return the sentences of a CoNLL-U file as texts that carry their words with both kinds of tags.
 
     A sentence's text is its ``# text`` comment. Words written as one (``cannot``) are split where their forms
-    spell it, else the whole takes the tag of its first word. Words that are not written (``8.1``) have no place.
+    spell it, else the whole takes the tags of its first word. Words that are not written (``8.1``) have no place.
 
     Args:
         path: The file; behind .gz or .xz as well.
-        tags: ``xpos``, the treebank's own tags (Penn tags for English), or ``upos``, the universal ones.
         limit: Sentences to read; all when not given.
 
     Raises:
@@ -45,14 +84,12 @@ def read_conllu(path: str | Path, tags: Literal["xpos", "upos"] = "xpos", limit:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also behind .gz or .xz).")
-    if tags not in _COLUMN:
-        raise InputError(f"tags must be xpos or upos; got {tags!r}.")
     found: list[TaggedText] = []
     with open_file(path, encoding="utf-8") as stream:
         for number, lines in _blocks(stream):
             if limit is not None and len(found) == limit:
                 break
-            found.append(_sentence(lines, _COLUMN[tags], path, number))
+            found.append(_sentence(lines, path, number))
     if not found:
         raise InputError(f"{path} holds no sentences. Pass a CoNLL-U file.")
     return found
@@ -74,44 +111,49 @@ def _blocks(stream: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
         yield start, lines
 
 
-def _sentence(lines: list[str], column: int, path: Path, number: int) -> TaggedText:
+def _sentence(lines: list[str], path: Path, number: int) -> TaggedText:
     text = next((line.removeprefix("# text = ") for line in lines if line.startswith("# text = ")), None)
     if text is None:
         raise InputError(f"{path}, line {number}: the sentence has no '# text = ' comment, so words cannot be placed.")
-    rows = []
-    for offset, line in enumerate(lines):
+    return TaggedText(text, _placed(text, list(_rows(lines, path, number)), path))
+
+
+def _rows(lines: list[str], path: Path, number: int) -> Iterator[_Row]:
+    for place, line in enumerate(lines, number):
         if line.startswith("#"):
             continue
         fields = line.split("\t")
         if len(fields) != 10:
-            raise InputError(f"{path}, line {number + offset}: expected 10 columns, got {len(fields)}.")
+            raise InputError(f"{path}, line {place}: expected 10 columns, got {len(fields)}.")
         if "." not in fields[0]:
-            rows.append((fields[0], fields[1], fields[column], number + offset))
-    spans: list[Span] = []
+            yield _Row(fields[0], fields[1], upos=fields[3], xpos=fields[4], line=place)
+
+
+def _placed(text: str, rows: Sequence[_Row], path: Path) -> Iterator[Word]:
     position = index = 0
     while index < len(rows):
-        name, form, tag, line = rows[index]
-        start = text.find(form, position)
+        row = rows[index]
+        start = text.find(row.form, position)
         if start < 0 or text[position:start].strip():
-            raise InputError(f"{path}, line {line}: the word {form!r} does not come next in the sentence's text.")
-        position = start + len(form)
-        if "-" not in name:
-            spans.append((start, position, tag))
-            index += 1
+            raise InputError(
+                f"{path}, line {row.line}: the word {row.form!r} does not come next in the sentence's text."
+            )
+        position = start + len(row.form)
+        index += 1
+        if "-" not in row.name:
+            yield row.word(start, position)
             continue
-        first, last = (int(part) for part in name.split("-"))
-        words = [(word, tag) for _, word, tag, _ in rows[index + 1 : index + 2 + last - first]]
-        spans += _split(form, start, words)
-        index += 1 + len(words)
-    return TaggedText(text, tuple(spans))
+        first, last = (int(part) for part in row.name.split("-"))
+        parts = rows[index : index + 1 + last - first]
+        index += len(parts)
+        yield from _split(row.form, start, parts)
 
 
-def _split(form: str, start: int, words: list[tuple[str, str]]) -> list[Span]:
-    """Return the spans of words that are written as one."""
-    if "".join(word for word, _ in words) != form:
-        return [(start, start + len(form), words[0][1])]
-    spans = []
-    for word, tag in words:
-        spans.append((start, start + len(word), tag))
-        start += len(word)
-    return spans
+def _split(form: str, start: int, parts: Sequence[_Row]) -> Iterator[Word]:
+    """Yield words that are written as one."""
+    if "".join(part.form for part in parts) != form:
+        yield parts[0].word(start, start + len(form))
+        return
+    for part in parts:
+        yield part.word(start, start + len(part.form))
+        start += len(part.form)

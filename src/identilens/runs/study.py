@@ -88,6 +88,10 @@ class Study(ABC, Generic[S, R]):
         """Return the tables of the whole run, with matrices that belong to no single part."""
         return Output(tables)
 
+    def shown(self, result: R, folder: Path | None) -> R:
+        """Return a finished result, just made or made before, as settings that change no number ask to show it."""
+        return result
+
     def tell(self, note: str) -> None:
         """Show a note on what is being done to whoever watches the progress."""
         if self.listener is not None:
@@ -155,12 +159,12 @@ def run_study(
     """
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
-        return _in_memory(study, record, progress)
+        return study.shown(_in_memory(study, record, progress), None)
     path = joined_folder(Path(out), record, study.joins)
     folder = RunFolder(path, record, resume=resume, overwrite=overwrite)
     if not folder.finished:
         _into_folder(study, folder, progress)
-    return study.result_type.load(path)  # pyright: ignore[reportReturnType] the study's own result
+    return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:

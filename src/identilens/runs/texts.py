@@ -42,7 +42,10 @@ def read_texts(
         raise InputError(f"no such file: {file}. Check the path given to --file.")
     kind = kind_of(file)
     if kind == ".conllu":
-        return list(read_conllu(file, limit=limit))
+        if pairs or columns:
+            raise InputError(f"{file} has one sentence for each text: leave out --pairs and --column.")
+        with _translated_read_errors(file, "utf-8"):
+            return list(read_conllu(file, limit=limit))
     read = _reader(file, kind, columns, pairs)
     with _translated_read_errors(file, encoding), open_file(file, "rt", encoding=encoding, newline="") as stream:
         found = list(islice(read(stream, file, list(columns)), limit))

@@ -184,6 +184,7 @@ def test_every_probe_keeps_the_interface():
     assert repr(LinearProbe("l2", learning_rate=0.001)).startswith("LinearProbe(distance='l2', learning_rate=0.001")
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_what_cannot_be_fitted(inputs):
     for probe in (LinearProbe(), MlpProbe(), RidgeProbe()):
         with pytest.raises(InputError, match="got one that has not seen data; call fit first"):

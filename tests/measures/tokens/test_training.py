@@ -190,6 +190,7 @@ def test_progress_counts_members_and_jobs(data):
         assert p.jobs == 9
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_what_cannot_be_trained(data):
     hidden, inputs = data
     job, schedule = cells()[0], Schedule("l2")

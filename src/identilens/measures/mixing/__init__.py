@@ -7,11 +7,8 @@ from identilens.measures.mixing.neighbours import NEIGHBOUR_GROUPS as NEIGHBOUR_
 from identilens.measures.mixing.neighbours import by_relative_position as by_relative_position
 from identilens.measures.mixing.neighbours import neighbour_groups as neighbour_groups
 from identilens.measures.mixing.own import box_statistics as box_statistics
+from identilens.measures.mixing.own import own_contributions as own_contributions
 from identilens.measures.mixing.part_of_speech import boxes_by_tag as boxes_by_tag
-from identilens.measures.mixing.part_of_speech import part_of_speech as part_of_speech
-from identilens.measures.mixing.part_of_speech import spacy_tagger as spacy_tagger
-from identilens.measures.mixing.part_of_speech import tag_tokens as tag_tokens
-from identilens.measures.mixing.part_of_speech import token_tags as token_tags
 from identilens.measures.mixing.rollout import attention_rollout as attention_rollout
 from identilens.measures.mixing.rollout import mean_over_heads as mean_over_heads
 from identilens.measures.mixing.tracking import context_of_token as context_of_token

@@ -1,8 +1,33 @@
-"""Own contributions summarised as the boxes of a box plot."""
+"""What each token contributes to its own hidden state, and the boxes of a box plot of it."""
 
 from collections.abc import Sequence
 
 import polars as pl
+
+
+def own_contributions(table: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
+    """Return, for each hidden token at each layer, what the input token at its own position contributes.
+
+    Args:
+        table: Table of a mixing result. Cross attention relates two sequences and has no own position.
+        tokens: Its tokens.
+
+    Returns:
+        Columns text, kind, layer, position, token, contribution, standard_error, and largest: whether no other input
+        token contributes more.
+    """
+    keys = ["text", "kind", "layer", "hidden"]
+    largest = pl.col("contribution").max().over(keys)
+    rows = (
+        table.lazy()
+        .filter(pl.col("kind") != "cross")
+        .with_columns(largest=pl.col("contribution") >= largest)
+        .filter(pl.col("hidden") == pl.col("input"))
+        .select(*keys[:3], pl.col("hidden").alias("position"), "contribution", "standard_error", "largest")
+    )
+    hidden = tokens.lazy().filter(pl.col("side") == "hidden").drop("side")
+    joined = rows.join(hidden, on=["text", "kind", "position"], how="left", maintain_order="left").collect()
+    return joined.select("text", "kind", "layer", "position", "token", "contribution", "standard_error", "largest")
 
 
 def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) -> pl.DataFrame:
@@ -12,7 +37,7 @@ def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) ->
     an outlier, which the paper does not show either.
 
     Args:
-        rows: One row a token, with ``contribution``; such as `Mixing.own`, or that with a ``tag``.
+        rows: One row a token, with ``contribution``; as from `own_contributions`, or that with a ``tag``.
         by: Columns that make the groups.
 
     Returns:

@@ -23,13 +23,13 @@ class Subspace:
         texts: How many texts were added.
     """
 
-    eigenvalues: Float[Tensor, "head n"]
-    vectors: Float[Tensor, "head n n"]
+    eigenvalues: Float[Tensor, "head key"]
+    vectors: Float[Tensor, "head key key"]
     dimension: Int[Tensor, " head"]
     tolerance: float
     texts: int
 
-    def basis(self, head: int, share: float = 0.0) -> Float[Tensor, "n r"]:
+    def basis(self, head: int, share: float = 0.0) -> Float[Tensor, "key r"]:
         """Return the structures S_1, …, S_r of one head: an orthonormal basis of R, or of its weighted version.
 
         Args:
@@ -47,7 +47,7 @@ class Subspace:
         total = self.eigenvalues.sum(-1, keepdim=True)
         return ((self.eigenvalues.cumsum(-1) < part * total).sum(-1) + 1).clamp_max(self.eigenvalues.shape[-1])
 
-    def project(self, weights: Float[Tensor, "head query n"], share: float = 0.0) -> Float[Tensor, "head query n"]:
+    def project(self, weights: Float[Tensor, "head query key"], share: float = 0.0) -> Float[Tensor, "head query key"]:
         """Return proj_R of each row of some weights (structure2025, III.B), or its weighted version.
 
         Args:
@@ -57,7 +57,7 @@ class Subspace:
         kept = self.projector(share).to(weights.dtype)
         return weights @ kept
 
-    def projector(self, share: float = 0.0) -> Float[Tensor, "head n n"]:
+    def projector(self, share: float = 0.0) -> Float[Tensor, "head key key"]:
         """Return the orthogonal projector on R, or on its weighted version."""
         basis = self.vectors * self._kept(share)[:, None, :]
         return basis @ basis.mT
@@ -75,7 +75,7 @@ def column_projector(projected: ProjectedValues) -> tuple[Float[Tensor, "head ke
     return factor.basis @ factor.basis.mT, factor.rank
 
 
-def subspace_of(gram: Float[Tensor, "head n n"], texts: int, d_model: int) -> Subspace:
+def subspace_of(gram: Float[Tensor, "head key key"], texts: int, d_model: int) -> Subspace:
     """Return R from the sum of projectors over texts.
 
     ker(T')^⊥ is col(T), so R = (∩ ker T_i')^⊥ = Σ col(T_i) (Eq. 6), the range of Σ U_i U_iᵀ with U_i an orthonormal
@@ -110,7 +110,7 @@ class AgainstR:
 
 
 def against_subspace(
-    weights: Float[Tensor, "head query n"], column: Float[Tensor, "head n n"], kept: Float[Tensor, "head n n"]
+    weights: Float[Tensor, "head query key"], column: Float[Tensor, "head key key"], kept: Float[Tensor, "head key key"]
 ) -> AgainstR:
     r"""Return what one text's ker(T')^⊥ is against R (structure2025, III.B).
 

@@ -20,9 +20,9 @@ from identilens.measures.tokens.stack import PAPER_RATES, Job, check_jobs
 from identilens.measures.tokens.training import Outcome, Progress, Schedule, train_probes
 
 Hidden = Float[Tensor, "token d_in"]
-Inputs = Float[Tensor, "wanted d_out"]
-Layers = Float[Tensor, "layer corpus d_in"]
-Targets = Float[Tensor, "target wanted d_out"]
+Inputs = Float[Tensor, "token d_out"]
+Layers = Float[Tensor, "layer token d_in"]
+Targets = Float[Tensor, "target token d_out"]
 Lengths = Sequence[int] | Int[Tensor, " sentence"]
 Report = Callable[[Progress], None]
 Found = TypeVar("Found")
@@ -46,7 +46,7 @@ class Probe(ABC):
         hidden: Hidden,
         inputs: Inputs,
         validation_hidden: Float[Tensor, "validation d_in"],
-        validation_inputs: Float[Tensor, "validation_wanted d_out"],
+        validation_inputs: Float[Tensor, "validation d_out"],
     ) -> "Probe":
         """Return self, fitted on pairs of a hidden state e_i and an input x_i."""
 
@@ -80,7 +80,7 @@ class NaiveProbe(Probe):
         hidden: Hidden,
         inputs: Inputs,
         validation_hidden: Float[Tensor, "validation d_in"] | None = None,
-        validation_inputs: Float[Tensor, "validation_wanted d_out"] | None = None,
+        validation_inputs: Float[Tensor, "validation d_out"] | None = None,
     ) -> "NaiveProbe":
         """Return self; there is nothing to learn, only widths to check."""
         _check_widths(hidden.shape[-1], inputs.shape[-1])
@@ -142,7 +142,7 @@ class TrainedProbe(Probe):
         hidden: Hidden,
         inputs: Inputs,
         validation_hidden: Float[Tensor, "validation d_in"],
-        validation_inputs: Float[Tensor, "validation_wanted d_out"],
+        validation_inputs: Float[Tensor, "validation d_out"],
     ) -> "TrainedProbe":
         """Return self, trained on pairs (e_i, x_i) with early stopping on the validation pairs."""
         _check_pairs(hidden, inputs, "training")
@@ -216,7 +216,7 @@ class RidgeProbe(Probe):
         hidden: Hidden,
         inputs: Inputs,
         validation_hidden: Float[Tensor, "validation d_in"],
-        validation_inputs: Float[Tensor, "validation_wanted d_out"],
+        validation_inputs: Float[Tensor, "validation d_out"],
     ) -> "RidgeProbe":
         """Return self, solved for the training pairs with the penalty that is best on the validation pairs."""
         _check_pairs(hidden, inputs, "training")

@@ -42,7 +42,7 @@ class Job:
 
 
 def check_jobs(
-    jobs: Sequence[Job], hidden: Float[Tensor, "layer token d_in"], targets: Float[Tensor, "target wanted d_out"]
+    jobs: Sequence[Job], hidden: Float[Tensor, "layer token d_in"], targets: Float[Tensor, "target token d_out"]
 ) -> None:
     """Raise InputError unless every job has tokens and finds their pairs in the data.
 

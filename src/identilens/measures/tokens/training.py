@@ -86,7 +86,7 @@ class Progress:
 def train_probes(
     jobs: Sequence[Job],
     hidden: Float[Tensor, "layer token d_in"],
-    targets: Float[Tensor, "target wanted d_out"],
+    targets: Float[Tensor, "target token d_out"],
     network: Network,
     schedule: Schedule,
     progress: Callable[[Progress], None] | None = None,

@@ -1,88 +1,83 @@
-"""Texts in, results out: how much of each input token is in each hidden token."""
+"""How much of each input token is in each hidden token (Brunner et al. 2020, 5)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
-import torch
-from torch import Tensor
+from annotated_types import Ge
 
-from identilens.errors import InputError, NumericalError
-from identilens.measures.attention import effective_attention
+from identilens.errors import NumericalError, SettingError
 from identilens.measures.mixing.contributions import contributions
-from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
-from identilens.models.capture import Collector
+from identilens.measures.mixing.tracking import find_token
 from identilens.models.derivative.jacobian import DEFAULT_BUDGET, DEFAULT_PROBES, Method, SquaredNorms, jacobian_norms
 from identilens.models.inputs import Item
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
-from identilens.models.linearise import HiddenMap, HiddenState, Wrt, sources
-from identilens.results.mixing import MIXING_COLUMNS, TOKEN_COLUMNS, Mixing
-from identilens.results.parts import run_parts, whole
-from identilens.results.provenance import provenance
-
-Rollouts = dict[str, tuple[Tensor, Tensor]]
-"""Raw and effective rollout [layer, hidden, input] for each kind that has them."""
-
-
-@dataclass(frozen=True)
-class _Options:
-    """What changes the numbers."""
-
-    layers: tuple[int, ...] | None
-    method: Method
-    wrt: Wrt
-    probes: int
-    leading: int | None
-    max_length: int | None
-    rollouts: bool
-    seed: int
+from identilens.models.linearise import HiddenMap, HiddenState, Source, Wrt, sources
+from identilens.runs.conllu import TaggedText, Tags
+from identilens.runs.files import write_table
+from identilens.runs.provenance import Identity
+from identilens.runs.settings import NOT_RECORDED, Numbers, Settings, Size
+from identilens.runs.study import Output, Study, Tables, study_function
+from identilens.runs.tables import table_of
+from identilens.studies.mixing.result import Mixing
+from identilens.studies.mixing.rollouts import Rollout, text_rollouts
+from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
 
 
-def mixing(
-    lens: Lens,
-    texts: Any,
-    *,
-    layers: Sequence[int] | None = None,
-    method: Method = "sketch",
-    wrt: Wrt = "embeddings",
-    probes: int = DEFAULT_PROBES,
-    leading: int | None = None,
-    memory_budget: int = DEFAULT_BUDGET,
-    max_length: int | None = None,
-    rollouts: bool = True,
-    seed: int = 0,
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> Mixing:
-    """Return the contribution of every input token to every hidden token (Brunner et al. 2020, Eq. 11).
+@dataclass(frozen=True, kw_only=True)
+class MixingSettings(Settings):
+    """How norms are found, and what is told of them.
 
-    Each text runs by itself, without padding, in evaluation mode. Encoder–decoders give three kinds of hidden
-    states: the encoder's, the decoder's by decoder input, and the decoder's by encoder input ("cross"); each is
-    normalised by itself, and the column ``norm`` lets them be compared.
-
-    Args:
-        lens: The model, in single or double precision.
-        texts: Texts, pairs, token ids, images or a batch; see `Lens.capture`.
-        layers: Layers to keep, as indices into the hidden states (1 is the first layer's output); all when None.
-            All layers come from the same sweep, so that fewer save space, not time.
-        method: ``exact``, or ``sketch``: random probes, with standard errors; see `jacobian_norms`.
-        wrt: ``embeddings``, what enters the first layer, or ``embedding_sum``, what enters the norm before it.
-        probes: Tangents for each input token of a sketch; more are slower and closer.
-        leading: How many of them follow leading directions; a quarter when not given.
-        memory_budget: Bytes of tensors that a sweep may hold at once.
+    Attributes:
+        layers: Layers to keep: 1 is the first layer's output; all by default. Fewer save space, not time.
+        method: Exact norms, or a sketch by random probes with standard errors, about ten times as fast.
+        wrt: What contributes: what enters the first layer, or what enters the norm before it.
+        probes: Probes of each token in a sketch; 32 by default.
+        leading: How many of them follow leading directions; a quarter by default.
+        memory_budget: Bytes of tensors that a sweep may hold at once, such as 512MiB.
         max_length: Cut longer texts to this many tokens.
         rollouts: Add raw and effective attention rollout, for comparison.
         seed: Of the random probes.
-        out: Folder to fill text by text; nothing is written when not given.
-        resume: Go on with an interrupted run in ``out``.
-        overwrite: Drop the run that ``out`` holds.
-        progress: Called with (texts done, texts in all).
+        tags: Parts of speech of a treebank or pipeline: its own tags, or universal ones.
+        spacy: spaCy pipeline that tags the parts of speech of texts that carry none.
+        track: Show what this token takes from where, layer by layer.
+    """
+
+    layers: Numbers | None = None
+    method: Method = "sketch"
+    wrt: Wrt = "embeddings"
+    probes: Annotated[int, Ge(2)] | None = None
+    leading: Annotated[int, Ge(0)] | None = None
+    memory_budget: Annotated[Size, Ge(1), NOT_RECORDED] = DEFAULT_BUDGET
+    max_length: Annotated[int | None, Ge(1)] = None
+    rollouts: bool = True
+    seed: Annotated[int, Ge(0)] = 0
+    tags: Tags = "xpos"
+    spacy: str | None = None
+    track: Annotated[str | None, NOT_RECORDED] = None
+
+    def check(self) -> None:
+        """Check that exact norms take no probes."""
+        for name in ("probes", "leading"):
+            if self.method == "exact" and getattr(self, name) is not None:
+                raise SettingError(name, "to be left out: exact norms take no probes", getattr(self, name))
+
+
+class MixingStudy(Study[MixingSettings, Mixing]):
+    """Find the contribution of every input token to every hidden token (Hidden Token Attribution).
+
+    Brunner et al. 2020, Eq. 11. Each text runs by itself, without padding, in evaluation mode. Encoder–decoders give
+    three kinds of hidden states: the encoder's, the decoder's by decoder input, and the decoder's by encoder input
+    ("cross"); each is normalised by itself, and the column ``norm`` lets them be compared.
+
+    Args:
+        lens: The model, in single or double precision.
+        texts: Texts, pairs, token ids, images or a batch; see `Lens.capture`. Texts from a CoNLL-U file (`read_conllu`)
+            bring parts of speech.
 
     Raises:
         InputError: For texts or options that cannot be used, half precision, or too small a budget.
@@ -90,128 +85,142 @@ def mixing(
         NumericalError: If a derivative is NaN or infinite, naming the text.
         OutputFolderError: If ``out`` holds something else or cannot be written.
     """
-    kept = None if layers is None else tuple(sorted(set(layers)))
-    options = _Options(kept, method, wrt, probes, leading, max_length, rollouts, seed)
-    items = lens.read(texts, max_length)
-    _check_layers(options.layers, lens, items[0], wrt)
-    record = _record(lens, items, options)
 
-    def run(text: int) -> dict[str, pl.DataFrame]:
+    name = "mixing"
+    settings_type = MixingSettings
+    result_type = Mixing
+
+    def __init__(self, lens: Lens, texts: Any, settings: MixingSettings) -> None:
+        self.lens, self.settings = lens, settings
+        self.items = lens.read(texts, settings.max_length)
+        if settings.track is not None:
+            find_token([next(iter(item.tokens.values()), ()) for item in self.items], settings.track)
+        self._check_layers()
+        self.tags = self._tagged(texts)
+
+    def identity(self) -> Identity:
+        """Return the model, the texts, and the settings that are in force."""
+        settings = self.settings
+        sketch = settings.method == "sketch"
+        in_force = {
+            "layers": None if settings.layers is None else sorted(settings.layers),
+            "probes": self._probes if sketch else None,
+            "tags": None if self.tags is None else settings.tags,
+        }
+        return Identity(self.lens.facts, [item.identity for item in self.items], in_force)
+
+    def sizes(self) -> Sequence[int]:
+        """Return one text for each part."""
+        return [1] * len(self.items)
+
+    def run(self, part: int) -> Output:
+        """Return contributions and tokens of one text."""
+        rollouts = text_rollouts(self.lens, self.items[part]) if self.settings.rollouts else {}
+        tables, rows = [], []
         try:
-            return _one_text(lens, items[text], text, options, memory_budget)
+            for number, source in enumerate(sources(self.lens)):
+                hidden = self._map(self.items[part], source)
+                for label, norms in self._norms(hidden, part, number):
+                    tables.append(_layer_table(part, label, norms, rollouts.get(label.kind)))
+                for kind in dict.fromkeys(label.kind for label in hidden.outputs):
+                    rows += _token_rows(part, kind, "hidden", hidden.tokens(kind))
+                    rows += _token_rows(part, kind, "input", hidden.tokens())
         except NumericalError as error:
-            raise NumericalError(f"text {text}: {error}") from error
+            raise NumericalError(f"text {part}: {error}") from error
+        return Output({"table": pl.concat(tables), "token_names": table_of(Mixing.schema["token_names"], rows)})
 
-    tables = run_parts(
-        record,
-        [1] * len(items),
-        run,
-        {"table": whole, "tokens": whole},
-        out=out,
-        resume=resume,
-        overwrite=overwrite,
-        progress=progress,
-    )
-    return Mixing(tables["table"], tables["tokens"], record) if out is None else Mixing.load(out)
+    def finish(self, tables: Tables) -> Output:
+        """Add the parts of speech."""
+        return Output(tables if self.tags is None else {**tables, "tags": self.tags})
 
+    def shown(self, result: Mixing, folder: Path | None) -> Mixing:
+        """Return the result with the token to track, and keep it with the run, so that reports show it."""
+        if self.settings.track is None:
+            return result
+        tracking = result.tracking(self.settings.track)
+        if folder is not None:
+            write_table(folder / "tracked.parquet", tracking.tracked)
+        return tracking
 
-def _one_text(lens: Lens, item: Item, text: int, options: _Options, budget: int) -> dict[str, pl.DataFrame]:
-    rollouts = _rollouts(lens, item) if options.rollouts else {}
-    tables, tokens = [], []
-    for number, source in enumerate(sources(lens)):
-        hidden = HiddenMap(lens, item, source, options.wrt)
-        seed = int(np.random.SeedSequence([options.seed, text, number]).generate_state(1)[0])
+    @property
+    def _probes(self) -> int:
+        return DEFAULT_PROBES if self.settings.probes is None else self.settings.probes
+
+    def _map(self, item: Item, source: Source) -> HiddenMap:
+        return HiddenMap(self.lens, item, source, self.settings.wrt)
+
+    def _norms(self, hidden: HiddenMap, text: int, number: int) -> list[tuple[HiddenState, SquaredNorms]]:
+        settings = self.settings
         norms = jacobian_norms(
             hidden,
             hidden.inputs,
-            method=options.method,
-            probes=options.probes,
-            leading=options.leading,
-            seed=seed,
-            memory_budget=budget,
+            method=settings.method,
+            probes=self._probes,
+            leading=settings.leading,
+            seed=int(np.random.SeedSequence([settings.seed, text, number]).generate_state(1)[0]),
+            memory_budget=settings.memory_budget,
         )
-        for label, found in zip(hidden.outputs, norms, strict=True):
-            if options.layers is None or label.layer in options.layers:
-                tables.append(_rows(text, label, found, rollouts))
-        kinds: list[Kind] = list(dict.fromkeys([label.kind for label in hidden.outputs]))
-        for kind in kinds:
-            tokens.append(_token_rows(text, kind, "hidden", hidden.tokens(kind)))
-            tokens.append(_token_rows(text, kind, "input", hidden.tokens()))
-    return {"table": pl.concat(tables), "tokens": pl.concat(tokens)}
+        labelled = zip(hidden.outputs, norms, strict=True)
+        return [(label, one) for label, one in labelled if settings.layers is None or label.layer in settings.layers]
+
+    def _check_layers(self) -> None:
+        maps = [self._map(self.items[0], source) for source in sources(self.lens)]
+        held = {label.layer for one in maps for label in one.outputs}
+        chosen = self.settings.layers
+        missing = sorted(set(chosen or ()) - held)
+        if missing or chosen == ():
+            raise SettingError(
+                "layers", f"from 1 (the first layer's output) to {max(held)}; the embeddings (0) are what contributes",
+                missing,
+            )  # fmt: skip
+
+    def _tagged(self, texts: Any) -> pl.DataFrame | None:
+        """Return the part of speech of every token, where the texts carry tags or a pipeline is to give them."""
+        pipeline = self.settings.spacy
+        if any(item.text is None for item in self.items):
+            if pipeline:
+                raise SettingError("spacy", "to be left out: only texts have parts of speech, not token ids", pipeline)
+            return None
+        pair = isinstance(texts, tuple) and len(self.items) == 1
+        entries = [parts_of(text) for text in ([texts] if pair or isinstance(texts, str) else texts)]
+        if pipeline is None and not any(isinstance(part, TaggedText) for parts in entries for part in parts):
+            return None
+        if self.settings.max_length is not None:
+            raise SettingError("max_length", "to be left out: tags are of whole texts", self.settings.max_length)
+        # An encoder-decoder reads the second text of a pair as its target, whose states stand one token behind.
+        sources_only = self.lens.model.config.is_encoder_decoder
+        read = [tuple(parts[:1] if sources_only else parts) for parts in entries]
+        tagger = None if pipeline is None else spacy_tagger(pipeline, self.settings.tags)
+        return tag_tokens(read, self.lens.tokenizer, tagger, self.settings.tags)
 
 
-def _rows(text: int, label: HiddenState, norms: SquaredNorms, rollouts: Rollouts) -> pl.DataFrame:
-    """Return the table rows of one layer of one text."""
+def _layer_table(text: int, label: HiddenState, norms: SquaredNorms, rollout: Rollout | None) -> pl.DataFrame:
+    """Return the rows of one layer of one text."""
     found = contributions(norms.squares, norms.variances)
     length, inputs = norms.squares.shape
-    empty = [None] * (length * inputs)
-    rolled = [rollout[label.layer - 1].flatten().cpu().numpy() for rollout in rollouts.get(label.kind, ())] or [
-        empty,
-        empty,
-    ]
-    columns = [
-        np.full(length * inputs, text),
-        pl.Series([label.kind]).new_from_index(0, length * inputs),
-        np.full(length * inputs, label.layer),
-        np.repeat(np.arange(length), inputs),
-        np.tile(np.arange(inputs), length),
-        found.shares.flatten().cpu().numpy(),
-        found.errors.flatten().cpu().numpy(),
-        norms.squares.clamp_min(0).sqrt().flatten().cpu().numpy(),
-        *rolled,
-    ]
-    return pl.DataFrame(
-        [
-            pl.Series(name, column).cast(kind)
-            for (name, kind), column in zip(MIXING_COLUMNS.items(), columns, strict=True)
-        ]
+    raw, effective = (
+        (None, None) if rollout is None else (one[label.layer - 1].flatten().cpu().numpy() for one in rollout)
     )
-
-
-def _token_rows(text: int, kind: Kind, side: str, names: Sequence[str]) -> pl.DataFrame:
-    rows = [(text, kind, side, position, name) for position, name in enumerate(names)]
-    return pl.DataFrame(rows, schema=TOKEN_COLUMNS, orient="row")
-
-
-def _rollouts(lens: Lens, item: Item) -> Rollouts:
-    """Return raw and effective attention rollout of every kind of self-attention."""
-    collector = Collector(lens.sites(item), [item], weights=True, use_sdpa=False)
-    lens.run([item], collector)
-    layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
-    for layer in collector.layers[0]:
-        if layer.site.kind == "cross" or layer.weights is None:
-            continue
-        group = len(layer.queries) // len(layer.values)
-        effective = effective_attention(
-            layer.values.repeat_interleave(group, 0),
-            weights=layer.weights,
-            output_projection=layer.site.output_projection,
-            visible=None if bool(layer.visible.all()) else layer.visible,
-        ).effective
-        pair = mean_over_heads(layer.weights.to(effective.dtype)), mean_over_heads(effective)
-        layers.setdefault(layer.site.kind, []).append(pair)
-    return {
-        kind: (
-            attention_rollout(torch.stack([raw for raw, _ in pairs])),
-            attention_rollout(torch.stack([eff for _, eff in pairs])),
-        )
-        for kind, pairs in layers.items()
+    columns = {
+        "text": text,
+        "kind": label.kind,
+        "layer": label.layer,
+        "hidden": np.repeat(np.arange(length), inputs),
+        "input": np.tile(np.arange(inputs), length),
+        "contribution": found.shares.flatten().cpu().numpy(),
+        "standard_error": found.errors.flatten().cpu().numpy(),
+        "norm": norms.squares.clamp_min(0).sqrt().flatten().cpu().numpy(),
+        "raw_rollout": raw,
+        "effective_rollout": effective,
     }
+    return pl.DataFrame(columns).cast(pl.Schema(Mixing.schema["table"]))
 
 
-def _check_layers(layers: tuple[int, ...] | None, lens: Lens, item: Item, wrt: Wrt) -> None:
-    held = {label.layer for source in sources(lens) for label in HiddenMap(lens, item, source, wrt).outputs}
-    missing = sorted(set(layers or ()) - held)
-    if missing or layers == ():
-        raise InputError(
-            f"the model gives hidden states of the layers 1 to {max(held)}; got {missing or 'none'}. "
-            "Layer 1 is the first layer's output; the embeddings (0) are what contributes."
-        )
+def _token_rows(text: int, kind: Kind, side: str, names: Sequence[str]) -> list[dict[str, Any]]:
+    return [
+        {"text": text, "kind": kind, "side": side, "position": position, "token": name}
+        for position, name in enumerate(names)
+    ]
 
 
-def _record(lens: Lens, items: list[Item], options: _Options) -> dict[str, Any]:
-    settings = {name: getattr(options, name) for name in _Options.__dataclass_fields__ if name != "seed"}
-    if options.method == "exact":
-        settings |= {"probes": None, "leading": None}
-    texts = [item.identity for item in items]
-    return provenance("mixing", model=lens.facts, texts=texts, settings=settings, seed=options.seed)
+mixing = study_function(MixingStudy, "mixing")

@@ -1,0 +1,47 @@
+"""Attention rollout of one text, to compare contributions with."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from identilens.measures.attention import effective_attention
+from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
+from identilens.models.capture import Collector
+from identilens.models.inputs import Item
+from identilens.models.lens import Lens
+
+
+class Rollout(NamedTuple):
+    """Rollouts of one kind of self-attention, [layer, hidden, input].
+
+    Attributes:
+        raw: Of the weights as they are.
+        effective: Of effective attention.
+    """
+
+    raw: Tensor
+    effective: Tensor
+
+
+def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
+    """Return raw and effective attention rollout of every kind of self-attention."""
+    collector = Collector(lens.sites(item), [item], weights=True, use_sdpa=False)
+    lens.run([item], collector)
+    layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for layer in collector.layers[0]:
+        if layer.site.kind == "cross" or layer.weights is None:
+            continue
+        group = len(layer.queries) // len(layer.values)
+        effective = effective_attention(
+            layer.values.repeat_interleave(group, 0),
+            weights=layer.weights,
+            output_projection=layer.site.output_projection,
+            visible=None if bool(layer.visible.all()) else layer.visible,
+        ).effective
+        pair = mean_over_heads(layer.weights.to(effective.dtype)), mean_over_heads(effective)
+        layers.setdefault(layer.site.kind, []).append(pair)
+    return {
+        kind: Rollout(*(attention_rollout(torch.stack(weights)) for weights in zip(*pairs, strict=True)))
+        for kind, pairs in layers.items()
+    }

@@ -1,0 +1,116 @@
+"""Contributions of single texts and tokens: arrays, names, tokens worth drawing, and maps for the report."""
+
+from collections.abc import Iterator
+from typing import Literal, get_args
+
+import numpy as np
+import polars as pl
+import torch
+from jaxtyping import Float
+
+from identilens.charts.labels import shortened, visible_text
+from identilens.charts.viewer import TokenMap
+from identilens.measures.mixing import track_token
+from identilens.studies.mixing.series import CLASS_TOKENS, SEPARATORS, Series
+
+Measure = Literal["contribution", "standard_error", "norm", "raw_rollout", "effective_rollout"]
+
+MOST_TEXTS = 20
+TEXT_BUDGET = 4_000_000
+"""Texts, and characters spent on them, whose every number a report holds."""
+
+_MOST_TOKENS = 200
+_SPECIAL = [*CLASS_TOKENS, *SEPARATORS]
+
+
+def array_of(rows: pl.DataFrame, measure: Measure = "contribution") -> Float[np.ndarray, "layer hidden input"]:
+    """Return a column of one text's and kind's rows as an array."""
+    return rows[measure].to_numpy().reshape([rows[name].n_unique() for name in ("layer", "hidden", "input")])
+
+
+def names_of(tokens: pl.DataFrame, text: int, kind: str, side: str = "hidden") -> list[str]:
+    """Return what stands at one text's hidden or input positions."""
+    here = (pl.col("text") == text) & (pl.col("kind") == kind) & (pl.col("side") == side)
+    return tokens.filter(here).sort("position")["token"].to_list()
+
+
+def telling_tokens(own: pl.DataFrame, text: int = 0) -> list[int]:
+    """Return positions worth drawing: the class token, the word that kept least of itself and the one that kept most.
+
+    Args:
+        own: Own contributions of one kind, as from `own_contributions`.
+        text: Which text.
+    """
+    last = own.filter((pl.col("text") == text) & (pl.col("layer") == pl.col("layer").max()))
+    words = last.filter(~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}"))
+    words = words.sort("contribution")
+    chosen = last.filter(pl.col("token").is_in(CLASS_TOKENS))["position"].to_list()[:1]
+    chosen += [words["position"][place] for place in (0, -1)] if len(words) else []
+    return list(dict.fromkeys(chosen)) or [0]
+
+
+def drawn_tokens(series: Series, tracked: pl.DataFrame) -> tuple[int, list[int]]:
+    """Return a text and the positions to draw: the tracked token, or those of the first text that tell most."""
+    if len(tracked):
+        return tracked["text"][0], [tracked["position"][0]]
+    return 0, telling_tokens(series.own_rows.filter(pl.col("kind") == series.kinds[0]))
+
+
+def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
+    """Return what hidden tokens take from each input token: rows of `track_token` with labels of both tokens.
+
+    Args:
+        series: Of the result.
+        text: Which text.
+        positions: Of the hidden tokens. Inputs behind the first 200 are left out.
+    """
+    names = names_of(series.tokens, text, series.kinds[0])
+    label = pl.format("{}: {}", "position", "token")
+    found = []
+    for position in positions:
+        rows = track_token(series.table, series.tokens, position, text).filter(pl.col("position") < _MOST_TOKENS)
+        labels = {"state": pl.lit(f"{position}: {names[position]}"), "own": pl.col("position") == position}
+        found.append(rows.with_columns(input=label, **labels))
+    return pl.concat(found)
+
+
+def token_maps(series: Series, opening: tuple[int, int], budget: int = TEXT_BUDGET) -> list[TokenMap]:
+    """Return a map [layer, input] of every hidden token of the texts that fit into a report.
+
+    Args:
+        series: Of the result.
+        opening: Text and position whose map comes first.
+        budget: Characters to spend on numbers; each takes two bytes in each of three measures.
+    """
+    sizes = dict(series.table.group_by("text").len().iter_rows())
+    chosen, used = [], 0
+    for text in sorted(sizes, key=lambda text: (text != opening[0], text)):
+        if used + 8 * sizes[text] <= budget and len(chosen) < MOST_TEXTS:
+            used += 8 * sizes[text]
+            chosen.append(text)
+    return [one for text in chosen for one in _text_maps(series, text, opening[1] if text == opening[0] else 0)]
+
+
+def _text_maps(series: Series, text: int, first: int) -> Iterator[TokenMap]:
+    of_text = series.table.filter(pl.col("text") == text)
+    start = visible_text(" ".join(names_of(series.tokens, text, series.kinds[0], "input")[:12]))
+    for kind in series.kinds:
+        rows = of_text.filter(pl.col("kind") == kind)
+        if not len(rows):
+            continue
+        measures = [name for name in get_args(Measure) if name not in ("standard_error", "norm")]
+        held = {name: torch.tensor(array_of(rows, name)) for name in measures if not rows[name].null_count()}
+        hidden, inputs = (names_of(series.tokens, text, kind, side) for side in ("hidden", "input"))
+        layers = [f"layer {layer}" for layer in rows["layer"].unique().sort()]
+        for position in sorted(range(len(hidden)), key=lambda position: (position != first, position)):
+            yield TokenMap(
+                choices={
+                    "text": f"{text}: {shortened(start, 36)}",
+                    "kind": kind,
+                    "token": f"{position}: {visible_text(hidden[position])}",
+                },
+                layers={name.replace("_", " "): array[:, position] for name, array in held.items()},
+                queries=layers,
+                keys=inputs,
+                note="" if kind == "cross" else f"The token itself is input {position}. A row sums to 1.",
+            )

@@ -1,0 +1,109 @@
+"""Parts of speech: words tagged by a treebank, a spaCy pipeline or a function, tags carried over to sub-words."""
+
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import Any
+
+import polars as pl
+
+from identilens.errors import InputError
+from identilens.runs.conllu import Span, TaggedText, Tags
+
+Tagger = Callable[[str], Iterable[Span]]
+"""From a text to (start, end, tag) for its words."""
+
+NO_WORD = "no word"
+"""Tag of tokens that overlap no tagged word."""
+
+TAG_COLUMNS = {"text": pl.Int32, "position": pl.Int32, "tag": pl.String}
+
+
+def tag_tokens(
+    texts: Iterable[str | tuple[str, str]], tokenizer: Any, tagger: Tagger | None = None, tags: Tags = "xpos"
+) -> pl.DataFrame:
+    """Return the tag of every token of every text: columns text, position, tag.
+
+    Args:
+        texts: Texts and pairs; those from a treebank carry their tags.
+        tokenizer: The model's, a fast one: it knows which characters make up a token.
+        tagger: From a text without tags to (start, end, tag) for its words; `spacy_tagger` makes one.
+        tags: Which tags of a treebank.
+
+    Raises:
+        InputError: If a text has no tags and there is no tagger, or the tokenizer cannot tell which characters make
+            up a token.
+    """
+    rows = [
+        {"text": number, "position": position, "tag": tag}
+        for number, text in enumerate(texts)
+        for position, tag in enumerate(_token_tags(parts_of(text), tokenizer, tagger, tags))
+    ]
+    return pl.DataFrame(rows, schema=TAG_COLUMNS)
+
+
+def spacy_tagger(pipeline: Any = "en_core_web_sm", tags: Tags = "xpos") -> Tagger:
+    """Return a tagger that asks a spaCy pipeline.
+
+    Args:
+        pipeline: A loaded pipeline, or the name of an installed one.
+        tags: The pipeline's own fine tags (Penn tags for English), or universal ones.
+
+    Raises:
+        InputError: If spaCy or the pipeline is not installed.
+    """
+    if isinstance(pipeline, str):
+        try:
+            pipeline = import_module("spacy").load(pipeline)
+        except (ImportError, OSError) as error:
+            raise InputError(
+                f"the spaCy pipeline {pipeline!r} is not installed. Run: pip install spacy, then "
+                f"python -m spacy download {pipeline}; or take texts from a treebank (.conllu)."
+            ) from error
+    fine = tags == "xpos"
+    return lambda text: [
+        (word.idx, word.idx + len(word.text), word.tag_ if fine else word.pos_) for word in pipeline(text)
+    ]
+
+
+def parts_of(text: Any) -> Sequence[Any]:
+    """Return a text, or the two of a pair, as a sequence."""
+    return text if isinstance(text, tuple) else (text,)
+
+
+def _token_tags(parts: Sequence[str], tokenizer: Any, tagger: Tagger | None, tags: Tags) -> list[str]:
+    """Return a tag for each token of a text or pair: that of the word it shares most characters with.
+
+    Special tokens are their own tag; a token that overlaps no word gets `NO_WORD`.
+    """
+    check_tokenizer(tokenizer)
+    spans = [_spans(part, tagger, tags) for part in parts]
+    encoded = tokenizer(*parts, return_offsets_mapping=True, verbose=False)
+    names = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    places = zip(names, encoded.sequence_ids(0), encoded["offset_mapping"], strict=True)
+    return [name if part is None else _tag_at(spans[part], *place) for name, part, place in places]
+
+
+def check_tokenizer(tokenizer: Any) -> None:
+    """Check that a tokenizer tells which characters make up a token.
+
+    Raises:
+        InputError: If it does not.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(
+            f"{type(tokenizer).__name__} does not tell which characters make up a token. "
+            "Pass a fast tokenizer: AutoTokenizer.from_pretrained(..., use_fast=True)."
+        )
+
+
+def _spans(text: str, tagger: Tagger | None, tags: Tags) -> list[Span]:
+    if isinstance(text, TaggedText):
+        return text.spans(tags)
+    if tagger is None:
+        raise InputError(f"{text!r:.60} has no tags. Take texts from a treebank (.conllu), or name a spaCy pipeline.")
+    return list(tagger(text))
+
+
+def _tag_at(spans: Sequence[Span], start: int, end: int) -> str:
+    overlaps = [(min(end, stop) - max(start, begin), tag) for begin, stop, tag in spans if begin < end and start < stop]
+    return max(overlaps, key=lambda overlap: overlap[0])[1] if overlaps else NO_WORD
