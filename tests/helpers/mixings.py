@@ -2,7 +2,6 @@
 
 import numpy as np
 import polars as pl
-
 from identilens.results.mixing import MIXING_COLUMNS, TOKEN_COLUMNS, Mixing
 
 RECORD = {
