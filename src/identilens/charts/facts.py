@@ -58,6 +58,8 @@ def _label(name: str) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{_label(name)}: {_value(one)}" for name, one in value.items() if one is not None)
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)
