@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
+from identilens.cli.reproduce_wen import COMMANDS
 
 from helpers.dycks import MEASURING
-from identilens.cli.reproduce_wen import COMMANDS
 from identilens.reproduce import (
     wen2023,
     wen2023_figure1,

@@ -20,7 +20,8 @@ _TICK = 9
 
 def heat(
     frame: pl.DataFrame, x: str, y: str, value: str, *, diverging: bool = False,
-    domain: tuple[Number, Number] | None = None, stretch: bool = False, numbers: str | None = ".2f", **look: Unpack[Look],
+    domain: tuple[Number, Number] | None = None, stretch: bool = False, numbers: str | None = ".2f",
+    **look: Unpack[Look],
 ) -> alt.LayerChart:  # fmt: skip
     """Return a cell for every row, coloured by its value, such as one for each layer and head.
 
@@ -101,7 +102,7 @@ def _colors(
     """Return the scale of the colours, and the drop-down that stretches it where it is offered."""
     middle: Any = 0 if diverging else alt.Undefined
     reached = _ends(values, diverging)
-    if not stretch or not domain:
+    if not stretch or not domain or not values.is_finite().any():
         return alt.Scale(domain=list(domain or reached), domainMid=middle), []
     names = [f"{domain[0]:g} to {domain[1]:g}", "stretched to the values"]
     bind = alt.binding_select(options=[False, True], labels=names, name="Colours ")

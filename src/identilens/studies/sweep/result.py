@@ -2,52 +2,49 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import polars as pl
-from rich.console import Console
 
-from identilens.results.stored import load_run, markdown_table, print_table, save_run
-
-ANALYSIS = "encoder sweep"
-
-RUN_COLUMNS: dict[str, Any] = {
-    "task": pl.String,
-    "heads": pl.Enum(["concat", "add"]),
-    "d_k": pl.Int64,
-    "d_v": pl.Int64,
-    "seed": pl.Int64,
-    "test_accuracy": pl.Float64,
-    "published": pl.Float64,
-    "validation_accuracy": pl.Float64,
-    "best_epoch": pl.Int64,
-    "epochs": pl.Int64,
-    "test_loss": pl.Float64,
-    "train_rows": pl.Int64,
-    "validation_rows": pl.Int64,
-    "test_rows": pl.Int64,
-    "vocabulary": pl.Int64,
-    "parameters": pl.Int64,
-    "precision": pl.String,
-    "seconds": pl.Float64,
-}
-"""Columns of the table: one row a run; accuracies are shares from 0 to 1, of the best validation epoch."""
-
-NAMES = {"concat": "Con", "add": "Add"}
+from identilens.charts.encoding import AnyChart
+from identilens.runs.result import Finding, Result
+from identilens.runs.tables import markdown_table
+from identilens.studies.sweep import views
+from identilens.studies.sweep.views import NAMES
 
 
-@dataclass(frozen=True)
-class EncoderSweep:
+@dataclass(frozen=True, kw_only=True)
+class EncoderSweep(Result):
     """Test accuracies of many training runs.
 
     Attributes:
-        table: One row a run; columns as in `RUN_COLUMNS`.
-        provenance: What made it.
+        table: One row a run; accuracies are shares from 0 to 1, of the best validation epoch.
     """
 
-    table: pl.DataFrame
-    provenance: dict[str, Any]
+    analysis: ClassVar = "sweep"
+    title: ClassVar = "Encoders by key size"
+    schema: ClassVar = {
+        "table": {
+            "task": pl.String,
+            "heads": pl.Enum(["concat", "add"]),
+            "d_k": pl.Int64,
+            "d_v": pl.Int64,
+            "seed": pl.Int64,
+            "test_accuracy": pl.Float64,
+            "published": pl.Float64,
+            "validation_accuracy": pl.Float64,
+            "best_epoch": pl.Int64,
+            "epochs": pl.Int64,
+            "test_loss": pl.Float64,
+            "train_rows": pl.Int64,
+            "validation_rows": pl.Int64,
+            "test_rows": pl.Int64,
+            "vocabulary": pl.Int64,
+            "parameters": pl.Int64,
+            "precision": pl.String,
+            "seconds": pl.Float64,
+        }
+    }
 
     def cells(self) -> pl.DataFrame:
         """Return one row a cell of Table 1: mean over seeds, its standard error (null for one seed), published."""
@@ -85,32 +82,26 @@ class EncoderSweep:
         frame = self.table_one()
         return markdown_table(frame.rename({size: f"d_k = {size}" for size in frame.columns[3:]}))
 
-    def summary(self) -> str:
-        """Return the finding in a few sentences."""
-        return "\n".join(self._sentences())
+    def subject(self) -> str:
+        """Return the tasks."""
+        return str(self.provenance["model"]["name"])
 
-    def show(self) -> None:
-        """Print the finding and Table 1, measured beside published."""
-        Console().print(self.summary())
-        print_table("Test accuracy by d_k", self.table_one())
+    def summary(self) -> Finding:
+        """Return the finding: accuracy by task, and how far from the published cells."""
+        held = self.cells().drop_nulls("published")
+        apart = (held["test_accuracy"] - held["published"]).abs().mean() if len(held) else None
+        headline = [(f"{apart:.3f}", "from the published cells in the mean")] if isinstance(apart, float) else []
+        return Finding("\n".join(self._sentences()), {"runs": len(self.table)}, headline)
 
-    def save(self, folder: str | Path) -> None:
-        """Write the result as a folder that `load` reads.
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return Table 1, measured beside published."""
+        return {"Test accuracy by d_k": self.table_one()}
 
-        Raises:
-            OutputFolderError: If the folder holds another run, or cannot be written.
-        """
-        save_run(folder, self.provenance, {"table": self.table})
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "EncoderSweep":
-        """Return the sweep that a folder holds.
-
-        Raises:
-            OutputFolderError: If the folder holds no finished sweep.
-        """
-        tables, record = load_run(folder, ANALYSIS)
-        return cls(tables["table"].cast(pl.Schema(RUN_COLUMNS)), record)
+    def charts(self) -> dict[str, AnyChart]:
+        """Return ``accuracy_<task>`` by key size for every task."""
+        cells = self.cells()
+        tasks = cells["task"].unique(maintain_order=True)
+        return {f"accuracy_{task}": views.accuracy(cells.filter(pl.col("task") == task), task) for task in tasks}
 
     def _sentences(self) -> Iterator[str]:
         for (task,), rows in self.cells().group_by("task", maintain_order=True):
