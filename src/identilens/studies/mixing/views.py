@@ -73,7 +73,7 @@ def tracked_token(rows: pl.DataFrame, text: int) -> AnyChart:
     """Return what a hidden token takes from every input token, layer by layer."""
     context = rows.filter(~pl.col("own"))
     # The own token would take all the colour.
-    top = (context if len(context) else rows)["contribution"].max()
+    top = max((context if len(context) else rows)["contribution"].to_list())
     inputs = rows["position"].n_unique()
     chart = heat(
         rows.select("state", "layer", "input", "contribution", "standard_error"), "layer", "input", "contribution",
@@ -125,7 +125,7 @@ def _plain(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _reach(ends: pl.Series) -> float:
-    return 1.05 * float(ends.max() or 1.0)  # pyright: ignore[reportArgumentType] numbers
+    return 1.05 * (max(ends.to_list()) or 1.0)
 
 
 def _by_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
