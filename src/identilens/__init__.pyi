@@ -24,7 +24,13 @@ from .studies.mixing.result import Mixing as Mixing
 from .studies.mixing.study import mixing as mixing
 from .studies.reports import load_result as load_result
 from .studies.reports import write_report as write_report
+from .studies.reversal.result import Reversal as Reversal
+from .studies.reversal.study import reversal as reversal
 from .studies.structure.result import Structure as Structure
 from .studies.structure.study import structure as structure
+from .studies.sweep.result import EncoderSweep as EncoderSweep
+from .studies.sweep.study import sweep as sweep
 from .studies.tokens.result import TokenIdentifiability as TokenIdentifiability
 from .studies.tokens.study import token_identifiability as token_identifiability
+from .studies.train.result import EncoderRun as EncoderRun
+from .studies.train.study import train as train

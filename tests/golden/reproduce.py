@@ -23,7 +23,7 @@ from identilens.reproduce import (
 )
 from identilens.reproduce.bhardwaj2021_figure2 import rank_figure
 from identilens.reproduce.bhardwaj2021_figure5 import figure5
-from identilens.reproduce.bhardwaj2021_table1 import table1
+from identilens.reproduce.bhardwaj2021_table1 import Table1Settings, table1
 from identilens.reproduce.record import Reproduction
 from identilens.reproduce.wen2023 import Run
 
@@ -43,7 +43,7 @@ def bhardwaj_figure5() -> Tables:
 
 def bhardwaj_table1() -> Tables:
     with task() as (data, folder):
-        found = table1(folder / "out", data=data, d_k=(1,), settings=replace(SMALL, epochs=1))
+        found = table1(Table1Settings(data=data, d_k=1, **{**SMALL, "epochs": 1}), folder / "out")
     return {"runs": found.tables["runs"].drop("seconds"), "table1": found.tables["table1"]}
 
 

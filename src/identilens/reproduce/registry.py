@@ -19,6 +19,18 @@ class Reproducible:
 
 
 REPRODUCTIONS: dict[str, Reproducible] = {
+    "bhardwaj2021-table1": Reproducible(
+        "identilens.reproduce.bhardwaj2021_table1:RECIPE", "Accuracy of Con and Add encoders by key size."
+    ),
+    "bhardwaj2021-figure2": Reproducible(
+        "identilens.reproduce.bhardwaj2021_figure2:FIGURE2", "Rank and nullity by text length, Con encoder."
+    ),
+    "bhardwaj2021-figure5": Reproducible(
+        "identilens.reproduce.bhardwaj2021_figure5:RECIPE", "Least logit ranks of random alternatives."
+    ),
+    "bhardwaj2021-figure6": Reproducible(
+        "identilens.reproduce.bhardwaj2021_figure2:FIGURE6", "Rank and nullity by text length, Add encoder."
+    ),
     "structure2025-figure1": Reproducible(
         "identilens.reproduce.structure2025_figure1:RECIPE", "Cross attention of models that reverse a sequence."
     ),
