@@ -37,7 +37,8 @@ def neighbours(groups: pl.DataFrame) -> AnyChart:
     """Return in which layer neighbours at each distance contribute most."""
     chart = lines(
         _plain(groups), "layer", "share", "group",
-        x_title="Layer", y_title="Relative contribution", color_title="Neighbour", y_format=_PERCENT, also=("mean",),
+        x_title="Layer", y_title="Relative contribution", color_title="Neighbour", x_format="d", y_format=_PERCENT,
+        also=("mean",),
         title="In which layer neighbours contribute most",
     )  # fmt: skip
     return _by_kind(chart, groups)
@@ -88,7 +89,7 @@ def own_share(medians: pl.DataFrame) -> AnyChart:
     """Return the median own share in contributions and in rollouts, by layer."""
     chart = lines(
         _plain(medians), "layer", "median", "measure", dash="measure",
-        x_title="Layer", y_title="Median own share", y_format=_PERCENT, title="Median own share",
+        x_title="Layer", y_title="Median own share", x_format="d", y_format=_PERCENT, title="Median own share",
     )  # fmt: skip
     return _by_kind(chart, medians)
 
@@ -100,7 +101,7 @@ def rollout_correlation(correlation: pl.DataFrame) -> AnyChart:
     )
     chart: AnyChart = lines(
         _plain(long), "layer", "value", "rollout", dash="rollout",
-        x_title="Layer", y_title="Correlation", title="Correlation of rollouts with contributions",
+        x_title="Layer", y_title="Correlation", x_format="d", title="Correlation of rollouts with contributions",
     )  # fmt: skip
     chart = choose(chart, "method", "Correlation", {"pearson": "Pearson", "spearman": "Spearman (ranks)"})
     chart = choose(chart, "pairs", "Pairs", {"context": "context only", "all": "all, own token included"})
