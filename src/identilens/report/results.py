@@ -40,7 +40,6 @@ _VIEWS = {
 def write_report(folder: Path, path: Path | None = None) -> Path:
     """Write the HTML report of the result that a folder holds and return its path.
 
-
     Args:
         folder: A result folder.
         path: The file to write; report.html in the folder when not given.
