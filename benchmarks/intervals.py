@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from scipy.optimize import linprog
 
-from identilens.measures.attention.intervals import attention_intervals, head_intervals
+from identilens.measures.attention.intervals import attention_intervals
 
 
 def random_head(n: int, d_v: int, d_k: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,9 +55,9 @@ def main() -> int:
 
     weights, values = random_head(64, 32, 32, seed=1)
     start = time.perf_counter()
-    head = head_intervals(weights, values)
+    gap = max(attention_intervals(row, values).gap for row in weights)
     whole = time.perf_counter() - start
-    print(f"all 64 rows of a head, n = 64, d_v = 32: {whole:.2f} s (asked for: 120); certified to {head.gap:.1e}")
+    print(f"all 64 rows of a head, n = 64, d_v = 32: {whole:.2f} s (asked for: 120); certified to {gap:.1e}")
     return 0 if ratio >= 2 and whole <= 120 and apart < 1e-6 else 1
 
 

@@ -14,6 +14,7 @@ from .studies.alternatives.result import Alternatives as Alternatives
 from .studies.alternatives.study import alternatives as alternatives
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
+from .studies.dyck_analyse.study import analyse_dyck as analyse_dyck
 from .studies.dyck_train.result import DyckRuns as DyckRuns
 from .studies.dyck_train.study import train_dyck as train_dyck
 from .studies.intervals.result import Intervals as Intervals
@@ -28,5 +29,9 @@ from .studies.reversal.result import Reversal as Reversal
 from .studies.reversal.study import reversal as reversal
 from .studies.structure.result import Structure as Structure
 from .studies.structure.study import structure as structure
+from .studies.sweep.result import EncoderSweep as EncoderSweep
+from .studies.sweep.study import sweep as sweep
 from .studies.tokens.result import TokenIdentifiability as TokenIdentifiability
 from .studies.tokens.study import token_identifiability as token_identifiability
+from .studies.train.result import EncoderRun as EncoderRun
+from .studies.train.study import train as train

@@ -1,55 +1,79 @@
 """The command line as a person uses it: exit codes, messages, files."""
 
 import json
-import lzma
-from pathlib import Path
+from importlib.resources import files
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
-from helpers.command import failing, run
+from helpers.command import failing, identilens, run
+from identilens.studies.audit.selfcheck import Check
 
 TEXT = "The ferry left the harbour before dawn, and nobody could say who had paid."
+# Options arrive as they were typed; the settings read them.
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+HOSTILE = "A token such as <script>alert(1)</script> is only text."
 
 
 @pytest.fixture(scope="module")
 def folder(bundled_path, tmp_path_factory):
     out = tmp_path_factory.mktemp("cli") / "run"
-    hostile = "A token such as <script>alert(1)</script> is only text."
-    result = run("audit", "--model", bundled_path, "--text", TEXT, "--text", hostile, "--out", out)
-    assert result.returncode == 0, result.stderr
-    assert "attention maps" in result.stdout
-    assert "report.html" in result.stdout
+    identilens("audit", "--model", bundled_path, "--text", TEXT, "--text", HOSTILE, "--out", out, code=0)
     return out
 
 
+def test_an_audit_in_a_process_of_its_own(bundled_path, tmp_path):
+    result = run("audit", "-m", bundled_path, "-t", TEXT, "-o", tmp_path / "run", "--layers", "0,2-3", "--examples", 0)
+    assert result.returncode == 0, result.stderr
+    assert "attention maps" in result.stdout
+    assert "report.html" in result.stdout
+    assert "Traceback" not in result.stderr
+    assert set(pl.read_parquet(tmp_path / "run" / "table.parquet")["layer"]) == {0, 2, 3}
+    assert not (tmp_path / "run" / "matrices").exists()
+    again = failing(
+        "audit", "-m", bundled_path, "-t", TEXT, "-o", tmp_path / "run", "--layers", "0,2-3", "--examples", 0
+    )
+    assert "already holds this run, finished" in again
+
+
 def test_audit_writes_table_provenance_matrices_and_report(folder):
-    table = pl.read_parquet(folder / "table.parquet")
-    assert len(table) == 2 * 6 * 12
+    assert len(pl.read_parquet(folder / "table.parquet")) == 2 * 6 * 12
     record = json.loads((folder / "provenance.json").read_text())
     assert record["finished"]
     assert record["model"]["family"] == "bert"
     assert record["texts"]["count"] == 2
+    assert record["settings"]["examples"] == 3
     assert (folder / "matrices" / "text0.safetensors").is_file()
-    page = (folder / "report.html").read_text()
-    assert "<script>alert(1)</script>" not in page
+    assert "<script>alert(1)</script>" not in (folder / "report.html").read_text()
 
 
 def test_report_and_figures_from_the_folder(folder, tmp_path):
-    result = run("report", folder, "--out", tmp_path / "again.html")
-    assert result.returncode == 0, result.stderr
+    assert str(tmp_path / "again.html") in identilens("report", folder, "--out", tmp_path / "again.html", code=0).output
     assert (tmp_path / "again.html").stat().st_size > 100_000
-    result = run("figures", folder, "--out", tmp_path / "figures", "--formats", "svg")
-    assert result.returncode == 0, result.stderr
-    drawn = sorted(path.suffix for path in (tmp_path / "figures").iterdir())
-    assert len(drawn) >= 4
-    assert set(drawn) == {".svg"}
+    identilens("figures", folder, "--out", tmp_path / "figures", "--formats", "svg", code=0)
+    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {"null_share_map.svg", "correlation_by_length.svg", "token_types_effective.svg"} <= drawn
 
 
 def test_selfcheck_passes_on_the_bundled_model(bundled_path):
-    result = run("selfcheck", "--model", bundled_path)
-    assert result.returncode == 0, result.stdout
-    assert result.stdout.count("passed") == 7
+    assert identilens("selfcheck", "--model", bundled_path, code=0).output.count("passed") == 7
+
+
+def test_a_failed_check_ends_with_exit_code_1(bundled_path, monkeypatch):
+    failed = [Check("rows sum to 1", 0.5, 1e-4, False, "largest deviation")]
+    monkeypatch.setattr("identilens.cli.selfcheck.run_selfcheck", lambda *_: failed)
+    written = identilens("selfcheck", "--model", bundled_path, code=1)
+    assert "failed" in written.output
+    assert "not to be trusted" in written.error
+
+
+def test_a_finished_run_is_taken_up_only_when_asked_for(folder, bundled_path):
+    given = ["audit", "--model", bundled_path, "--text", TEXT, "--text", HOSTILE, "--out", folder]
+    before = (folder / "table.parquet").read_bytes()
+    assert "Pass --resume" in failing(*given)
+    assert "attention maps" in identilens(*given, "--resume", code=0).output
+    assert (folder / "table.parquet").read_bytes() == before
 
 
 def test_folder_of_another_run_is_left_alone(folder, bundled_path):
@@ -92,12 +116,13 @@ def test_refused_family(tmp_path):
         ("texts.txt", b"\n\n", [], "holds no texts"),
         ("texts.txt", b"fine\n", ["--column", "text"], "has one text a line"),
         ("texts.txt.xz", b"not compressed", [], "cannot be read"),
+        ("texts.txt", b"fine\n", ["--text", TEXT], "give either --text"),
     ],
 )
-def test_unusable_files(tmp_path, bundled_path, failing_here, name, content, options, expected):
+def test_unusable_files(tmp_path, bundled_path, name, content, options, expected):
     (tmp_path / name).write_bytes(content)
     given = ("--file", tmp_path / name, *options)
-    message = failing_here("audit", "--model", bundled_path, *given, "--out", tmp_path / "out")
+    message = failing("audit", "--model", bundled_path, *given, "--out", tmp_path / "out")
     assert expected in message
     assert not (tmp_path / "out").exists()
 
@@ -107,45 +132,48 @@ def test_unusable_files(tmp_path, bundled_path, failing_here, name, content, opt
     [
         (["--text", ""], "text 0 is empty"),
         (["--text", "word " * 700], "--max-length 512"),
-        ([], "either --text"),
-        (["--text", TEXT, "--layers", "two"], "numbers and ranges such as 0,3,5-8; got 'two'"),
+        ([], "give either --text"),
+        (["--file", "no-such-file.txt"], "no such file: no-such-file.txt"),
+        (["--text", TEXT, "--layers", "two"], "expected --layers as numbers and ranges such as 0,3,5-8; got 'two'"),
         (["--text", TEXT, "--layers", "4-9"], "the model has layers 0 to 5"),
         (["--text", TEXT, "--device", "cuda:7"], "cannot use device 'cuda:7'"),
         (["--text", TEXT, "--stream", "sometimes"], "sometimes"),
+        (["--text", TEXT, "--batch-size", "0"], "--batch-size"),
+        (["--text", TEXT, "--matrices", "--stream", "always"], "expected --stream auto or never with matrices"),
+        (["--text", TEXT, "--layer", "1"], "--layer"),
     ],
 )
-def test_unusable_options(tmp_path, bundled_path, failing_here, arguments, expected):
-    message = failing_here("audit", "--model", bundled_path, *arguments, "--out", tmp_path / "out")
-    assert expected in message.replace("│ ", "")
+def test_unusable_options(tmp_path, bundled_path, arguments, expected):
+    message = failing("audit", "--model", bundled_path, *arguments, "--out", tmp_path / "out")
+    assert expected in message
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_missing_is_named(bundled_path):
+    assert "--out" in failing("audit", "--model", bundled_path, "--text", TEXT)
+    assert "--model" in failing("audit", "--text", TEXT, "--out", "nowhere")
 
 
 def test_report_of_a_folder_without_a_run(tmp_path):
     assert "holds no result" in failing("report", tmp_path)
+    assert "holds no result" in failing("figures", tmp_path)
 
 
-def test_read_texts_of_every_kind(tmp_path):
-    from identilens.cli.texts import read_texts
+def test_formats_that_there_are_not(folder, tmp_path):
+    assert "any of png, svg, pdf" in failing("figures", folder, "--out", tmp_path / "figures", "--formats", "gif")
+    assert not (tmp_path / "figures").exists()
 
-    rows = [("one", "eins"), ("two, too", "zwei")]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"en": en, "de": de}) + "\n" for en, de in rows))
-    (tmp_path / "a.csv").write_text('en,de\none,eins\n"two, too",zwei\n')
-    (tmp_path / "a.tsv").write_text("en\tde\none\teins\ntwo, too\tzwei\n")
-    with lzma.open(tmp_path / "b.tsv.xz", "wt") as file:
-        file.write((tmp_path / "a.tsv").read_text())
-    for name in ("a.jsonl", "a.csv", "a.tsv", "b.tsv.xz"):
-        assert read_texts([], tmp_path / name, ["en", "de"]) == rows
-        assert read_texts([], tmp_path / name, ["de"]) == ["eins", "zwei"]
-    (tmp_path / "a.txt").write_text("one\n\ntwo\n")
-    assert read_texts([], tmp_path / "a.txt", []) == ["one", "two"]
-    (tmp_path / "l.txt").write_bytes("café\n".encode("latin-1"))
-    assert read_texts([], tmp_path / "l.txt", [], encoding="latin-1") == ["café"]
+
+def test_the_demo_audits_the_bundled_encoder(monkeypatch, tmp_path):
+    short = SimpleNamespace(joinpath=lambda _: SimpleNamespace(read_text=lambda **_: f"{TEXT}\n\nNobody came.\n"))
+    monkeypatch.setattr("identilens.cli.demo.files", lambda _: short)
+    written = identilens("demo", "--out", tmp_path / "demo", code=0)
+    assert "over 2 texts" in written.output
+    assert (tmp_path / "demo" / "report.html").is_file()
 
 
 def test_demo_sample_has_texts_longer_than_32_and_64_tokens(bundled):
-    texts = (
-        Path(__import__("identilens.demo", fromlist=["demo"]).__file__).with_name("texts.txt").read_text().splitlines()
-    )
+    texts = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()
     lengths = [item.length for item in bundled.read([text for text in texts if text])]
     assert sum(length > 64 for length in lengths) >= 3
     assert sum(32 < length <= 64 for length in lengths) >= 2

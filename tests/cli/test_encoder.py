@@ -11,9 +11,8 @@ import polars as pl
 import pytest
 
 import identilens as idl
-from helpers.command import failing, run
+from helpers.command import failing, identilens
 from helpers.made_tasks import write_trec
-from identilens.report import save_figures
 
 SMALL = ("--d-model", 16, "--attention-heads", 2, "--feed-forward", 24, "--batch-size", 8, "--learning-rate", 0.01)
 
@@ -28,29 +27,27 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("train") / "run"
-    result = run("train", "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL,
-                 "--out", out)  # fmt: skip
-    assert result.returncode == 0, result.stderr
-    assert "trec, add, d_k = 4, d_v = 16: test accuracy" in " ".join(result.stdout.split())
+    start = ("train", "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
+    assert "trec, add, d_k = 4, d_v = 16: test accuracy" in identilens(*start, "--out", out, code=0).output
     return out
 
 
 def test_a_run_leaves_a_model_and_metrics(trained):
-    metrics = json.loads((trained / "metrics.json").read_text())
+    metrics = idl.EncoderRun.load(trained).metrics
     assert metrics["test_accuracy"] > 0.9
     assert len(pl.read_parquet(trained / "table.parquet")) == 3
     assert json.loads((trained / "provenance.json").read_text())["finished"]
     assert idl.load(trained / "model").model.config.heads == "add"
     assert "trec, add, d_k = 4, d_v = 16: test accuracy" in (trained / "report.html").read_text()
-    assert {path.stem for path in save_figures(trained, formats=("svg",))} == {"accuracy", "loss"}
+    identilens("figures", trained, "--formats", "svg", code=0)
+    assert {path.stem for path in (trained / "figures").iterdir()} == {"accuracy", "loss"}
 
 
 def test_the_other_commands_take_the_model(trained, tmp_path):
     texts = ("--text", "How many lamps burn at night ?", "--text", "Where is the harbour ?")
-    result = run("audit", "--model", trained / "model", *texts, "--out", tmp_path / "audit")
-    assert result.returncode == 0, result.stderr
+    identilens("audit", "--model", trained / "model", *texts, "--out", tmp_path / "audit", code=0)
     assert pl.read_parquet(tmp_path / "audit" / "table.parquet")["d_v"].unique().to_list() == [16]
-    assert run("selfcheck", "--model", trained / "model").returncode == 0
+    identilens("selfcheck", "--model", trained / "model", code=0)
 
 
 def on_two_processes(*arguments):
@@ -69,7 +66,7 @@ def test_two_processes_share_every_batch_and_one_reports(data, tmp_path):
     assert result.stdout.count("test accuracy") == 1
     # 42 rows in batches of 8: six steps an epoch, however many processes.
     assert "18/18" in result.stderr
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    metrics = idl.EncoderRun.load(tmp_path / "run").metrics
     assert (metrics["processes"], metrics["batch_size"]) == (2, 8)
     assert metrics["test_accuracy"] > 0.9
     assert idl.load(tmp_path / "run" / "model").model.config.heads == "add"
@@ -85,16 +82,18 @@ def test_processes_that_cannot_share_a_batch_are_refused(data, tmp_path):
 def test_a_finished_run_is_not_run_again(trained, data):
     again = ("train", "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
     assert "already holds this run, finished" in failing(*again, "--out", trained)
-    assert run(*again, "--out", trained, "--resume").returncode == 0
+    identilens(*again, "--out", trained, "--resume", code=0)
 
 
-def test_bad_input(data, tmp_path, failing_here):
+def test_bad_input(data, tmp_path):
     out = ("--out", tmp_path / "out")
-    assert "no task 'mnist'; choose from imdb" in failing_here("train", "--task", "mnist", "--data", data, *out)
-    assert "d_k must be at least 1" in failing_here("train", "--task", "trec", "--data", data, "--d-k", 0, *out)
-    assert "needs one train file of sst" in failing_here("train", "--task", "sst", "--data", data, *out)
-    assert "--heads takes con, add" in failing_here("sweep", "--tasks", "trec", "--data", data, "--heads", "both", *out)
-    assert "--d-k takes numbers and ranges" in failing_here(
+    assert "choose from" in failing("train", "--task", "mnist", "--data", data, *out)
+    assert "expected --d-k of at least 1; got 0" in failing("train", "--task", "trec", "--data", data, "--d-k", 0, *out)
+    assert "needs one train file of sst" in failing("train", "--task", "sst", "--data", data, *out)
+    assert "expected --heads to be concat or con or add; got 'both'" in failing(
+        "sweep", "--tasks", "trec", "--data", data, "--heads", "both", *out
+    )
+    assert "expected --d-k as numbers and ranges" in failing(
         "sweep", "--tasks", "trec", "--data", data, "--d-k", "x", *out
     )
     assert not (tmp_path / "out").exists()
@@ -102,15 +101,13 @@ def test_bad_input(data, tmp_path, failing_here):
 
 def test_table_one_measured_beside_published(data, tmp_path):
     options = ("--tasks", "trec", "--data", data, "--d-k", "1,2", "--epochs", 1)
-    result = run("reproduce", "bhardwaj2021-table1", *options, "--out", tmp_path / "table1")
-    assert result.returncode == 0, result.stderr
+    identilens("reproduce", "bhardwaj2021-table1", *options, "--out", tmp_path / "table1", code=0)
     page = (tmp_path / "table1" / "README.md").read_text()
     assert "| trec | Con | published | 0.836 | 0.836 |" in page
     assert "identilens reproduce bhardwaj2021-table1 --tasks trec" in page
-    assert (tmp_path / "table1" / "accuracy.png").is_file()
+    assert (tmp_path / "table1" / "accuracy_trec.png").is_file()
     assert pl.read_csv(tmp_path / "table1" / "runs.csv").height == 4
-    again = run("reproduce", "bhardwaj2021-table1", *options, "--out", tmp_path / "table1", "--resume")
-    assert again.returncode == 0, again.stderr
+    identilens("reproduce", "bhardwaj2021-table1", *options, "--out", tmp_path / "table1", "--resume", code=0)
 
 
 def test_figures_want_the_right_encoder(trained, data, tmp_path):

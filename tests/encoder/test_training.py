@@ -1,6 +1,5 @@
 """Training through the Trainer: learns, resumes to the same numbers, leaves a model that the library opens."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -8,18 +7,32 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers.made_tasks import write_trec
-from identilens.encoder.training import TrainingSettings, train
+from identilens import EncoderRun, EncoderSweep
+from identilens.encoder.settings import EncoderSettings
 from identilens.errors import InputError, OutputFolderError
-from identilens.results import EncoderRun, EncoderSweep
-from identilens.studies.sweep.study import sweep
 
-SMALL = TrainingSettings(
-    d_k=4, d_model=16, attention_heads=2, feed_forward=24, epochs=3, batch_size=8, learning_rate=0.01, max_length=16
+SMALL = EncoderSettings(
+    task="trec",
+    d_k=4,
+    d_model=16,
+    attention_heads=2,
+    feed_forward=24,
+    epochs=3,
+    batch_size=8,
+    learning_rate=0.01,
+    max_length=16,
 )
+
+
+GRID = {name: getattr(SMALL, name) for name in ("d_model", "attention_heads", "feed_forward", "batch_size")}
 
 
 class CutError(Exception):
     pass
+
+
+def train(task, out, *, data, settings, **run):
+    return idl.train(settings=replace(settings, task=task, data=data), out=out, **run)
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +51,10 @@ def test_it_learns_and_says_so(run):
     best = run.table["validation_accuracy"].max()
     assert run.metrics["validation_accuracy"] == best
     assert run.table["validation_accuracy"][run.metrics["best_epoch"] - 1] == best
-    assert "test accuracy" in run.summary()
+    assert "test accuracy" in run.summary().text
     assert not (run.folder / "checkpoints").exists()
     assert {path.suffix for path in run.model_path.iterdir()} == {".json", ".safetensors"}
-    assert json.loads((run.folder / "metrics.json").read_text())["parameters"] > 0
+    assert run.metrics["parameters"] > 0
 
 
 def test_the_model_is_the_one_that_was_measured(run, folder):
@@ -77,7 +90,8 @@ def test_an_interrupted_run_ends_as_a_whole_one(run, folder, tmp_path):
         "trec", tmp_path / "cut", data=folder, settings=SMALL, resume=True,
         progress=lambda done, total, note: seen.append((done, total)),
     )  # fmt: skip
-    assert seen[0][0] > 1
+    assert seen[0] == (0, 18)
+    assert seen[1][0] > 1
     assert seen[-1] == (18, 18)
     assert_frame_equal(again.table, run.table)
     same = ("test_accuracy", "test_loss", "best_epoch", "validation_accuracy")
@@ -109,12 +123,12 @@ def test_pairs_share_the_encoder(tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"d_k": 0}, "d_k must be at least 1"),
+        ({"d_k": 0}, "expected d_k of at least 1; got 0"),
         ({"attention_heads": 3}, "3 heads do not divide"),
-        ({"learning_rate": 0.0}, "learning_rate must be above 0"),
-        ({"epochs": 0}, "epochs must be at least 1"),
-        ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
-        ({"max_length": 1}, "max_length must hold"),
+        ({"learning_rate": 0.0}, "expected learning_rate above 0"),
+        ({"epochs": 0}, "expected epochs of at least 1"),
+        ({"dropout": 1.0}, "expected dropout below 1"),
+        ({"max_length": 1}, "expected max_length of at least 2"),
     ],
 )
 def test_settings_that_cannot_be_used(wrong, message, folder, tmp_path):
@@ -123,9 +137,8 @@ def test_settings_that_cannot_be_used(wrong, message, folder, tmp_path):
 
 
 def test_a_sweep_is_resumed_and_set_beside_the_paper(folder, tmp_path):
-    quick = replace(SMALL, epochs=1)
-    grid = {"d_k": (1, 3), "heads": ("concat", "add"), "data": folder, "settings": quick}
-    whole = sweep(["trec"], tmp_path / "whole", **grid)
+    grid = {"tasks": "trec", "d_k": (1, 3), "heads": "con,add", "data": folder, "epochs": 1, "max_length": 16, **GRID}
+    whole = idl.sweep(**grid, out=tmp_path / "whole")
     assert whole.table.select("heads", "d_k").rows() == [("concat", 1), ("concat", 3), ("add", 1), ("add", 3)]
     assert whole.table["published"].to_list() == [0.836, None, 0.841, None]
     assert whole.table["d_v"].to_list() == [8, 8, 16, 16]
@@ -135,13 +148,26 @@ def test_a_sweep_is_resumed_and_set_beside_the_paper(folder, tmp_path):
             raise CutError
 
     with pytest.raises(CutError):
-        sweep(["trec"], tmp_path / "cut", **grid, progress=stop)
-    again = sweep(["trec"], tmp_path / "cut", **grid, resume=True)
+        idl.sweep(**grid, out=tmp_path / "cut", progress=stop)
+    again = idl.sweep(**grid, out=tmp_path / "cut", resume=True)
     assert_frame_equal(again.table.drop("seconds"), whole.table.drop("seconds"))
     assert not list((tmp_path / "whole" / "runs").glob("*/model"))
     assert "| trec | Con | published | 0.836 |  |" in whole.markdown()
     assert_frame_equal(EncoderSweep.load(tmp_path / "cut").table, again.table)
     whole.save(tmp_path / "saved")
     assert_frame_equal(EncoderSweep.load(tmp_path / "saved").table, whole.table)
-    with pytest.raises(InputError, match="at least one task"):
-        sweep([], tmp_path / "none", data=folder)
+    with pytest.raises(InputError, match="expected tasks with at least one value"):
+        idl.sweep(tasks=(), data=folder, out=tmp_path / "none")
+    assert set(whole.charts()) == {"accuracy_trec"}
+    assert "from the published cells" in whole.summary().text
+
+
+def test_training_needs_a_folder(folder):
+    with pytest.raises(InputError, match=r"needs a folder. Pass out="):
+        idl.train(settings=replace(SMALL, data=folder))
+
+
+def test_charts_of_a_run(run):
+    assert set(run.charts()) == {"accuracy", "loss"}
+    assert run.overview()["By epoch"].height == 3
+    assert run.summary().numbers["best_epoch"] == run.metrics["best_epoch"]

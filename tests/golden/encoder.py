@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,12 +15,11 @@ from helpers.made_tasks import write_trec
 from identilens.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
 from identilens.encoder.rank_lengths import rank_by_length
 from identilens.encoder.tokenizer import build_tokenizer
-from identilens.encoder.training import TrainingSettings, train
-from identilens.studies.sweep.study import sweep
 
-SMALL = TrainingSettings(
-    d_k=4, d_model=16, attention_heads=2, feed_forward=24, epochs=2, batch_size=8, learning_rate=0.01, max_length=16
-)
+SMALL: dict[str, Any] = {
+    "d_model": 16, "attention_heads": 2, "feed_forward": 24, "epochs": 2, "batch_size": 8, "learning_rate": 0.01,
+    "max_length": 16,
+}  # fmt: skip
 WORDS = [f"word{number}" for number in range(200)]
 
 
@@ -34,14 +32,14 @@ def task() -> Iterator[tuple[Path, Path]]:
 
 def encoder() -> Tables:
     with task() as (data, folder):
-        found = train("trec", folder / "run", data=data, settings=SMALL)
+        found = idl.train(task="trec", out=folder / "run", data=data, d_k=4, **SMALL)
     metrics = {name: value for name, value in found.metrics.items() if name != "seconds" and value is not None}
     return {"table": found.table, "metrics": pl.DataFrame([metrics])}
 
 
 def encoder_sweep() -> Tables:
     with task() as (data, folder):
-        found = sweep(["trec"], folder / "run", d_k=(3,), data=data, settings=replace(SMALL, epochs=1), seeds=(0, 1))
+        found = idl.sweep(tasks="trec", out=folder / "run", d_k=3, data=data, seeds=(0, 1), **{**SMALL, "epochs": 1})
     return {"table": found.table.drop("seconds"), "cells": found.cells(), "table_one": found.table_one()}
 
 

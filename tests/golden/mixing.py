@@ -3,24 +3,27 @@
 import re
 from typing import Any
 
+import polars as pl
+
 import identilens as idl
 from golden.common import PAIR, SHORT, real, tiny
 from golden.stored import Case, Tables, single
 from helpers.zoo import ids
 from identilens.measures.mixing import (
     box_statistics,
+    boxes_by_tag,
     by_relative_position,
     context_of_token,
     neighbour_groups,
-    part_of_speech,
     rollout_correlation,
     track_token,
 )
+from identilens.studies.mixing.tagging import tag_tokens
 
 
 def mixing(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
     found = idl.mixing(lens, texts, **options)
-    return {"table": found.table, "tokens": found.tokens, "by_layer": found.by_layer()}
+    return {"table": found.table, "tokens": found.token_names, "by_layer": found.by_layer()}
 
 
 def mixing_aggregates() -> Tables:
@@ -32,11 +35,11 @@ def mixing_aggregates() -> Tables:
         "boxes": box_statistics(own),
         "neighbours": neighbour_groups(found.table),
         "positions": by_relative_position(found.table),
-        "class_token": context_of_token(found.table, found.tokens),
-        "separator": context_of_token(found.table, found.tokens, centre="[SEP]"),
+        "class_token": context_of_token(found.table, found.token_names),
+        "separator": context_of_token(found.table, found.token_names, centre="[SEP]"),
         "rollout": rollout_correlation(found.table),
-        "tracked": track_token(found.table, found.tokens, "snow"),
-        "part_of_speech": part_of_speech(own, texts, real().tokenizer, word_tags),
+        "tracked": track_token(found.table, found.token_names, "snow"),
+        "part_of_speech": boxes_by_tag(own, tag_tokens(texts, real().tokenizer, word_tags)),
     }
 
 

@@ -16,7 +16,7 @@ def tokens(experiment: str, lens: idl.Lens, texts: Any, **options: Any) -> Table
 
 
 def checkpoints() -> Tables:
-    return tokens("layer-to-layer", tiny("bert"), SENTENCES, compare=tiny("bert", 3), probes=("naive", "ridge"))
+    return tokens("layer-to-layer", tiny("bert"), SENTENCES, compare_model=tiny("bert", 3), probes=("naive", "ridge"))
 
 
 CASES: dict[str, Case] = {

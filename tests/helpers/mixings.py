@@ -1,14 +1,18 @@
 """Mixing results with given contributions, for tests of what is made from them."""
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
-from identilens.results.mixing import MIXING_COLUMNS, TOKEN_COLUMNS, Mixing
+from helpers.audits import SCRIPT, TRICKY, words
+from identilens.studies.mixing.result import Mixing
+from identilens.studies.mixing.tagging import TAG_COLUMNS
 
 RECORD = {
     "analysis": "mixing",
     "fingerprint": "f1" * 32,
-    "model": {"name": "models/<script>alert(1)</script>", "sha256": "ab" * 32},
+    "model": {"name": f"models/{SCRIPT}", "sha256": "ab" * 32},
     "settings": {"method": "sketch", "wrt": "embeddings"},
     "command": ["identilens", "mixing"],
 }
@@ -22,9 +26,9 @@ def mixing_of(arrays, tokens, kind="encoder", inputs=None):
             rows.append((text, kind, layer + 1, hidden, position, value, 0.01, value, value**2, 1 - value))
         for side, held in (("hidden", tokens), ("input", inputs or tokens)):
             names += [(text, kind, side, position, token) for position, token in enumerate(held[text])]
-    table = pl.DataFrame(rows, schema=MIXING_COLUMNS, orient="row")
-    record = {**RECORD, "texts": {"count": len(arrays), "sha256": ["00"] * len(arrays)}}
-    return Mixing(table, pl.DataFrame(names, schema=TOKEN_COLUMNS, orient="row"), record)
+    made = {"table": rows, "token_names": names}
+    tables = {name: pl.DataFrame(held, schema=Mixing.schema[name], orient="row") for name, held in made.items()}
+    return Mixing.of(tables, {**RECORD, "texts": {"count": len(arrays), "sha256": ["00"] * len(arrays)}})
 
 
 def random_mixing(tokens, layers=3, kind="encoder", inputs=None):
@@ -37,3 +41,27 @@ def random_mixing(tokens, layers=3, kind="encoder", inputs=None):
             array = np.tril(array)
         arrays.append(array / array.sum(-1, keepdims=True))
     return arrays, mixing_of(arrays, tokens, kind, inputs)
+
+
+def tricky_mixing():
+    """An encoder-decoder's result with tokens that a page must cope with."""
+    source = [["[CLS]", *TRICKY, "harbour", "[SEP]", "ferry", "[SEP]"], words(9)]
+    target = [words(6), ["[CLS]", "quay", SCRIPT]]
+    parts = [
+        random_mixing(source)[1],
+        random_mixing(target, kind="decoder")[1],
+        random_mixing(target, kind="cross", inputs=source)[1],
+    ]
+    table, names = (pl.concat([getattr(part, name) for part in parts]) for name in ("table", "token_names"))
+    return replace(parts[0], table=table, token_names=names)
+
+
+def tagged_mixing():
+    """An encoder's result with a tag, one of them hostile, for every token."""
+    tokens = [words(9), words(24)]
+    rows = [
+        (text, position, (SCRIPT, "NN", "DT")[position % 3])
+        for text, names in enumerate(tokens)
+        for position in range(len(names))
+    ]
+    return random_mixing(tokens)[1].with_tags(pl.DataFrame(rows, schema=TAG_COLUMNS, orient="row"))

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from identilens.results.tokens import RATE_COLUMNS, TokenIdentifiability
+from identilens.studies.tokens.result import TokenIdentifiability
 
 SCRIPT = "<script>alert(1)</script>"
 RECORD = {
@@ -47,7 +47,8 @@ def rates_of(experiment, rows, **settings):
             full = {**usual, "layer_tested": layer, "fold": fold, **row}
             table.append({**full, "rate": full["rate"] + 0.02 * fold})
     record = {**RECORD, "settings": {**RECORD["settings"], **settings}}
-    return TokenIdentifiability(pl.DataFrame(table, schema=RATE_COLUMNS), record)
+    columns = TokenIdentifiability.schema["table"]
+    return TokenIdentifiability.of({"table": pl.DataFrame(table, schema=pl.Schema(columns))}, record)
 
 
 def same_layer():

@@ -2,15 +2,12 @@
 
 import shutil
 
-import polars as pl
 import pytest
 
-from helpers.mixings import random_mixing
 from helpers.structures import structure_of
 from helpers.visit import Visit
-from identilens.results import Mixing, Structure
+from identilens.results import Structure
 
-SCRIPT = "<script>alert(1)</script>"
 _FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -21,12 +18,6 @@ _FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-TRICKY = (SCRIPT, "</script>", "<!--", "\u2028", "$x$", "_$", "&amp;", "<b>bold</b>", "水", "", "\n", "\u202egnp")
-
-
-def words(count: int) -> list[str]:
-    """Return distinct tokens, special ones at both ends."""
-    return ["[CLS]", *(f"word{index}" for index in range(count - 2)), "[SEP]"][:count]
 
 
 @pytest.fixture(scope="session")
@@ -39,33 +30,6 @@ def browser():
         running = playwright.chromium.launch(executable_path=chromium, args=_FLAGS)
         yield running
         running.close()
-
-
-@pytest.fixture(scope="session")
-def mixing_result() -> Mixing:
-    """An encoder-decoder's mixing with tricky tokens and parts of speech."""
-    source = [["[CLS]", *TRICKY, "harbour", "[SEP]", "ferry", "[SEP]"], words(9)]
-    target = [words(6), ["[CLS]", "quay", SCRIPT]]
-    parts = [
-        random_mixing(source)[1],
-        random_mixing(target, kind="decoder")[1],
-        random_mixing(target, kind="cross", inputs=source)[1],
-    ]
-    table, tokens = (pl.concat([getattr(part, name) for part in parts]) for name in ("table", "tokens"))
-    return Mixing(table, tokens, parts[0].provenance)
-
-
-@pytest.fixture(scope="session")
-def tagged_mixing() -> Mixing:
-    """An encoder's mixing with a tag, one of them hostile, for every token."""
-    tokens = [words(9), words(24)]
-    rows = [
-        (text, position, (SCRIPT, "NN", "DT")[position % 3])
-        for text, names in enumerate(tokens)
-        for position in range(len(names))
-    ]
-    schema = {"text": pl.Int32, "position": pl.Int32, "tag": pl.String}
-    return random_mixing(tokens)[1].with_tags(pl.DataFrame(rows, schema=schema, orient="row"))
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from identilens.charts.encoding import Look, Number, base_chart, field, inline, layered
+from identilens.charts.encoding import Look, Number, base_chart, field, inline, layered, stretching
 from identilens.charts.labels import shortened, visible_text
 
 _MOST_NUMBERS = 24
@@ -20,7 +20,8 @@ _TICK = 9
 
 def heat(
     frame: pl.DataFrame, x: str, y: str, value: str, *, diverging: bool = False,
-    domain: tuple[Number, Number] | None = None, stretch: bool = False, numbers: str | None = ".2f", **look: Unpack[Look],
+    domain: tuple[Number, Number] | None = None, stretch: bool = False, numbers: str | None = ".2f",
+    **look: Unpack[Look],
 ) -> alt.LayerChart:  # fmt: skip
     """Return a cell for every row, coloured by its value, such as one for each layer and head.
 
@@ -101,13 +102,11 @@ def _colors(
     """Return the scale of the colours, and the drop-down that stretches it where it is offered."""
     middle: Any = 0 if diverging else alt.Undefined
     reached = _ends(values, diverging)
-    if not stretch or not domain:
+    if not stretch or not domain or not values.is_finite().any():
         return alt.Scale(domain=list(domain or reached), domainMid=middle), []
-    names = [f"{domain[0]:g} to {domain[1]:g}", "stretched to the values"]
-    bind = alt.binding_select(options=[False, True], labels=names, name="Colours ")
-    low, high = (alt.expr(f"stretch ? {stretched} : {given}") for stretched, given in zip(reached, domain, strict=True))
-    scale = alt.Scale(domainMin=low, domainMax=high, domainMid=middle, zero=False, nice=False)
-    return scale, [alt.param(name="stretch", value=False, bind=bind)]
+    scale, offer = stretching(domain, reached, "Colours")
+    scale["domainMid"] = middle
+    return scale, [offer]
 
 
 def _ends(values: pl.Series, diverging: bool) -> tuple[float, float]:

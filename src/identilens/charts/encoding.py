@@ -105,13 +105,23 @@ def field(column: str) -> str:
     return re.sub(r"\W", lambda mark: f"_{ord(mark.group()):x}_", column)
 
 
+def stretching(domain: Sequence[Number], reached: Sequence[Number], label: str) -> tuple[alt.Scale, Any]:
+    """Return a scale from end to end of a domain, and the drop-down that stretches it to what the values reach."""
+    names = [f"{domain[0]:g} to {domain[1]:g}", "stretched to the values"]
+    bind = alt.binding_select(options=[False, True], labels=names, name=f"{label} ")
+    low, high = (alt.expr(f"stretch ? {stretched} : {given}") for stretched, given in zip(reached, domain, strict=True))
+    scale = alt.Scale(domainMin=low, domainMax=high, zero=False, nice=False)
+    return scale, alt.param(name="stretch", value=False, bind=bind)
+
+
 def color_of(frame: pl.DataFrame, column: str) -> alt.Color:
     """Return colours: a class each for text and few integers, a gradient for other numbers."""
     if not frame.schema[column].is_numeric():
         return named(alt.Color, frame, column)
     colors = alt.Color(field(column), type="quantitative").scale(zero=False)
     classes = frame[column].drop_nulls().unique().sort().to_list()
-    return colors.legend(type="symbol", values=classes) if len(classes) <= _MOST_CLASSES else colors
+    digits = "d" if frame.schema[column].is_integer() else alt.Undefined
+    return colors.legend(type="symbol", values=classes, format=digits) if len(classes) <= _MOST_CLASSES else colors
 
 
 def named(channel: type[Channel], frame: pl.DataFrame, column: str) -> Channel:
@@ -147,7 +157,7 @@ def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str,
         nice=False if ends else alt.Undefined,
     )
     whole = frame.schema[column].is_integer()
-    places = frame[column].unique().sort().to_list() if log and axis == "x" else []
+    places = frame[column].drop_nulls().unique().sort().to_list() if (log or whole) and axis == "x" else []
     ticks = alt.Axis(
         format=look.get(f"{axis}_format", alt.Undefined),
         tickMinStep=1 if whole and not log else alt.Undefined,

@@ -21,6 +21,7 @@ from identilens.charts.encoding import (
     named,
     on_field,
     shown,
+    stretching,
 )
 
 Value = str | int | float | bool | None
@@ -35,7 +36,7 @@ _ROW = 17
 
 def lines(
     frame: pl.DataFrame, x: str, y: str, color: str | None = None, *, dash: str | None = None,
-    error: str | tuple[str, str] | None = None, points: bool = True, **look: Unpack[Look],
+    error: str | tuple[str, str] | None = None, points: bool = True, stretch: bool = False, **look: Unpack[Look],
 ) -> alt.LayerChart:  # fmt: skip
     """Return y by x, one line for each value of ``color`` and ``dash``; a null breaks its line.
 
@@ -47,9 +48,14 @@ def lines(
         dash: Column whose values get a dash each, such as raw and effective.
         error: A column of distances, drawn as bars up and down; or the columns of both ends of a band.
         points: Whether each value is marked.
+        stretch: Whether a drop-down offers to stretch the y axis from its domain to the frame's values.
         **look: See `Look`.
     """
     base = base_chart(frame, x, y, color, **look)
+    offers = []
+    if stretch and "y_domain" in look:
+        base.encoding.y["scale"], offer = stretching(look["y_domain"], _reach(frame, y, error), look.get("y_title", y))
+        offers.append(offer)
     split = [alt.Detail(field(name), type="nominal") for name in (color, dash) if name]
     line = base.mark_line(point=False).encode(detail=split)
     layers = [line.encode(strokeDash=named(alt.StrokeDash, frame, dash)) if dash else line]
@@ -61,7 +67,7 @@ def lines(
         layers.insert(0, _error_bars(base, y, error))
     if points:
         layers.append(_points(base, frame, color, opacity=1.0, size=36))
-    return layered(layers)
+    return layered(layers).add_params(*offers)
 
 
 def scatter(
@@ -186,8 +192,9 @@ def strip(frame: pl.DataFrame, value: str, group: str, color: str | None = None,
 
 
 def rule(
-    chart: AnyChart, *, x: Number | None = None, y: Number | None = None, label: str = "", **of: Value
-) -> alt.LayerChart:
+    chart: AnyChart, *, x: Number | None = None, y: Number | None = None, label: str = "", clip: bool = False,
+    **of: Value,
+) -> alt.LayerChart:  # fmt: skip
     """Return a chart with a dashed line across it.
 
     Args:
@@ -195,14 +202,15 @@ def rule(
         x: Where a standing line is.
         y: Where a lying line is.
         label: What is written on it.
+        clip: Whether it is hidden where it lies outside the axes.
         **of: Columns and values: the line is there only while these are chosen.
     """
     datum = {field(name): shown(value) for name, value in of.items()} | {"label": label}
     place: dict[str, Any] = {"x": alt.datum(x)} if x is not None else {"y": alt.datum(y)}
-    line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4]).encode(**place)
+    line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4], clip=clip).encode(**place)
     corner: dict[str, Any] = {"y": alt.value(-4)} if x is not None else {"x": alt.value("width")}
     turn: dict[str, Any] = {"baseline": "bottom"} if x is not None else {"align": "right", "dy": -6}
-    word = alt.Chart(inline([datum])).mark_text(**turn).encode(text="label:N", **place, **corner)
+    word = alt.Chart(inline([datum])).mark_text(clip=clip, **turn).encode(text="label:N", **place, **corner)
     return layered([chart, line, word])
 
 
@@ -252,6 +260,14 @@ def _beside(base: alt.Chart, frame: pl.DataFrame, color: str | None, across: str
 def _room(frame: pl.DataFrame, group: str, color: str | None = None) -> int:
     """Return the height in pixels of lying bars."""
     return _ROW * frame.select({group, color or group}).n_unique() + 10
+
+
+def _reach(frame: pl.DataFrame, y: str, error: str | tuple[str, str] | None) -> list[float]:
+    """Return the lowest and the highest value with its error, and a little room."""
+    half = pl.col(error).fill_null(0) if isinstance(error, str) else 0
+    low, high = frame.select(low=(pl.col(y) - half).min(), high=(pl.col(y) + half).max()).row(0)
+    room = 0.05 * (high - low) or 0.01
+    return [float(f"{low - room:.4g}"), float(f"{high + room:.4g}")]
 
 
 def _error_bars(base: alt.Chart, y: str, error: str) -> alt.Chart:

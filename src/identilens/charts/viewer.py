@@ -26,7 +26,7 @@ class TokenMap:
         keys: Tokens of the columns.
         note: A line about this map.
         differences: Further layers worked out in the page: ``{"null": ("raw", "effective")}`` is raw − effective.
-        interest: Where not all maps fit into a page, those with the largest stay; the viewer opens on the largest of all.
+        interest: Where not all maps fit into a page, those with the largest stay; the viewer opens on the largest.
     """
 
     choices: Mapping[str, str | int]

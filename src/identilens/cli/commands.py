@@ -28,10 +28,12 @@ def study_command(study: Any) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         quiet_transformers()
+        # A group of which nothing was typed is missing.
+        given = {name: default() for name, _, default in groups if name not in given} | given
         run = given["run"]
-        settings = given.get("settings") or study.settings_type()
+        # Texts come first, so that bad ones are told before a model is loaded.
         inputs = [given[name].load() for name in reversed(study.takes)][::-1]
-        bound = study(*inputs, settings)
+        bound = study(*inputs, given["settings"])
         with progress_bar(study.unit) if bound.reports else nullcontext() as update:
             result = run_study(bound, out=run.out, resume=run.resume, overwrite=run.overwrite, progress=update)
         if bound.reports:

@@ -8,5 +8,4 @@ from identilens.encoder.modeling import (
 )
 from identilens.encoder.modeling import IdentifiableEncoderModel as IdentifiableEncoderModel
 from identilens.encoder.rank_lengths import rank_by_length as rank_by_length
-from identilens.encoder.training import TrainingSettings as TrainingSettings
-from identilens.encoder.training import train as train
+from identilens.encoder.settings import EncoderSettings as EncoderSettings

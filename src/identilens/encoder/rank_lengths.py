@@ -47,7 +47,7 @@ def rank_by_length(
         raise InputError("clipping texts needs a tokenizer. Load the model from a folder that has one.")
     ids = lens.tokenizer(list(texts), truncation=True)["input_ids"]
     generator = torch.Generator().manual_seed(seed)
-    rows: list[tuple[int, ...]] = []
+    rows: list[dict[str, int]] = []
     for done, length in enumerate(lengths, 1):
         fitting = [index for index, tokens in enumerate(ids) if len(tokens) >= length]
         if len(fitting) < per_length:
@@ -59,17 +59,24 @@ def rank_by_length(
         chosen = [fitting[index] for index in order]
         captured = lens.capture([ids[index][:length] for index in chosen])
         rows += [
-            (length, index, head.head, head.values.shape[1], *_ranks(head))
+            _row(length, index, head)
             for index, text in zip(chosen, captured, strict=True)
             for head in text.layers[layer].heads
             if head.head in heads
         ]
         if progress:
             progress(done, len(lengths))
-    names = ("seq_len", "text", "head", "d_v", "rank", "nullity", "simplex_nullity")
-    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64), orient="row")
+    return pl.DataFrame(rows)
 
 
-def _ranks(head: Head) -> tuple[int, int, int]:
+def _row(length: int, text: int, head: Head) -> dict[str, int]:
     found = numerical_rank(head.projected)
-    return int(found.rank), int(found.nullity), int(found.simplex_nullity)
+    return {
+        "seq_len": length,
+        "text": text,
+        "head": head.head,
+        "d_v": head.values.shape[1],
+        "rank": int(found.rank),
+        "nullity": int(found.nullity),
+        "simplex_nullity": int(found.simplex_nullity),
+    }

@@ -1,14 +1,22 @@
 """Figures 2 and 6 of Bhardwaj et al. 2021: rank and nullity of T against text length, Con and Add."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import polars as pl
+from annotated_types import Ge
 
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import rule, scatter
 from identilens.encoder.rank_lengths import rank_by_length
-from identilens.models import Lens
-from identilens.report.encoder_figures import rank_sheet
-from identilens.reproduce.record import Reproduction
-from identilens.results.stored import markdown_table
+from identilens.encoder.settings import HeadsName
+from identilens.models.lens import Lens
+from identilens.reproduce.bhardwaj2021_reviews import ReviewSettings, reviews, trained_encoder
+from identilens.reproduce.record import Recipe, Reproduction
+from identilens.runs.study import Progress
+from identilens.runs.tables import markdown_table
 
 LENGTHS = tuple(range(16, 513, 16))
 
@@ -16,6 +24,27 @@ PUBLISHED = {
     "2": "Published: rank(T) = min(d_s, 64), so that the nullity grows linearly beyond d_s = 64.",
     "6": "Published: nullity 0 up to about d_s = 380.",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSettings(ReviewSettings):
+    """The encoder, and how many reviews.
+
+    Attributes:
+        reviews: Reviews for each length.
+    """
+
+    reviews: Annotated[int, Ge(1)] = 100
+
+
+def figure2(settings: RankSettings, out: Path, **run: Any) -> Reproduction:
+    """Rank and nullity of T by text length in a Con encoder."""
+    return _figure("2", "concat", settings, out, **run)
+
+
+def figure6(settings: RankSettings, out: Path, **run: Any) -> Reproduction:
+    """Rank and nullity of T by text length in an Add encoder."""
+    return _figure("6", "add", settings, out, **run)
 
 
 def rank_figure(
@@ -48,8 +77,41 @@ def rank_figure(
     }
     return Reproduction(
         f"bhardwaj2021-figure{figure}", f"Bhardwaj et al. 2021, Figure {figure}", settings,
-        {"ranks": ranks, "by_length": by_length}, findings, {"ranks": lambda: rank_sheet(ranks, d_v)}, seed,
+        {"ranks": ranks, "by_length": by_length}, findings, {"ranks": rank_chart(ranks, d_v)}, seed,
     )  # fmt: skip
+
+
+def rank_chart(ranks: pl.DataFrame, bound: int) -> AnyChart:
+    """Return rank(T) and dim LN(T) against text length, one dot a text (Bhardwaj et al. 2021, Fig. 2 and 6).
+
+    Args:
+        ranks: As from `rank_by_length`.
+        bound: d_v, the largest rank that T can have.
+    """
+    long = ranks.select("seq_len", pl.col("rank").alias("rank(T)"), pl.col("nullity").alias("dim LN(T)"))
+    drawn = long.unpivot(["rank(T)", "dim LN(T)"], index="seq_len", variable_name="of", value_name="dimension")
+    chart = scatter(
+        drawn, "seq_len", "dimension", "of", x_title="Tokens, d_s", y_title="Dimension", color_title="",
+        title="Rank and nullity of T by text length",
+    )  # fmt: skip
+    return rule(chart, y=bound, label=f"d_v = {bound}")
+
+
+def _figure(
+    figure: str,
+    heads: HeadsName,
+    settings: RankSettings,
+    out: Path,
+    *,
+    resume: bool,
+    overwrite: bool,
+    progress: Progress | None,
+) -> Reproduction:
+    lens = trained_encoder(settings, heads, out, resume=resume, overwrite=overwrite, progress=progress)
+    counted = None if progress is None else lambda done, total: progress(done, total, "lengths")
+    return rank_figure(
+        figure, lens, reviews(settings.data), per_length=settings.reviews, seed=settings.seed, progress=counted
+    )
 
 
 def _finding(ranks: pl.DataFrame, d_v: int) -> str:
@@ -62,3 +124,7 @@ def _finding(ranks: pl.DataFrame, d_v: int) -> str:
         f"Measured: rank(T) = min(d_s, {d_v}) in {len(full):,} of {len(ranks):,} reviews, {reach}; "
         f"nullity at most {ranks['nullity'].max()}."
     )
+
+
+FIGURE2 = Recipe(RankSettings, figure2)
+FIGURE6 = Recipe(RankSettings, figure6)

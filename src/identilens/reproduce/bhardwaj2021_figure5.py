@@ -1,18 +1,47 @@
 """Figure 5 of Bhardwaj et al. 2021: the least logit rank of random alternatives against what the head can produce."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
 import torch
+from annotated_types import Ge
 
 from identilens.errors import InputError
-from identilens.models import Lens
-from identilens.report.logit_rank_figures import logit_rank_sheet
-from identilens.reproduce.record import Reproduction
+from identilens.models.lens import Lens
+from identilens.reproduce.bhardwaj2021_reviews import ReviewSettings, reviews, trained_encoder
+from identilens.reproduce.record import Recipe, Reproduction
+from identilens.runs.study import Progress
 from identilens.studies.logit_ranks.study import logit_ranks
 
 LENGTHS = (66, 128)
 
 PUBLISHED = "Published: with d_k = 64 all logit matrices of the alternatives are of full row rank, none of rank ≤ d_k."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure5Settings(ReviewSettings):
+    """The encoder, and how many reviews and alternatives.
+
+    Attributes:
+        reviews: Reviews of 66 to 128 tokens.
+        count: Alternatives of each review.
+    """
+
+    reviews: Annotated[int, Ge(1)] = 63
+    count: Annotated[int, Ge(1)] = 1000
+
+
+def make_figure5(
+    settings: Figure5Settings, out: Path, *, resume: bool, overwrite: bool, progress: Progress | None
+) -> Reproduction:
+    """Least logit rank of random alternatives against what queries and keys can produce."""
+    lens = trained_encoder(settings, "concat", out, resume=resume, overwrite=overwrite, progress=progress)
+    return figure5(
+        lens, reviews(settings.data), reviews=settings.reviews, count=settings.count, seed=settings.seed,
+        progress=progress,
+    )  # fmt: skip
 
 
 def figure5(
@@ -22,7 +51,7 @@ def figure5(
     reviews: int = 63,
     count: int = 1000,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Reproduction:
     """Return Figure 5 for a trained Con encoder: its first head on random reviews of 66 to 128 tokens.
 
@@ -56,5 +85,8 @@ def figure5(
     }
     return Reproduction(
         "bhardwaj2021-figure5", "Bhardwaj et al. 2021, Figure 5", settings, {"logit_ranks": table}, findings,
-        {"logit_ranks": lambda: logit_rank_sheet(found)}, seed,
+        {"logit_ranks": found.charts()["logit_rank_by_length"]}, seed,
     )  # fmt: skip
+
+
+RECIPE = Recipe(Figure5Settings, make_figure5, "reviews")

@@ -1,37 +1,49 @@
 """The reviews and the encoder that Figures 2, 5 and 6 of Bhardwaj et al. 2021 look into."""
 
-from dataclasses import replace
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
-from identilens.encoder.configuration import Heads
+from annotated_types import Ge
+from cyclopts import Parameter
+
 from identilens.encoder.readers import read_hub, read_local
+from identilens.encoder.settings import EncoderSettings, HeadsName, TrainingSettings
 from identilens.encoder.tasks import TASKS
-from identilens.encoder.training import Progress, TrainingSettings, train
 from identilens.errors import InputError
-from identilens.models import Lens, load
+from identilens.models.lens import Lens
+from identilens.models.loading import load
+from identilens.runs.settings import NOT_RECORDED
+from identilens.runs.study import Progress
+from identilens.studies.train.study import train
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewSettings(TrainingSettings):
+    """The encoder that is looked into, or how one is trained on IMDB.
+
+    Attributes:
+        model: Folder of a trained encoder; one is trained on IMDB by default.
+        seed: Of training and of the choice of reviews.
+    """
+
+    model: Annotated[Path | None, NOT_RECORDED, Parameter(alias="-m")] = None
+    seed: Annotated[int, Ge(0)] = 0
 
 
 def trained_encoder(
-    out: Path,
-    heads: Heads,
-    *,
-    model: Path | None = None,
-    data: Path | None = None,
-    settings: TrainingSettings | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Progress | None = None,
+    settings: ReviewSettings, heads: HeadsName, out: Path, *, resume: bool, overwrite: bool, progress: Progress | None
 ) -> Lens:
     """Return an encoder trained on IMDB: the given one, or one trained into ``out/encoder`` now.
 
     Raises:
         InputError: If the given model is no identifiable encoder with such heads.
     """
+    model = settings.model
     if model is None:
-        chosen = replace(settings or TrainingSettings(), heads=heads)
-        run = train(
-            "imdb", out / "encoder", data=data, settings=chosen, resume=resume, overwrite=overwrite, progress=progress
-        )
+        shared = {field.name: getattr(settings, field.name) for field in fields(TrainingSettings)}
+        chosen = EncoderSettings(**shared, task="imdb", heads=heads, seed=settings.seed)
+        run = train(settings=chosen, out=out / "encoder", resume=resume, overwrite=overwrite, progress=progress)
         model = run.model_path
     lens = load(model)
     if getattr(lens.model.config, "heads", None) != heads:

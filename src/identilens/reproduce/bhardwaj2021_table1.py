@@ -1,38 +1,37 @@
 """Table 1 of Bhardwaj et al. 2021: test accuracy of Con and Add encoders by key size."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from identilens.encoder.published import D_K
-from identilens.encoder.training import Progress, TrainingSettings
-from identilens.report.encoder_figures import accuracy_sheet
-from identilens.reproduce.record import Reproduction
-from identilens.studies.sweep.study import sweep
+from identilens.encoder.settings import TaskName
+from identilens.reproduce.record import Recipe, Reproduction
+from identilens.runs.settings import LIST
+from identilens.runs.study import Progress
+from identilens.studies.sweep.study import SweepSettings, sweep
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table1Settings(SweepSettings):
+    """The cells of Table 1 to make again.
+
+    Attributes:
+        tasks: Tasks, with commas between.
+    """
+
+    tasks: Annotated[tuple[TaskName, ...], LIST] = ("trec",)
 
 
 def table1(
-    out: Path,
-    *,
-    tasks: Sequence[str] = ("trec",),
-    data: Path | None = None,
-    d_k: Sequence[int] = D_K,
-    settings: TrainingSettings | None = None,
-    seeds: Sequence[int] = (0,),
-    resume: bool = False,
-    overwrite: bool = False,
+    settings: Table1Settings, out: Path, *, resume: bool = False, overwrite: bool = False,
     progress: Progress | None = None,
-) -> Reproduction:
-    """Return measured beside published accuracies; the runs go to ``out/sweep``, which can be resumed."""
-    shared = settings or TrainingSettings()
-    found = sweep(
-        tasks, out / "sweep", d_k=d_k, seeds=seeds, data=data, settings=shared, resume=resume, overwrite=overwrite,
-        progress=progress,
-    )  # fmt: skip
+) -> Reproduction:  # fmt: skip
+    """Test accuracy of Con and Add encoders by key size, on ten tasks; the runs go to ``sweep`` in the folder."""
+    found = sweep(settings=settings, out=out / "sweep", resume=resume, overwrite=overwrite, progress=progress)
     used: dict[str, Any] = {
-        "tasks": list(tasks), "d_k": list(d_k), "seeds": list(seeds), "epochs": shared.epochs,
-        "batch size": shared.batch_size, "learning rate": shared.learning_rate, "precision": shared.precision,
-        "longest text": shared.max_length, "rows": shared.limit or "all",
+        "tasks": list(settings.tasks), "d_k": list(settings.d_k), "seeds": list(settings.seeds),
+        "epochs": settings.epochs, "batch size": settings.batch_size, "learning rate": settings.learning_rate,
+        "precision": settings.precision, "longest text": settings.max_length, "rows": settings.limit or "all",
     }  # fmt: skip
     counts = found.table.group_by("task", maintain_order=True).first()
     rows = "\n".join(
@@ -40,8 +39,11 @@ def table1(
         f"{row['test_rows']:,} test rows, {row['vocabulary']:,} words"
         for row in counts.iter_rows(named=True)
     )
-    findings = f"{found.markdown()}\n\n{rows}\n\n{found.summary()}"
+    findings = f"{found.markdown()}\n\n{rows}\n\n{found.summary().text}"
     return Reproduction(
         "bhardwaj2021-table1", "Bhardwaj et al. 2021, Table 1", used,
-        {"runs": found.table, "table1": found.table_one()}, findings, {"accuracy": lambda: accuracy_sheet(found)},
+        {"runs": found.table, "table1": found.table_one()}, findings, found.charts(),
     )  # fmt: skip
+
+
+RECIPE = Recipe(Table1Settings, table1, "runs")

@@ -1,11 +1,1 @@
-"""Tables, provenance, saving and resuming; knows no model."""
-
-from identilens.results.alternatives import Alternatives as Alternatives
-from identilens.results.dyck import DyckRuns as DyckRuns
-from identilens.results.encoder_run import EncoderRun as EncoderRun
-from identilens.results.encoder_sweep import EncoderSweep as EncoderSweep
-from identilens.results.intervals import Intervals as Intervals
-from identilens.results.logit_ranks import LogitRanks as LogitRanks
-from identilens.results.provenance import provenance as provenance
-from identilens.results.run_folder import RunFolder as RunFolder
-from identilens.results.tokens import TokenIdentifiability as TokenIdentifiability
+"""Old results of the Dyck laboratory, until its studies have their own."""

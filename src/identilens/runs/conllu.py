@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 from identilens.errors import InputError
 from identilens.runs.compressed import open_file
@@ -42,7 +42,7 @@ class TaggedText(str):
 
     words: tuple[Word, ...]
 
-    def __new__(cls, text: str, words: Iterable[Word] = ()) -> Self:
+    def __new__(cls, text: str, words: Iterable[Word] = ()) -> "TaggedText":
         """Return the text with its words."""
         made = super().__new__(cls, text)
         made.words = tuple(words)

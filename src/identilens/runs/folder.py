@@ -97,7 +97,7 @@ class RunFolder:
 
     def _clear(self) -> None:
         """Remove what a run writes, and nothing else that may lie in the folder."""
-        for name in (_PARTS, "matrices", "checkpoints", "model"):
+        for name in (_PARTS, "matrices", "checkpoints", "model", "models", "runs"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for path in joined_runs(self.path):
             shutil.rmtree(path, ignore_errors=True)

@@ -3,6 +3,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
@@ -65,7 +66,7 @@ class Study(ABC, Generic[S, R]):
     merge: ClassVar[Mapping[str, Merger]] = {}
     joins: ClassVar[str | None] = None
 
-    listener: Callable[[str], None] | None = None
+    listener: Callable[[str, int], None] | None = None
     reports: bool = True
     settings: S
 
@@ -92,10 +93,17 @@ class Study(ABC, Generic[S, R]):
         """Return a finished result, just made or made before, as settings that change no number ask to show it."""
         return result
 
-    def tell(self, note: str) -> None:
-        """Show a note on what is being done to whoever watches the progress."""
+    def tell(self, note: str, done: int = 0) -> None:
+        """Say what is being done, and how many units of the present part are done, to whoever watches."""
         if self.listener is not None:
-            self.listener(note)
+            self.listener(note, done)
+
+    def in_turn(self) -> AbstractContextManager[Any]:
+        """Return what the folder is opened in: with several processes, the first one goes before the others."""
+        return nullcontext()
+
+    def wait(self) -> None:
+        """Wait for all processes that share the run."""
 
 
 def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
@@ -105,7 +113,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
         study: The study.
         name: Of the function.
     """
-    make: Callable[..., Study[Any, R]] = study  # pyright: ignore[reportAssignmentType] each takes inputs of its own
+    make: Any = study  # each takes inputs of its own
 
     def run(
         *inputs: Any,
@@ -161,9 +169,13 @@ def run_study(
     if out is None:
         return study.shown(_in_memory(study, record, progress), None)
     path = joined_folder(Path(out), record, study.joins)
-    folder = RunFolder(path, record, resume=resume, overwrite=overwrite)
+    with study.in_turn():
+        folder = RunFolder(
+            path, record, resume=resume or not study.reports, overwrite=overwrite and study.reports
+        )  # fmt: skip
     if not folder.finished:
         _into_folder(study, folder, progress)
+    study.wait()
     return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
@@ -182,8 +194,11 @@ def _into_folder(study: Study[Any, R], folder: RunFolder, progress: Progress | N
     for part in _counted(study, progress):
         if not folder.has(part):
             output = study.run(part)
-            add_matrices(folder.path, output.matrices, output.tokens)
-            folder.write_part(part, output.tables)
+            if study.reports:
+                add_matrices(folder.path, output.matrices, output.tokens)
+                folder.write_part(part, output.tables)
+    if not study.reports:
+        return
     last = study.finish(_merged(study, folder.joined(len(study.sizes()))))
     add_matrices(folder.path, last.matrices, last.tokens)
     folder.finish(last.tables)
@@ -194,7 +209,7 @@ def _counted(study: Study[Any, R], progress: Progress | None) -> Any:
     sizes = study.sizes()
     done, total = 0, sum(sizes)
     if progress:
-        study.listener = lambda note: progress(done, total, note)
+        study.listener = lambda note, more: progress(done + more, total, note)
         progress(0, total, "")
     for part, size in enumerate(sizes):
         yield part

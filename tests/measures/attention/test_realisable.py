@@ -160,15 +160,11 @@ def test_identifiable_heads_have_no_way_to_go():
     assert found.distance < 1e-8
 
 
-def test_walk_repeats_with_the_seed_and_tells_progress():
+def test_walk_repeats_with_the_seed():
     queries, keys, T = random_qkt(0, 16, 6, 6)
-    told = []
-    first = realisable_alternative(queries, keys, T, generator=seeded(3), progress=lambda *call: told.append(call))
+    first = realisable_alternative(queries, keys, T, generator=seeded(3))
     again = realisable_alternative(queries, keys, T, generator=seeded(3))
     assert torch.equal(first.weights, again.weights)
-    assert [goal for _, goal in told] == [0.1] * len(told)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
-    assert told[-1][0] == first.distance
 
 
 @pytest.mark.parametrize(("layer", "head"), [(2, 5), (0, 0)])

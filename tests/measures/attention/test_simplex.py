@@ -188,13 +188,6 @@ def test_far_alternative_by_hand_and_beyond_the_samples():
     assert (total_variation(A, far_alternatives(A, T, generator=seeded())) >= total_variation(A, drawn).amax(0)).all()
 
 
-def test_progress_is_told():
-    A, T = random_head(2, 5, 2)
-    calls = []
-    far_alternatives(A, T, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(index, 5) for index in range(1, 6)]
-
-
 def wrong_inputs():
     A, T = random_head(0, 5, 2)
     nan = A.clone()

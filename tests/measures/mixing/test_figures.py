@@ -10,6 +10,7 @@ from identilens.measures.mixing import (
     box_statistics,
     by_relative_position,
     context_of_token,
+    find_token,
     neighbour_groups,
     rollout_correlation,
     track_token,
@@ -112,7 +113,7 @@ def test_later_tokens_are_no_neighbours_in_a_decoder():
 
 def test_context_centred_on_another_token(random):
     arrays, result = random
-    found = context_of_token(result.table, result.tokens, "[CLS]", "[SEP]", layers=[2])
+    found = context_of_token(result.table, result.token_names, "[CLS]", "[SEP]", layers=[2])
     # The first [SEP] stands at 2 and at 5; the own input of [CLS] is left out.
     expected = {}
     for array, separator in zip(arrays, (2, 5), strict=True):
@@ -122,18 +123,18 @@ def test_context_centred_on_another_token(random):
     np.testing.assert_allclose(found["total"], [expected[offset] for offset in sorted(expected)])
     assert found["share"].sum() == pytest.approx(1)
     assert found.filter(pl.col("offset") == 0)["texts"].item() == 2
-    own = context_of_token(result.table, result.tokens, layers=[1])
+    own = context_of_token(result.table, result.token_names, layers=[1])
     assert own["offset"].min() == 1
     with pytest.raises(InputError, match=r"no text holds both '\[MASK\]' and '\[SEP\]'.*'\[CLS\]'"):
-        context_of_token(result.table, result.tokens, "[MASK]", "[SEP]")
+        context_of_token(result.table, result.token_names, "[MASK]", "[SEP]")
 
 
 def test_one_token_tracked_through_the_layers(random):
     arrays, result = random
-    found = track_token(result.table, result.tokens, "a", text=1, occurrence=1)
+    found = track_token(result.table, result.token_names, "a", text=1, occurrence=1)
     assert found["token"].to_list()[:4] == ["[CLS]", "b", "a", "a"]
     np.testing.assert_array_equal(found["contribution"].to_numpy().reshape(3, 13), arrays[1][:, 3])
-    assert found.equals(track_token(result.table, result.tokens, 3, text=1))
+    assert found.equals(track_token(result.table, result.token_names, 3, text=1))
     for arguments, message in (
         (("zebra",), r"holds 'zebra' 0 times.*Its tokens are: \[CLS\] a \[SEP\] \[SEP\]"),
         (("a", 0, None, 1), r"holds 'a' 1 times, occurrence 1 was asked for"),
@@ -141,7 +142,7 @@ def test_one_token_tracked_through_the_layers(random):
         (("a", 7), r"a text from 0 to 1 with encoder states; got text 7"),
     ):
         with pytest.raises(InputError, match=message):
-            track_token(result.table, result.tokens, *arguments)
+            track_token(result.table, result.token_names, *arguments)
 
 
 def test_correlation_with_and_without_the_own_token(random):
@@ -158,3 +159,13 @@ def test_correlation_with_and_without_the_own_token(random):
     ranks = dict(found.filter(pl.col("pairs") == "all").group_by("rollout").agg(pl.col("spearman").mean()).iter_rows())
     assert ranks["raw"] == pytest.approx(1)
     assert ranks["effective"] == pytest.approx(-1, abs=1e-3)
+
+
+def test_tokens_are_found_with_and_without_their_marks():
+    texts = [["<s>", "Ġwe", "fit"], ["▁fit", "fit", "##fits"]]
+    assert find_token(texts, "fit") == (0, 2)
+    assert find_token(texts, "we") == (0, 1)
+    assert find_token(texts, "▁fit") == (1, 0)
+    assert find_token(texts, "fits") == (1, 2)
+    with pytest.raises(InputError, match=r"no text holds the token 'wefts'; tokens such as 'Ġwe'"):
+        find_token(texts, "wefts")

@@ -153,9 +153,10 @@ def test_the_report_has_the_finding_its_sections_and_the_run(mixed, report):
 
 def test_the_report_asks_for_nothing_and_runs_no_token(report):
     page = report.read_text("utf-8")
-    assert not re.search(r'(?:src|href|action)="(?!#|data:)', page)
     assert SCRIPT not in page
-    assert page.count("<script") == 4
+    written = re.sub(r"<script[^>]*>.*?</script>", "<script>", page, flags=re.DOTALL)
+    assert written.count("<script") == 4
+    assert not re.search(r'(?:src|href|action)="(?!#|data:)', written)
 
 
 def test_the_viewer_holds_raw_and_effective_of_every_kept_map(mixed, report):
@@ -173,7 +174,7 @@ def test_the_viewer_holds_raw_and_effective_of_every_kept_map(mixed, report):
 def test_what_does_not_fit_leaves_the_telling_heads_and_is_said(monkeypatch):
     audit = made_audit([[Plan(words(20), words(20))], [Plan(words(6), words(6))]], keep=[0, 1])
     kept = kept_maps(audit.table, audit.matrices)
-    budget = int(8 * 4 / 3 * (6 * 36 + 2 * 400))
+    budget = int(8 * 4 / 3 * (6 * 36 + 2 * 400)) + 1
     shown = fitting_maps(kept, budget)
     assert len(shown.filter(text=1)) == 6
     telling = kept.filter(text=0).sort("null_share").group_by("layer").last().sort("layer")

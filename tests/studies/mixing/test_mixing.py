@@ -7,14 +7,13 @@ import torch
 from polars.testing import assert_frame_equal
 
 from helpers.zoo import build, example, ids
-from identilens.errors import InputError, NumericalError, OutputFolderError
+from identilens.errors import InputError, NumericalError, OutputFolderError, SettingError
 from identilens.measures.mixing import contributions
 from identilens.models import Lens
 from identilens.models.derivative.jacobian import jacobian_norms
 from identilens.models.linearise import HiddenMap
-from identilens.results.mixing import MIXING_COLUMNS, TOKEN_COLUMNS, Mixing
-from identilens.studies.mixing import study as analysis
-from identilens.studies.mixing.study import mixing
+from identilens.studies.mixing.result import Mixing
+from identilens.studies.mixing.study import MixingStudy, mixing
 
 QUICK: dict = {"probes": 6}
 
@@ -23,8 +22,8 @@ QUICK: dict = {"probes": 6}
 def test_every_kind_of_model(family):
     lens = Lens(build(family))
     result = mixing(lens, example(family)[:1] if isinstance(example(family), list) else example(family), **QUICK)
-    assert result.table.schema == pl.Schema(MIXING_COLUMNS)
-    assert result.tokens.schema == pl.Schema(TOKEN_COLUMNS)
+    assert result.table.schema == pl.Schema(Mixing.schema["table"])
+    assert result.token_names.schema == pl.Schema(Mixing.schema["token_names"])
     expected = {"whisper": ["encoder", "decoder", "cross"]}
     causal = ["decoder"] if family in ("gpt2", "deepseek_v3") else ["encoder"]
     assert result.kinds == expected.get(family, causal)
@@ -55,7 +54,8 @@ def test_numbers_are_those_of_the_measures():
             np.testing.assert_allclose(result.array(text, measure="norm")[layer], norms.squares.sqrt(), rtol=1e-6)
     assert result.table["standard_error"].max() == 0
     assert result.table["raw_rollout"].null_count() == len(result.table)
-    assert "All norms are exact." in result.summary()
+    assert "All norms are exact." in result.summary().text
+    assert result.summary().numbers["typical_error"] == 0
 
 
 def test_padding_and_training_mode_change_nothing():
@@ -91,8 +91,10 @@ def test_layers_are_chosen():
     whole, last = (mixing(lens, [ids(5)], layers=layers, **QUICK) for layers in (None, [2]))
     np.testing.assert_array_equal(whole.array(0)[1:], last.array(0))
     assert last.table["layer"].unique().to_list() == [2]
-    for layers, got in (([0, 1], r"got \[0\]"), ([3], r"got \[3\]"), ([], r"got none")):
-        with pytest.raises(InputError, match=r"layers 1 to 2; " + got):
+    for layers, got in (([0, 1], r"\[0\]"), ("3", r"\[3\]"), ([], r"\[\]")):
+        with pytest.raises(
+            SettingError, match=r"layers from 1 \(.*\) to 2; the embeddings \(0\) are what.*; got " + got
+        ):
             mixing(lens, [ids(5)], layers=layers)
 
 
@@ -109,7 +111,8 @@ def test_saved_and_loaded(tmp_path):
     result.save(tmp_path / "run")
     again = Mixing.load(tmp_path / "run")
     assert_frame_equal(again.table, result.table)
-    assert_frame_equal(again.tokens, result.tokens)
+    assert_frame_equal(again.token_names, result.token_names)
+    assert again.tags.is_empty()
     assert again.provenance["fingerprint"] == result.provenance["fingerprint"]
     assert result.provenance["settings"]["probes"] == 6
     result.save(tmp_path / "run")
@@ -128,30 +131,56 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     lens = Lens(build("bert"))
     texts = [ids(5, 0), ids(7, 1), ids(6, 2)]
     whole = mixing(lens, texts, **QUICK)
-    real = analysis._one_text
+    real = MixingStudy.run
     seen = []
 
-    def dies_at_text_1(lens, item, text, *rest):
-        if text == 1:
+    def dies_at_text_1(study, part):
+        if part == 1:
             raise KeyboardInterrupt
-        return real(lens, item, text, *rest)
+        return real(study, part)
 
-    monkeypatch.setattr(analysis, "_one_text", dies_at_text_1)
+    monkeypatch.setattr(MixingStudy, "run", dies_at_text_1)
     with pytest.raises(KeyboardInterrupt):
         mixing(lens, texts, out=tmp_path / "run", **QUICK)
     with pytest.raises(OutputFolderError, match=r"interrupted"):
         Mixing.load(tmp_path / "run")
-    monkeypatch.setattr(analysis, "_one_text", lambda *all: seen.append(all[2]) or real(*all))
+    monkeypatch.setattr(MixingStudy, "run", lambda study, part: seen.append(part) or real(study, part))
     done = []
     result = mixing(lens, texts, out=tmp_path / "run", resume=True, progress=lambda *at: done.append(at), **QUICK)
     assert seen == [1, 2]
-    assert done == [(1, 3), (2, 3), (3, 3)]
+    assert done == [(0, 3, ""), (1, 3, ""), (2, 3, ""), (3, 3, "")]
     assert_frame_equal(result.table, whole.table)
-    assert_frame_equal(result.tokens, whole.tokens)
+    assert_frame_equal(result.token_names, whole.token_names)
     with pytest.raises(OutputFolderError, match=r"already holds this run, finished"):
         mixing(lens, texts, out=tmp_path / "run", **QUICK)
     with pytest.raises(OutputFolderError, match=r"holds another run"):
         mixing(lens, texts, out=tmp_path / "run", resume=True, probes=7)
+
+
+def test_exact_norms_take_no_probes():
+    for name in ("probes", "leading"):
+        with pytest.raises(SettingError, match=f"expected {name} to be left out: exact norms take no probes; got 4"):
+            mixing(Lens(build("bert")), [ids(5)], method="exact", **{name: 4})
+    with pytest.raises(InputError, match=r"probes must be from 2 to 32"):
+        mixing(Lens(build("bert")), [ids(5)], probes=33)
+
+
+def test_a_token_is_tracked_in_runs_finished_before_too(tmp_path, capsys):
+    lens = Lens(build("bert"))
+    texts = [[5, 6, 7], [8, 9, 5]]
+    out = tmp_path / "run"
+    with pytest.raises(InputError, match=r"no text holds the token '4'"):
+        mixing(lens, texts, out=out, track="4", **QUICK)
+    assert not out.exists()
+    mixing(lens, texts, out=out, **QUICK)
+    for token, place in (("9", (1, 1)), ("7", (0, 2))):
+        result = mixing(lens, texts, out=out, resume=True, track=token, **QUICK)
+        assert Mixing.load(out).tracked.rows() == result.tracked.rows() == [place]
+    shares = list(result.overview().values())[1]
+    assert shares["token"].to_list() == ["5", "6", "7"]
+    assert shares["2"].to_list() == pytest.approx(100 * result.array(0)[1, 2], abs=0.051)
+    result.show()
+    assert "What '7' (text 0, position 2) takes from each token" in " ".join(capsys.readouterr().out.split())
 
 
 def test_half_precision_and_broken_models_are_refused():

@@ -66,15 +66,8 @@ def effective_attention(
     """
     T = projected(values, output_projection)
     mixed = values.compact if isinstance(values, ProjectedValues) else values
-    given = weights if weights is not None else head_output
-    if given is None:
-        raise InputError("effective_attention needs weights or head_output; got neither. Pass one of them.")
-    queries = given.shape[-2]
-    check_width("weights", weights, mixed, T.keys)
-    check_width("head_output", head_output, mixed, mixed.shape[-1])
-    check_mask(visible, queries, T.keys)
-    check_finite(weights=weights, head_output=head_output)
-    batch = mixed.shape[:-2]
+    given = _checked(mixed, weights, head_output, visible)
+    batch, queries = mixed.shape[:-2], given.shape[-2]
     projector = T.projector(queries, visible)
     dtype = torch.promote_types(torch.promote_types(mixed.dtype, given.dtype), torch.float32)
     if weights is not None:
@@ -92,3 +85,16 @@ def effective_attention(
         (T.keys if one_rank else projector.row_sizes()) - rank,
         T.tolerance,
     )
+
+
+def _checked(mixed: Tensor, weights: Tensor | None, head_output: Tensor | None, visible: Visible) -> Tensor:
+    """Return what effective attention is computed from, after checking that it fits the values."""
+    given = weights if weights is not None else head_output
+    if given is None:
+        raise InputError("effective_attention needs weights or head_output; got neither. Pass one of them.")
+    keys, width = mixed.shape[-2:]
+    check_width("weights", weights, mixed, keys)
+    check_width("head_output", head_output, mixed, width)
+    check_mask(visible, given.shape[-2], keys)
+    check_finite(weights=weights, head_output=head_output)
+    return given

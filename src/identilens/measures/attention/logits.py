@@ -1,6 +1,5 @@
 """Alternatives for raw logits, and the logit rank that an alternative on the simplex would need."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -200,7 +199,6 @@ def logit_rank_study(
     count: int = 1000,
     share: float = 0.99,
     generator: torch.Generator | None = None,
-    progress: Callable[[int, int], object] | None = None,
 ) -> LogitRankStudy:
     """Return the least logit ranks of many alternatives: the protocol of Bhardwaj et al. 2021, Fig. 5.
 
@@ -214,7 +212,6 @@ def logit_rank_study(
         count: Number of alternatives (the paper: 1,000 a review).
         share: Below 1, where a weight would be zero and its logit minus infinity.
         generator: Source of randomness.
-        progress: Called with (alternatives done, count).
     """
     if count < 1 or d_k < 1 or not 0 < share < 1:
         raise InputError(
@@ -226,12 +223,10 @@ def logit_rank_study(
     A, T, tolerance = weights.detach().double(), projection.compact.detach(), projection.tolerance
     output = torch.linalg.matrix_norm(A @ T)
     ranks, worst, distance = [], 0.0, 0.0
-    for index, alternative in enumerate(drawn):
+    for alternative in drawn:
         ranks.append(int(least_logit_rank(alternative, tolerance=tolerance)))
         worst = max(worst, float(torch.linalg.matrix_norm((alternative - A) @ T) / output))
         distance += float((alternative - A).abs().sum(-1).mean()) / 2
-        if progress is not None:
-            progress(index + 1, count)
     return LogitRankStudy(
         ranks=torch.tensor(ranks),
         original_rank=int(least_logit_rank(A, tolerance=tolerance)),

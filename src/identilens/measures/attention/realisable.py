@@ -10,7 +10,7 @@ from identilens.errors import InputError, NumericalError
 from identilens.linalg import HeadValues
 from identilens.measures.attention.softmax_map import (
     Constraints,
-    Head,
+    SoftmaxMap,
     checked_head,
     output_constraints,
     weight_constraints,
@@ -152,12 +152,7 @@ def realisable_dimension(
     rank_q, rank_k = spanned_q.shape[1], spanned_k.shape[1]
     spans = (spanned_q, spanned_k)
     jacobian_rank, gap = _rank(spans, conditions, rank_tolerance, memory_limit, formula)
-    gap_a = min(gap_q, gap_k)
-    if given.shared and bool(given.visible.all()):
-        # Tangent space {X K_cᵀ + Q Yᵀ, Y ⊥ 1}.
-        weights_rank = n_q * rank_k + rank_q * (n_k - 1) - rank_q * rank_k
-    else:
-        weights_rank, gap_a = _rank(spans, weight_constraints(given), rank_tolerance, memory_limit, formula)
+    weights_rank, gap_a = _weights_rank(given, spans, min(gap_q, gap_k), rank_tolerance, memory_limit)
     if jacobian_rank > weights_rank:
         raise NumericalError(
             f"expected a Jacobian of the output with at most the rank of the weights', {weights_rank}; got "
@@ -192,7 +187,7 @@ def refuse_size(needed: int, memory_limit: int, formula: int | None) -> None:
         )
 
 
-def head_formula(given: Head) -> int | None:
+def head_formula(given: SoftmaxMap) -> int | None:
     """Return the generic dimension of a head of these sizes and masks, None if the visible sets are not nested.
 
     Args:
@@ -243,6 +238,17 @@ def _rank(
     joint = (stacked[:, :, None] * queries[owner][:, None, :]).reshape(len(stacked), -1)
     rank, this = _numerical_rank(joint, tolerance)
     return total + rank, min(gap, this)
+
+
+def _weights_rank(
+    given: SoftmaxMap, spans: tuple[Tensor, Tensor], gap: float, tolerance: float, memory_limit: int
+) -> tuple[int, float]:
+    """Return the rank of the weights' own Jacobian in Q and K, and the gap at the cut (of the spans where these do)."""
+    if not (given.shared and bool(given.visible.all())):
+        return _rank(spans, weight_constraints(given), tolerance, memory_limit, head_formula(given))
+    # Tangent space {X K_cᵀ + Q Yᵀ, Y ⊥ 1}.
+    rank_q, rank_k = (span.shape[1] for span in spans)
+    return len(given.queries) * rank_k + rank_q * (len(given.keys) - 1) - rank_q * rank_k, gap
 
 
 def _numerical_rank(matrix: Tensor, tolerance: float) -> tuple[int, float]:

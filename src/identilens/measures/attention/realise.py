@@ -1,6 +1,5 @@
 """Queries and keys that give other attention and the same output."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +10,7 @@ from identilens.errors import InputError
 from identilens.linalg import HeadValues, head_values
 from identilens.measures.attention.realisable import COPIES, MEMORY_LIMIT, head_formula, refuse_size
 from identilens.measures.attention.simplex import total_variation
-from identilens.measures.attention.softmax_map import Head, checked_head, output_constraints
+from identilens.measures.attention.softmax_map import SoftmaxMap, checked_head, output_constraints
 
 OUTPUT_GOAL = 1e-12
 """Relative output error that Gauss–Newton correction goes on to."""
@@ -53,7 +52,7 @@ class RealisableAlternative:
 class _Linearised:
     """The Jacobian J of the output in (Q, K) at one point, its rows made orthonormal query by query."""
 
-    def __init__(self, given: Head, queries: Tensor, keys: Tensor, weights: Tensor):
+    def __init__(self, given: SoftmaxMap, queries: Tensor, keys: Tensor, weights: Tensor):
         self.given, self.queries, self.keys = given, queries, keys
         conditions, self.maps = output_constraints(given, weights)
         self.rows, self.owner = conditions.rows, conditions.owner
@@ -102,7 +101,6 @@ def realisable_alternative(
     max_steps: int = 300,
     memory_limit: int = MEMORY_LIMIT,
     generator: torch.Generator | None = None,
-    progress: Callable[[float, float], object] | None = None,
 ) -> RealisableAlternative:
     """Return Q', K' whose attention is at the given distance from the head's and gives the same output.
 
@@ -122,7 +120,6 @@ def realisable_alternative(
         max_steps: Steps tried before giving up.
         memory_limit: Bytes that the dense system may take.
         generator: Source of the first direction.
-        progress: Called with (distance so far, distance asked for) after each step.
 
     Raises:
         InputError: Tensors that do not belong together, or a problem too large for ``memory_limit``.
@@ -139,8 +136,6 @@ def realisable_alternative(
         if walk.distance >= distance or step < 1e-7:
             break
         step = walk.advance(step, distance)
-        if progress is not None:
-            progress(walk.distance, distance)
     lost = torch.linalg.matrix_norm((walk.weights - walk.original) @ T.compact)
     return RealisableAlternative(
         queries=walk.queries,
@@ -158,7 +153,7 @@ def realisable_alternative(
 class _Walk:
     """Where the ascent stands."""
 
-    def __init__(self, given: Head, generator: torch.Generator | None):
+    def __init__(self, given: SoftmaxMap, generator: torch.Generator | None):
         self.given = given
         self.queries, self.keys = given.queries, given.keys
         self.original = self.weights = given.weights(self.queries, self.keys)

@@ -1,6 +1,6 @@
 """Alternatives on the simplex: three ways to draw them, and one far away."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
@@ -210,7 +210,6 @@ def far_alternatives(
     visible: Bool[Tensor, "query key"] | None = None,
     starts: int = 8,
     generator: torch.Generator | None = None,
-    progress: Callable[[int, int], object] | None = None,
 ) -> Float[Tensor, "query key"]:
     """Return ``far_alternative`` of every row of a head.
 
@@ -220,17 +219,12 @@ def far_alternatives(
         visible: True where a query may see a key.
         starts: Random starts a row.
         generator: Source of randomness.
-        progress: Called with (rows done, rows in all) after each row.
     """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
     spaces = T.simplex_spaces(rows.shape[0], visible)
-    found = []
-    for index, (row, space) in enumerate(zip(rows, spaces, strict=True)):
-        found.append(far_alternative(row, space, starts=starts, generator=generator))
-        if progress is not None:
-            progress(index + 1, len(rows))
-    return torch.stack(found)
+    pairs = zip(rows, spaces, strict=True)
+    return torch.stack([far_alternative(row, space, starts=starts, generator=generator) for row, space in pairs])
 
 
 def _scaled_directions(

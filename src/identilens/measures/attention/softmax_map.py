@@ -15,7 +15,7 @@ ROW_TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True)
-class Head:
+class SoftmaxMap:
     """A head's queries and keys and what its output is made of, in float64.
 
     Attributes:
@@ -65,7 +65,7 @@ def checked_head(
     scaling: float | None = None,
     visible: Bool[Tensor, "query key"] | None = None,
     bias: Float[Tensor, "query key"] | None = None,
-) -> Head:
+) -> SoftmaxMap:
     """Return the checked head.
 
     Args:
@@ -98,7 +98,7 @@ def checked_head(
     for space in spaces:
         bases.setdefault(id(space), space.kept[:, 1:])
     everything = torch.ones((n_q, n_k), dtype=torch.bool, device=queries.device)
-    return Head(
+    return SoftmaxMap(
         queries=queries.detach().double(),
         keys=keys.detach().double(),
         scaling=d_k**-0.5 if scaling is None else float(scaling),
@@ -132,7 +132,7 @@ def row_bases(kept: Tensor, weights: Float[Tensor, "rows key"]) -> tuple[Tensor,
 
 
 def output_constraints(
-    given: Head, weights: Float[Tensor, "query key"], row_tolerance: float = ROW_TOLERANCE
+    given: SoftmaxMap, weights: Float[Tensor, "query key"], row_tolerance: float = ROW_TOLERANCE
 ) -> tuple[Constraints, list[Tensor]]:
     """Return the conditions M_i dS_i = 0 with orthonormal rows, and each row's map to them.
 
@@ -163,7 +163,7 @@ def output_constraints(
     return Constraints(torch.cat(rows), torch.cat(owners)), maps
 
 
-def weight_constraints(given: Head) -> Constraints:
+def weight_constraints(given: SoftmaxMap) -> Constraints:
     """Return the conditions "dS_i is constant over the visible keys": no weight changes.
 
     Args:

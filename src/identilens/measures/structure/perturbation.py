@@ -11,7 +11,6 @@ from identilens.measures.structure.norm import check_structure
 from identilens.measures.structure.weights import check_weights
 
 Perturbation = Literal["aware", "breaking", "random"]
-PERTURBATIONS: tuple[Perturbation, ...] = ("aware", "breaking", "random")
 
 
 def perturbation_directions(

@@ -82,16 +82,7 @@ def look_up(
     check_finite(predicted, "predicted vectors")
     check_finite(inputs, "inputs")
     ids = None if token_ids is None else token_ids.to(inputs.device)
-    # Credit, token credit, chance and token chance; NaN where nothing was looked up.
-    scores = torch.full((4, len(inputs)), torch.nan, dtype=torch.float64, device=inputs.device)
-    starts = [0, *accumulate(sizes)]
-    for chosen in _blocks(sizes, inputs.shape[1]):
-        rows = [torch.arange(starts[s], starts[s + 1]) for s in chosen]
-        padded = pad_sequence(rows, batch_first=True, padding_value=-1).to(inputs.device)
-        for queries, targets in _query_blocks(padded, offset):
-            nearest = _nearest(predicted[queries.clamp_min(0)], inputs[padded.clamp_min(0)], padded >= 0, distance)
-            scores[:, queries[queries >= 0]] = _scores(nearest, targets, padded, ids)[:, queries >= 0]
-    scores = scores[:, ~scores[0].isnan()]
+    scores = _looked_up(predicted, inputs, sizes, distance, offset, ids)
     if scores.shape[1] == 0:
         raise InputError(
             f"expected a sentence of more than {abs(offset)} tokens to look up neighbours at {offset:+d}, "
@@ -109,6 +100,21 @@ def look_up(
         credit=scores[0],
         token_credit=scores[1] if with_ids else None,
     )
+
+
+def _looked_up(
+    predicted: Tensor, inputs: Tensor, sizes: list[int], distance: Distance, offset: int, ids: Tensor | None
+) -> Float[Tensor, "score looked_up"]:
+    """Return credit, token credit, chance and token chance of every token that has such a neighbour."""
+    scores = torch.full((4, len(inputs)), torch.nan, dtype=torch.float64, device=inputs.device)
+    starts = [0, *accumulate(sizes)]
+    for chosen in _blocks(sizes, inputs.shape[1]):
+        rows = [torch.arange(starts[s], starts[s + 1]) for s in chosen]
+        padded = pad_sequence(rows, batch_first=True, padding_value=-1).to(inputs.device)
+        for queries, targets in _query_blocks(padded, offset):
+            nearest = _nearest(predicted[queries.clamp_min(0)], inputs[padded.clamp_min(0)], padded >= 0, distance)
+            scores[:, queries[queries >= 0]] = _scores(nearest, targets, padded, ids)[:, queries >= 0]
+    return scores[:, ~scores[0].isnan()]
 
 
 def check_finite(values: Float[Tensor, "..."], name: str) -> None:

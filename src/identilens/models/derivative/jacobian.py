@@ -4,7 +4,11 @@ The entry to this folder, which holds a derivative engine of our own: a text's d
 (`linear_map`) and all tangents go through the recording. It is there because it is faster than the library's way,
 `torch.vmap` of `torch.func.jvp`, on the whole job: ``benchmarks/mixing.py`` measures both. Below 1.5 times it should
 go.
-@MEASURED@
+
+Seen on the bundled encoder, n = 43, whole sketch, on a machine that others used too: 19.9 s by the library and 8.7 s
+here on two threads; 1.5 to 1.75 times in processor time on one. `torch.func.linearize` needs masks that are always
+written out, takes about 4 s to set up a text (recording: 0.7 s), then 1.5 times as long for a tangent, and cannot
+follow mixtures of experts.
 """
 
 from collections.abc import Callable
@@ -67,8 +71,8 @@ def jacobian_norms(
     Each input token gets its tangents, and one forward sweep of a chunk of them serves all outputs; they go through
     a derivative recorded once, or through `torch.func.jvp` where that cannot be (see `linear_map`); the result says
     which. ``exact`` takes all d_in basis tangents. ``sketch`` takes k orthonormal ones: q along the directions Q that
-    matter most for the other tokens' outputs, found by a few reverse passes shared by all input tokens, and k − q random ones
-    P in the complement of Q:
+    matter most for the other tokens' outputs, found by a few reverse passes shared by all input tokens, and k − q
+    random ones P in the complement of Q:
 
         ‖J‖²_F ≈ ‖J Q‖²_F + (d − q)/(k − q) ‖J P‖²_F
 

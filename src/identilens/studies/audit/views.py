@@ -43,7 +43,7 @@ def correlation_by_length(table: pl.DataFrame) -> AnyChart:
     ends = [1.0, *points["length"], *(d_v for _, d_v in near)]
     low = min([0.0, *points["pearson"]])
     chart: AnyChart = scatter(
-        points, "length", "pearson", "layer",
+        points, "length", "pearson", None if points.is_empty() else "layer",
         title="Correlation of raw and effective attention by length", color_title="Layer",
         x_title="Length (number of keys, tokens)", y_title="Pearson correlation (raw, effective)",
         x_domain=(0, 1.04 * max(ends)), y_domain=(1.06 * low if low < 0 else -0.02, 1.03),

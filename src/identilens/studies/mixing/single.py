@@ -79,19 +79,20 @@ def token_maps(series: Series, opening: tuple[int, int], budget: int = TEXT_BUDG
 
     Args:
         series: Of the result.
-        opening: Text and position whose map comes first.
+        opening: Text and position of the map that is shown first.
         budget: Characters to spend on numbers; each takes two bytes in each of three measures.
     """
     sizes = dict(series.table.group_by("text").len().iter_rows())
     chosen, used = [], 0
+    # The text to open on is taken first.
     for text in sorted(sizes, key=lambda text: (text != opening[0], text)):
         if used + 8 * sizes[text] <= budget and len(chosen) < MOST_TEXTS:
             used += 8 * sizes[text]
             chosen.append(text)
-    return [one for text in chosen for one in _text_maps(series, text, opening[1] if text == opening[0] else 0)]
+    return [one for text in sorted(chosen) for one in _text_maps(series, text, opening)]
 
 
-def _text_maps(series: Series, text: int, first: int) -> Iterator[TokenMap]:
+def _text_maps(series: Series, text: int, opening: tuple[int, int]) -> Iterator[TokenMap]:
     of_text = series.table.filter(pl.col("text") == text)
     start = visible_text(" ".join(names_of(series.tokens, text, series.kinds[0], "input")[:12]))
     for kind in series.kinds:
@@ -102,15 +103,16 @@ def _text_maps(series: Series, text: int, first: int) -> Iterator[TokenMap]:
         held = {name: torch.tensor(array_of(rows, name)) for name in measures if not rows[name].null_count()}
         hidden, inputs = (names_of(series.tokens, text, kind, side) for side in ("hidden", "input"))
         layers = [f"layer {layer}" for layer in rows["layer"].unique().sort()]
-        for position in sorted(range(len(hidden)), key=lambda position: (position != first, position)):
+        for position, name in enumerate(hidden):
             yield TokenMap(
                 choices={
                     "text": f"{text}: {shortened(start, 36)}",
                     "kind": kind,
-                    "token": f"{position}: {visible_text(hidden[position])}",
+                    "token": f"{position}: {visible_text(name)}",
                 },
                 layers={name.replace("_", " "): array[:, position] for name, array in held.items()},
                 queries=layers,
                 keys=inputs,
                 note="" if kind == "cross" else f"The token itself is input {position}. A row sums to 1.",
+                interest=int(kind == series.kinds[0] and (text, position) == opening),
             )

@@ -98,7 +98,8 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
             "perturbations": perturbed,
         }
         tables = {name: table_of(columns, rows[name]) for name, columns in Reversal.schema.items()}
-        return Output(tables, {"cross.weights": seen.weights, "cross.effective": effective, "source": source})
+        # Where T has no null space, effective weights are the weights themselves: files hold no tensor twice.
+        return Output(tables, {"cross.weights": seen.weights, "cross.effective": effective.clone(), "source": source})
 
     def _perturbed(
         self,

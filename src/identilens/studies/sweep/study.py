@@ -1,98 +1,119 @@
-"""Many training runs, one row each: tasks by kind of heads by key size by seed."""
+"""Many training runs, one row each: tasks by kind of heads by key size by seed (Bhardwaj et al. 2021, Table 1)."""
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated
 
-import polars as pl
+from annotated_types import Ge
 
-from identilens.encoder.configuration import Heads
 from identilens.encoder.published import D_K, published_accuracy
+from identilens.encoder.settings import EncoderSettings, HeadsName, TaskName, TrainingSettings, full_name
 from identilens.encoder.splits import Splits, read_splits
 from identilens.encoder.tasks import task_named
-from identilens.encoder.training import Progress, TrainingSettings, train
-from identilens.errors import InputError
-from identilens.results.encoder_sweep import ANALYSIS, RUN_COLUMNS, EncoderSweep
-from identilens.results.parts import run_parts, whole
-from identilens.results.provenance import provenance
+from identilens.errors import InputError, SettingError
+from identilens.runs.folder import RunFolder
+from identilens.runs.provenance import Identity
+from identilens.runs.settings import LIST, NOT_RECORDED
+from identilens.runs.study import Output, Study, run_study, study_function
+from identilens.runs.tables import table_of
+from identilens.studies.sweep.result import EncoderSweep
+from identilens.studies.train.study import TrainStudy
 
 
-def sweep(
-    tasks: Sequence[str],
-    out: str | Path,
-    *,
-    heads: Sequence[Heads] = ("concat", "add"),
-    d_k: Sequence[int] = D_K,
-    seeds: Sequence[int] = (0,),
-    data: str | Path | None = None,
-    settings: TrainingSettings | None = None,
-    keep_models: bool = False,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Progress | None = None,
-) -> EncoderSweep:
-    """Return one row a run of the grid, in the form of Table 1 of Bhardwaj et al. 2021.
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings(TrainingSettings):
+    """The grid, and what all of its runs share.
 
-    Args:
-        tasks: Names of tasks.
-        out: Folder to fill; each run has a folder of its own under ``runs``.
-        heads: ``concat``, ``add`` or both.
-        d_k: Sizes of queries and keys.
-        seeds: One run each; Table 1 has one.
-        data: Folder of local files; the hub when None.
-        settings: What all runs share.
-        keep_models: Keep each run's model beside its metrics.
-        resume: Go on with an interrupted sweep in ``out``, inside the run that was cut off.
-        overwrite: Drop the sweep that ``out`` holds.
-        progress: Called with (runs done, runs in all, what the run under way has reached).
+    Attributes:
+        tasks: Tasks, with commas between.
+        heads: Kinds of heads: con, add, or both with a comma between.
+        d_k: Sizes of queries and keys, such as 1,2,64.
+        seeds: A run each, such as 0-4; Table 1 has one.
+        keep_models: Keep each run's model.
+    """
+
+    tasks: Annotated[tuple[TaskName, ...], LIST]
+    heads: Annotated[tuple[HeadsName, ...], LIST] = ("concat", "add")
+    d_k: Annotated[tuple[Annotated[int, Ge(1)], ...], LIST] = D_K
+    seeds: Annotated[tuple[int, ...], LIST] = (0,)
+    keep_models: Annotated[bool, NOT_RECORDED] = False
+
+    def check(self) -> None:
+        """Check that there is something to train, and put the grid in order."""
+        for name in ("tasks", "heads", "d_k", "seeds"):
+            if not getattr(self, name):
+                raise SettingError(name, "with at least one value", ())
+        object.__setattr__(self, "heads", tuple(dict.fromkeys(map(full_name, self.heads))))
+        object.__setattr__(self, "d_k", tuple(sorted(self.d_k)))
+
+
+class SweepStudy(Study[SweepSettings, EncoderSweep]):
+    """Train every combination of tasks, heads, key sizes and seeds; Table 1, measured beside published.
+
+    Each run has a folder of its own under ``runs``; an interrupted sweep goes on inside the run that was cut off.
 
     Raises:
-        InputError: For an empty grid, or a task, file, row or setting that cannot be used.
-        OutputFolderError: If ``out`` holds something else or cannot be written.
+        InputError: For a task, file, row or setting that cannot be used.
+        OutputFolderError: If the folder holds something else or cannot be written.
     """
-    shared = settings or TrainingSettings()
-    grid = [
-        (task, replace(shared, heads=kind, d_k=size, seed=seed))
-        for task in dict.fromkeys(task_named(task).name for task in tasks)
-        for kind in dict.fromkeys(heads)
-        for size in sorted(set(d_k))
-        for seed in dict.fromkeys(seeds)
-    ]
-    if not grid:
-        raise InputError("a sweep needs at least one task, kind of heads, d_k and seed.")
-    named = {
-        "tasks": tasks, "heads": heads, "d_k": d_k, "seeds": seeds, "shared": asdict(shared)
-    }  # fmt: skip
-    record = provenance(ANALYSIS, model={"name": ", ".join(tasks)}, texts=[str(data or "hub")], settings=named)
-    runs = Path(out) / "runs"
-    if overwrite:
-        shutil.rmtree(runs, ignore_errors=True)
 
-    @lru_cache(maxsize=1)
-    def splits(task: str, seed: int) -> Splits:
-        return read_splits(task_named(task), None if data is None else Path(data), seed=seed, limit=shared.limit)
+    name = "sweep"
+    unit = "runs"
+    takes = ()
+    settings_type = SweepSettings
+    result_type = EncoderSweep
 
-    def run(part: int) -> dict[str, pl.DataFrame]:
-        task, chosen = grid[part]
-        name = f"{task}, {chosen.heads}, d_k = {chosen.d_k}, seed {chosen.seed}"
+    def __init__(self, settings: SweepSettings) -> None:
+        self.settings = settings
+        self.folder: Path | None = None
+        shared = {field.name: getattr(settings, field.name) for field in fields(TrainingSettings)}
+        self.grid = [
+            EncoderSettings(**shared, task=task, heads=heads, d_k=size, seed=seed)
+            for task in settings.tasks
+            for heads in settings.heads
+            for size in settings.d_k
+            for seed in settings.seeds
+        ]
+        # A task's parts are read once for the runs that share them.
+        self._splits = lru_cache(maxsize=1)(self._read)
 
-        def report(done: int, steps: int | None, note: str) -> None:
-            if progress:
-                progress(part, len(grid), f"{name}: step {done} of {steps}; {note}".rstrip("; "))
+    def identity(self) -> Identity:
+        """Return where the data come from."""
+        return Identity({"name": ", ".join(self.settings.tasks)}, [str(self.settings.data or "hub")])
 
-        folder = runs / f"{task}-{chosen.heads}-dk{chosen.d_k}-seed{chosen.seed}"
-        found = train(
-            task, folder, settings=chosen, splits=splits(task, chosen.seed), resume=folder.exists(), progress=report
-        )
-        if not keep_models:
+    def sizes(self) -> Sequence[int]:
+        """Return one run for each part."""
+        return [1] * len(self.grid)
+
+    def begin(self, folder: RunFolder | None) -> None:
+        """Take the folder that the runs go to."""
+        if folder is None:
+            raise InputError("a sweep leaves its runs behind and needs a folder. Pass out=... (--out).")
+        self.folder = folder.path / "runs"
+
+    def run(self, part: int) -> Output:
+        """Return the row of one run."""
+        one = self.grid[part]
+        folder = (self.folder or Path()) / f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
+        name = f"{one.task}, {one.heads}, d_k = {one.d_k}, seed {one.seed}"
+
+        def told(done: int, steps: int, note: str) -> None:
+            self.tell(f"{name}: step {done} of {steps}; {note}".rstrip("; "))
+
+        study = TrainStudy(one, self._splits(one.task, one.seed))
+        found = run_study(study, out=folder, resume=folder.exists(), progress=told)
+        if not self.settings.keep_models:
             shutil.rmtree(found.model_path, ignore_errors=True)
-        metrics = {**found.metrics, "published": published_accuracy(task, chosen.heads, chosen.d_k)}
-        return {"table": pl.DataFrame([metrics], schema=RUN_COLUMNS)}
+        row = {name: found.metrics.get(name) for name in EncoderSweep.schema["table"]}
+        row["published"] = published_accuracy(one.task, one.heads, one.d_k)
+        return Output({"table": table_of(EncoderSweep.schema["table"], [row])})
 
-    tables = run_parts(
-        record, [1] * len(grid), run, {"table": whole}, out=out, resume=resume, overwrite=overwrite,
-        progress=(lambda done, total: progress(done, total, "")) if progress else None,
-    )  # fmt: skip
-    return EncoderSweep(tables["table"], record)
+    def _read(self, task: str, seed: int) -> Splits:
+        settings = self.settings
+        return read_splits(task_named(task), settings.data, hub=settings.hub, seed=seed, limit=settings.limit)
+
+
+sweep = study_function(SweepStudy, "sweep")

@@ -20,7 +20,7 @@ from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.models.capture import Lengths
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens, split_states
-from identilens.results.files import translated_write_errors, write_json, write_table
+from identilens.runs.files import translated_write_errors, write_json, write_table
 
 BATCH_SIZE = 16
 # Bytes written between two marks of how far an extraction has come: what an interruption can cost.

@@ -12,16 +12,17 @@ from identilens.measures.tokens.lookup import LookUp, look_up
 from identilens.measures.tokens.probes import Probe, RidgeProbe, TrainedProbe
 from identilens.measures.tokens.splits import Split, keep_training_share, token_rows
 from identilens.measures.tokens.training import Progress
-from identilens.results.tokens import RATE_COLUMNS
+from identilens.runs.tables import table_of
+from identilens.studies.tokens.cells import Cell, ProbeKind, cells
 from identilens.studies.tokens.extraction import HiddenStates
-from identilens.studies.tokens.settings import Cell, ProbeKind, TokenSettings, cells
+from identilens.studies.tokens.result import TokenIdentifiability
+from identilens.studies.tokens.settings import TokenSettings
 
 # Tokens that are looked up at a time, so that memory holds only these rows of a large corpus.
 CHUNK_TOKENS = 16_384
 # Share of a GPU's free memory that hidden states may take; training needs the rest.
 GPU_SHARE = 0.4
 
-Watch = Callable[[str], None]
 RateKey = tuple[str, str, str, Cell]
 
 
@@ -51,17 +52,15 @@ class Runner:
     Attributes:
         states: Gives the hidden states of a checkpoint, extracted when first asked for.
         settings: The experiment.
-        seed: Of splits, initial weights and batches.
         device: Where probes train: a GPU that has room for the hidden states, else the CPU.
-        watch: Told in words what is being done.
+        tell: Told in words what is being done.
         rates: Learning rates found on the first fold.
     """
 
     states: Callable[[str], HiddenStates]
     settings: TokenSettings
-    seed: int
     device: torch.device
-    watch: Watch | None = None
+    tell: Callable[[str], None]
     rates: dict[RateKey, float] = field(default_factory=dict)
 
     def run(self, part: Part) -> pl.DataFrame:
@@ -71,10 +70,10 @@ class Runner:
         found = []
         planned = cells(self.settings, len(layers) - 1, part.kind.probe)
         for number, (cell, probe) in enumerate(self._fitted(part, planned, states, layers), 1):
-            self._tell(part, f"tested {number} of {len(planned)} probes")
+            self.tell(f"{part}: tested {number} of {len(planned)} probes")
             self._keep_rate(part, cell, probe)
             found += [self._row(part, cell, tested, probe, states, layers) for tested in cell.tested]
-        return pl.DataFrame(found, schema=RATE_COLUMNS, orient="row")
+        return table_of(TokenIdentifiability.schema["table"], found)
 
     def recall(self, table: pl.DataFrame, layers: dict[str, int]) -> None:
         """Take the learning rates of a finished part, so that a resumed run does not search again.
@@ -94,7 +93,7 @@ class Runner:
     ) -> Iterator[tuple[Cell, Probe]]:
         """Yield a fitted probe for each cell; cells of one offset and share train as one stack."""
         targets = layers if self.settings.experiment == "layer-to-layer" else layers[:1]
-        probe = part.kind.build(self.settings, self.seed)
+        probe = part.kind.build(self.settings)
         for offset, share in dict.fromkeys((cell.offset, cell.share) for cell in planned):
             group = [cell for cell in planned if (cell.offset, cell.share) == (offset, share)]
             known = {(cell.layer, cell.target): self._known_rate(part, cell) for cell in group}
@@ -107,37 +106,40 @@ class Runner:
                 pairs=list(known),
                 offset=offset,
                 rates={pair: rate for pair, rate in known.items() if rate is not None},
-                progress=lambda progress: self._tell(part, _in_words(progress)),
+                progress=lambda progress: self.tell(f"{part}: {_in_words(progress)}"),
             )
             yield from zip(group, (one.probe for one in fitted), strict=True)
 
     def _row(
         self, part: Part, cell: Cell, tested: int, probe: Probe, states: HiddenStates, layers: Tensor
-    ) -> tuple[object, ...]:
+    ) -> dict[str, object]:
         train = keep_training_share(part.split, cell.share).train
         targets = layers[cell.target]
         test = _score(probe, layers[tested], targets, states, part.split.test, cell.offset)
         # The naive probe has not seen any sentence; what others got of those that they saw is Brunner's Fig. 7.
         own = tested == cell.layer and part.kind.probe != "naive"
         training = _score(probe, layers[tested], targets, states, train, cell.offset) if own else None
-        return (
-            self.settings.experiment,
-            part.checkpoint,
-            part.kind.probe,
-            part.kind.distance,
-            cell.layer,
-            tested,
-            cell.target,
-            cell.offset,
-            cell.share,
-            part.split.fold,
-            test.rate,
-            test.token_rate,
-            training.rate if training else None,
-            test.chance,
-            test.token_chance,
-            *_course(probe, len(token_rows(states.lengths, train, offset=cell.offset)), test),
-        )
+        return {
+            "experiment": self.settings.experiment,
+            "checkpoint": part.checkpoint,
+            "probe": part.kind.probe,
+            "distance": part.kind.distance,
+            "layer_trained": cell.layer,
+            "layer_tested": tested,
+            "layer_target": cell.target,
+            "offset": cell.offset,
+            "share": cell.share,
+            "fold": part.split.fold,
+            "rate": test.rate,
+            "token_rate": test.token_rate,
+            "train_rate": training.rate if training else None,
+            "chance": test.chance,
+            "token_chance": test.token_chance,
+            "tokens": test.tokens,
+            "sentences": test.sentences,
+            "train_tokens": len(token_rows(states.lengths, train, offset=cell.offset)),
+            **_course(probe),
+        }
 
     def _known_rate(self, part: Part, cell: Cell) -> float | None:
         if self.settings.search == "every fold":
@@ -149,10 +151,6 @@ class Runner:
             key = (part.checkpoint, part.kind.probe, part.kind.distance, cell)
             self.rates.setdefault(key, probe.outcome_.learning_rate)
 
-    def _tell(self, part: Part, what: str) -> None:
-        if self.watch is not None:
-            self.watch(f"{part}: {what}")
-
     def _on_device(self, layers: Tensor) -> Tensor:
         """Return the hidden states on the GPU, if one is wanted and has room for them."""
         if self.device.type != "cuda":
@@ -161,17 +159,23 @@ class Runner:
         return layers.to(self.device) if layers.numel() * layers.itemsize < GPU_SHARE * free else layers
 
 
-def _course(probe: Probe, train_tokens: int, test: LookUp) -> tuple[object, ...]:
-    """Return the columns on how a probe was found, and on how much data."""
-    counts = (test.tokens, test.sentences, train_tokens)
+def _course(probe: Probe) -> dict[str, object]:
+    """Return the columns on how a probe was found."""
+    names = ("validation_loss", "learning_rate", "penalty", "epochs", "best_epoch", "converged")
+    course: dict[str, object] = dict.fromkeys(names)
     if isinstance(probe, RidgeProbe) and probe.solution_ is not None:
-        return (probe.solution_.validation_loss, *counts, None, probe.solution_.penalty, None, None, None)
+        return course | {"validation_loss": probe.solution_.validation_loss, "penalty": probe.solution_.penalty}
     if isinstance(probe, TrainedProbe) and probe.outcome_ is not None:
         outcome = probe.outcome_
         best = outcome.losses.index(outcome.validation_loss)
-        course = (outcome.epochs[best], outcome.best_epochs[best], outcome.converged[best])
-        return (outcome.validation_loss, *counts, outcome.learning_rate, None, *course)
-    return (None, *counts, None, None, None, None, None)
+        return course | {
+            "validation_loss": outcome.validation_loss,
+            "learning_rate": outcome.learning_rate,
+            "epochs": outcome.epochs[best],
+            "best_epoch": outcome.best_epochs[best],
+            "converged": outcome.converged[best],
+        }
+    return course
 
 
 def _score(

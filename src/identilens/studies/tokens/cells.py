@@ -1,0 +1,120 @@
+"""The cells that an experiment is made of: a probe to fit on each fold, and where it is tested."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from identilens.errors import InputError
+from identilens.measures.tokens.lookup import Distance
+from identilens.measures.tokens.probes import LinearProbe, MlpProbe, NaiveProbe, Probe, RidgeProbe
+from identilens.measures.tokens.splits import checked_lengths, keep_training_share, split_sentences, token_rows
+from identilens.studies.tokens.settings import ProbeName, TokenSettings
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One probe to fit on each fold, and where it is tested.
+
+    Attributes:
+        layer: Layer it is trained on.
+        tested: Layers it is tested on.
+        target: Layer whose states it predicts; 0 is the input.
+        offset: It predicts the token this many places to the right.
+        share: Share of the training sentences.
+    """
+
+    layer: int
+    tested: tuple[int, ...]
+    target: int = 0
+    offset: int = 0
+    share: float = 1.0
+
+
+@dataclass(frozen=True)
+class ProbeKind:
+    """A probe with its distance.
+
+    Attributes:
+        probe: Kind of probe.
+        distance: Of loss and look-up.
+    """
+
+    probe: ProbeName
+    distance: Distance
+
+    def build(self, settings: TokenSettings) -> Probe:
+        """Return the estimator."""
+        if self.probe == "naive":
+            return NaiveProbe(self.distance)
+        if self.probe == "ridge":
+            return RidgeProbe()
+        course = (settings.learning_rates, settings.batch_size, settings.patience, settings.max_epochs, settings.seed)
+        if self.probe == "linear":
+            return LinearProbe(self.distance, *course)
+        return MlpProbe(self.distance, *course, hidden_units=settings.hidden_units)
+
+
+def probe_kinds(settings: TokenSettings) -> list[ProbeKind]:
+    """Return every probe with every distance that it has: ridge regression has no cosine form."""
+    pairs = [ProbeKind(probe, distance) for probe in settings.probes for distance in settings.distances]
+    return [pair for pair in pairs if pair.probe != "ridge" or pair.distance == "l2"]
+
+
+def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
+    """Return what one probe is fitted and tested on.
+
+    The naive probe learns nothing, so that in ``across-layers`` it is only tested where it stands, and in
+    ``data-share`` it has one share.
+
+    Args:
+        settings: The experiment.
+        layers: Layers of the model, embeddings not counted.
+        probe: Kind of probe.
+
+    Raises:
+        InputError: For a layer the model lacks.
+    """
+    every = tuple(range(1, layers + 1))
+    missing = sorted(set(settings.layers or ()) - set(every))
+    if missing:
+        raise InputError(
+            f"the model gives hidden states of the layers 1 to {layers}; got {missing}. "
+            "Layer 1 is the first layer's output; the embeddings (0) are what is to be recovered."
+        )
+    trained = settings.layers or every
+    if settings.experiment == "across-layers":
+        return [Cell(layer, (layer,) if probe == "naive" else every) for layer in trained]
+    if settings.experiment == "layer-to-layer":
+        return [Cell(layer, (layer,), target=layer - 1) for layer in trained]
+    if settings.experiment == "neighbours":
+        return [Cell(layer, (layer,), offset=offset) for offset in settings.offsets for layer in trained]
+    if settings.experiment == "data-share":
+        trained = settings.layers or (max(1, layers - 1),)
+        shares = (1.0,) if probe == "naive" else settings.shares
+        return [Cell(layer, (layer,), share=share) for share in shares for layer in trained]
+    return [Cell(layer, (layer,)) for layer in trained]
+
+
+def check_corpus(settings: TokenSettings, lengths: Sequence[int]) -> None:
+    """Raise InputError unless every fold finds tokens to train on, to stop by and to test.
+
+    Args:
+        settings: The experiment.
+        lengths: Tokens in each sentence.
+    """
+    sizes = checked_lengths(lengths)
+    offsets = settings.offsets if settings.experiment == "neighbours" else (0,)
+    shares = settings.shares if settings.experiment == "data-share" else (1.0,)
+    for split in split_sentences(len(sizes), folds=settings.folds, seed=settings.seed):
+        parts = {
+            "training": keep_training_share(split, min(shares)).train,
+            "validation": split.validation,
+            "test": split.test,
+        }
+        for offset in offsets:
+            for name, part in parts.items():
+                if not len(token_rows(sizes, part, offset=offset)):
+                    raise InputError(
+                        f"expected {name} sentences of more than {abs(offset)} tokens to recover neighbours at "
+                        f"{offset:+d}, got at most {max(sizes[s] for s in part)} in fold {split.fold}; use a smaller "
+                        "offset, longer sentences or more text"
+                    )

@@ -1,0 +1,96 @@
+"""Training one identifiable encoder (Bhardwaj et al. 2021, section 6)."""
+
+import shutil
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from identilens.encoder.settings import EncoderSettings
+from identilens.encoder.splits import Splits, read_splits
+from identilens.encoder.tasks import task_named
+from identilens.encoder.training import processes, train_encoder
+from identilens.errors import InputError
+from identilens.runs.folder import RunFolder
+from identilens.runs.provenance import Identity
+from identilens.runs.study import Output, Study, Tables, study_function
+from identilens.runs.tables import table_of
+from identilens.studies.train.result import EncoderRun
+
+
+class TrainStudy(Study[EncoderSettings, EncoderRun]):
+    """Train an identifiable encoder on one of ten tasks; the model, metrics of every epoch and test accuracy are kept.
+
+    The best epoch's model goes to ``model`` in the folder (weights, configuration, tokenizer, for `identilens.load`),
+    until the end ``checkpoints`` stand beside it, from which an interrupted run goes on. Launched on several processes
+    (torchrun), they share each batch and the first one writes and reports.
+
+    Raises:
+        InputError: For a task, file, row or setting that cannot be used, if accelerate is not installed, or without a
+            folder.
+        OutputFolderError: If the folder holds something else or cannot be written.
+    """
+
+    name = "train"
+    unit = "steps"
+    takes = ()
+    settings_type = EncoderSettings
+    result_type = EncoderRun
+
+    def __init__(self, settings: EncoderSettings, splits: Splits | None = None) -> None:
+        self.settings = settings
+        self.task = task_named(settings.task)
+        self.splits = splits or read_splits(
+            self.task, settings.data, hub=settings.hub, seed=settings.seed, limit=settings.limit
+        )
+        self.processes = processes()
+        self.reports = bool(self.processes.is_main_process)
+        if settings.batch_size % self.processes.num_processes:
+            raise InputError(
+                f"{self.processes.num_processes} processes cannot share batches of {settings.batch_size} evenly. "
+                "Choose a multiple of their number."
+            )
+        self.folder: Path | None = None
+
+    def identity(self) -> Identity:
+        """Return the texts and labels of all parts."""
+        parts = (self.splits.train, self.splits.validation, self.splits.test)
+        name = f"{self.task.name}, {self.settings.heads}, d_k = {self.settings.d_k}"
+        return Identity({"name": name}, [repr((part.texts, part.labels)) for part in parts])
+
+    def sizes(self) -> Sequence[int]:
+        """Return the number of steps."""
+        return [self.settings.epochs * ceil(len(self.splits.train) / self.settings.batch_size)]
+
+    def in_turn(self) -> AbstractContextManager[Any]:
+        """Let the first process make the folder."""
+        return self.processes.main_process_first()
+
+    def wait(self) -> None:
+        """Wait for all processes."""
+        self.processes.wait_for_everyone()
+
+    def begin(self, folder: RunFolder | None) -> None:
+        """Take the folder that the model goes to."""
+        if folder is None:
+            raise InputError("training leaves a model behind and needs a folder. Pass out=... (--out).")
+        self.folder = folder.path
+
+    def run(self, part: int) -> Output:
+        """Return the epochs and the metrics."""
+        if self.folder is None:
+            raise InputError("training was not begun; run the study by run_study.")
+        table, metrics = train_encoder(
+            self.folder, self.task, self.splits, self.settings, self.processes.num_processes,
+            lambda done, note: self.tell(note, done),
+        )  # fmt: skip
+        return Output({"table": table, "outcome": table_of(EncoderRun.schema["outcome"], [metrics])})
+
+    def finish(self, tables: Tables) -> Output:
+        """Drop the checkpoints: no part is left to go on from them."""
+        shutil.rmtree((self.folder or Path()) / "checkpoints", ignore_errors=True)
+        return Output(tables)
+
+
+train = study_function(TrainStudy, "train")

@@ -1,0 +1,63 @@
+"""Tagged texts from CoNLL-U: words placed by characters, read as texts everywhere."""
+
+import copy
+import pickle
+
+import pytest
+
+from helpers.treebanks import SENTENCES
+from identilens.errors import InputError
+from identilens.runs.conllu import TaggedText, Word, read_conllu
+from identilens.runs.texts import read_texts
+
+
+@pytest.fixture
+def treebank(tmp_path):
+    path = tmp_path / "small.conllu"
+    path.write_text(SENTENCES, encoding="utf-8")
+    return path
+
+
+def test_words_are_placed_in_the_text(treebank):
+    first, second = read_conllu(treebank)
+    assert [(first[start:end], tag) for start, end, tag in first.spans()] == [
+        ("We", "PRP"), ("can", "MD"), ("not", "RB"), ("unbelievably", "RB"), ("go", "VB"), (",", ","),
+        # The forms "ca" and "not" do not spell what is written: the whole takes the first word's tags.
+        ("can't", "MD"), ("we", "PRP"), ("?", "."),
+    ]  # fmt: skip
+    assert first.spans("upos")[:2] == [(0, 2, "PRON"), (3, 6, "AUX")]
+    assert second == "Gladly"
+    assert second.words == (Word(0, 6, "RB", "ADV"),)
+    assert len(read_conllu(treebank, limit=1)) == 1
+
+
+def test_a_copied_text_keeps_its_words():
+    text = TaggedText("red sky", [Word(0, 3, "JJ", "ADJ")])
+    for again in (copy.deepcopy(text), pickle.loads(pickle.dumps(text))):
+        assert again == "red sky"
+        assert again.words == text.words
+
+
+def test_a_file_of_texts_like_any_other(treebank):
+    assert [text.spans("upos")[0][2] for text in read_texts(treebank)] == ["PRON", "ADV"]
+    with pytest.raises(InputError, match=r"one sentence for each text: leave out --pairs"):
+        read_texts(treebank, pairs=True)
+    treebank.write_bytes(b"# text = \xff\n")
+    with pytest.raises(InputError, match=r"is not utf-8: byte 0xff at position 9"):
+        read_texts(treebank)
+
+
+def test_unusable_files_are_refused_by_line(tmp_path, treebank):
+    with pytest.raises(InputError, match=r"no such file: .*none\.conllu"):
+        read_conllu(tmp_path / "none.conllu")
+    for old, new, message in (
+        ("# text = Gladly", "# note", r"line 17: the sentence has no '# text = '"),
+        ("1\tGladly\tgladly", "1\tGladly gladly", r"line 19: expected 10 columns, got 9"),
+        ("1\tGladly\t", "1\tSadly\t", r"line 19: the word 'Sadly' does not come next"),
+    ):
+        treebank.write_text(SENTENCES.replace(old, new), encoding="utf-8")
+        with pytest.raises(InputError, match=message):
+            read_conllu(treebank)
+    treebank.write_text("\n\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"holds no sentences"):
+        read_conllu(treebank)

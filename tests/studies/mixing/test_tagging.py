@@ -1,0 +1,100 @@
+"""Tags from a treebank, spaCy or a function, carried over to sub-words by characters."""
+
+import sys
+import types
+
+import pytest
+
+from helpers.treebanks import SENTENCES
+from helpers.zoo import build, ids
+from identilens.errors import InputError, SettingError
+from identilens.measures.mixing import boxes_by_tag
+from identilens.models.lens import Lens
+from identilens.runs.conllu import TaggedText, Word, read_conllu
+from identilens.studies.mixing.study import mixing
+from identilens.studies.mixing.tagging import NO_WORD, spacy_tagger, tag_tokens
+
+
+@pytest.fixture(scope="module")
+def sentences(tmp_path_factory):
+    path = tmp_path_factory.mktemp("treebank") / "small.conllu"
+    path.write_text(SENTENCES, encoding="utf-8")
+    return read_conllu(path)
+
+
+@pytest.fixture(scope="module")
+def tagged(bundled, sentences):
+    return mixing(bundled, sentences, probes=6, rollouts=False, layers=[1, 6])
+
+
+def test_sub_words_take_the_tag_of_their_word(bundled, sentences):
+    names = bundled.tokenizer.convert_ids_to_tokens(bundled.tokenizer(sentences[0])["input_ids"])
+    tags = tag_tokens(sentences[:1], bundled.tokenizer)["tag"].to_list()
+    assert names[:3] == ["[CLS]", "we", "cannot"]
+    # One token over two words takes the tag of the one it shares more with, the first when equal.
+    assert tags[:3] == ["[CLS]", "PRP", "MD"]
+    pieces = [tag for name, tag in zip(names, tags, strict=True) if name in ("un", "##bel", "##ie", "##va", "##bly")]
+    assert len(pieces) >= 3
+    assert set(pieces) == {"RB"}
+    assert tags[-2:] == [".", "[SEP]"]
+
+
+def test_pairs_and_tokens_outside_of_words(bundled):
+    pair = (TaggedText("red sky", [Word(0, 3, "JJ", "ADJ")]), TaggedText("sky", [Word(0, 3, "NN", "NOUN")]))
+    found = tag_tokens([pair], bundled.tokenizer, tags="upos")
+    assert found["tag"].to_list() == ["[CLS]", "ADJ", NO_WORD, "[SEP]", "NOUN", "[SEP]"]
+
+
+def test_a_tagger_is_asked_for_texts_without_tags(bundled, sentences):
+    spans = {str(text): text.spans() for text in sentences}
+    plain = [str(text) for text in sentences]
+    assert tag_tokens(plain, bundled.tokenizer, spans.get).equals(tag_tokens(sentences, bundled.tokenizer))
+    with pytest.raises(InputError, match=r"'Gladly' has no tags"):
+        tag_tokens(["Gladly"], bundled.tokenizer)
+    with pytest.raises(InputError, match=r"does not tell which characters.*use_fast=True"):
+        tag_tokens(sentences, types.SimpleNamespace(is_fast=False))
+
+
+def test_spacy_pipelines_are_asked(monkeypatch):
+    word = types.SimpleNamespace(idx=2, text="dog", tag_="NN", pos_="NOUN")
+    assert spacy_tagger(lambda text: [word])("a dog") == [(2, 5, "NN")]
+    assert spacy_tagger(lambda text: [word], "upos")("a dog") == [(2, 5, "NOUN")]
+    monkeypatch.setitem(sys.modules, "spacy", None)
+    with pytest.raises(InputError, match=r"'en_core_web_sm' is not installed. Run: pip install spacy"):
+        spacy_tagger()
+
+
+def test_a_treebank_gives_the_result_its_tags(tagged, bundled, sentences):
+    assert tagged.tags.equals(tag_tokens(sentences, bundled.tokenizer))
+    assert tagged.provenance["settings"]["tags"] == "xpos"
+    speech = boxes_by_tag(tagged.own(), tagged.tags)
+    assert set(speech["tag"]) == {"PRP", "MD", "RB", "VB", ",", ".", "[CLS]", "[SEP]"}
+    assert speech["tokens"].sum() == len(tagged.own())
+    last = tagged.own().filter(layer=6, token="[CLS]")["contribution"]
+    assert speech.filter(layer=6, tag="[CLS]")["median"].item() == pytest.approx(last.median())
+
+
+def test_a_pipeline_tags_plain_texts(bundled, monkeypatch):
+    words = [types.SimpleNamespace(idx=0, text="Snow", tag_="NN", pos_="NOUN")]
+    pipelines = types.SimpleNamespace(load=lambda name: lambda text: words)
+    monkeypatch.setitem(sys.modules, "spacy", pipelines)
+    found = mixing(bundled, "Snow", spacy="any", tags="upos", probes=2, layers=[1], rollouts=False)
+    assert found.tags["tag"].to_list() == ["[CLS]", "NOUN", "[SEP]"]
+
+
+def test_unusable_tags_are_refused_before_anything_is_computed(bundled, sentences):
+    with pytest.raises(SettingError, match=r"expected max_length to be left out: tags are of whole texts; got 4"):
+        mixing(bundled, sentences, max_length=4)
+    with pytest.raises(InputError, match=r"'plain' has no tags"):
+        mixing(bundled, [*sentences, "plain"])
+    with pytest.raises(SettingError, match=r"expected spacy to be left out: only texts"):
+        mixing(Lens(build("bert")), [ids(5)], spacy="any")
+
+
+@pytest.mark.slow
+def test_a_real_treebank_is_placed_whole(data, bundled):
+    texts = read_conllu(data / "ud_ewt" / "en_ewt-ud-test.conllu.xz", limit=200)
+    assert len(texts) == 200
+    tags = tag_tokens(texts, bundled.tokenizer)["tag"].to_list()
+    assert tags.count("NN") > 300
+    assert tags.count(NO_WORD) == 0
