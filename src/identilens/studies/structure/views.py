@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from identilens.charts.cells import heat
-from identilens.charts.kit import AnyChart, bars, choose, lines, rule, strip
+from identilens.charts.kit import AnyChart, Value, bars, choose, lines, rule, strip
 from identilens.studies.perturbed.views import norm_charts
 
 Frames = Mapping[str, pl.DataFrame]
@@ -95,7 +95,7 @@ def patterns(frames: Frames) -> dict[str, AnyChart]:
         drawn.select("score", "pattern", "weights"), "score", "pattern", "weights",
         x_title="Score", color_title="Weights", title="Scores of patterns over heads",
     )  # fmt: skip
-    weights = {"raw": "raw attention", "effective": "effective attention (sizes)"}
+    weights: dict[Value, str] = {"raw": "raw attention", "effective": "effective attention (sizes)"}
     return {"pattern_scores": choose(scores, "weights", "Weights", weights), "patterns": spread}
 
 
