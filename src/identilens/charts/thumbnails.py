@@ -32,11 +32,11 @@ def thumbnails(
         maps: The maps of the rows, from 0 (no shade) to 1 and above (full shade).
         **look: See `Look`.
     """
-    look = Look(height=_SIDE * frame[y].n_unique()) | look
+    look = Look(**{"height": _SIDE * frame[y].n_unique(), **look})
     drawn = frame.with_columns(_picture=pl.Series([_data_url(one) for one in maps], dtype=pl.String))
-    width, height = (alt.expr(f"0.92 * bandwidth('{axis}')") for axis in "xy")
+    wide, tall = (alt.expr(f"0.92 * bandwidth('{axis}')") for axis in "xy")
     base = base_chart(drawn, x, y, grouped="xy", **look)
-    return base.mark_image(aspect=True, smooth=False, width=width, height=height).encode(url="_picture:N")
+    return base.mark_image(aspect=True, smooth=False, width=wide, height=tall).encode(url="_picture:N")
 
 
 def _data_url(matrix: Float[Tensor, "query key"]) -> str:
