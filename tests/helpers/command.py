@@ -7,6 +7,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from unittest.mock import patch
 
+import jaxtyping
+
 from identilens.cli.app import main
 
 
@@ -26,6 +28,8 @@ def identilens(*arguments, code=None):
     with (
         patch.dict("os.environ", {"COLUMNS": "300"}),
         patch.object(sys, "argv", ["identilens", *words]),
+        # Types are not checked at run time, as for users: settings are made of what was typed.
+        patch.object(jaxtyping.config, "jaxtyping_disable", True),
         redirect_stdout(written),
         redirect_stderr(errors),
     ):
