@@ -110,7 +110,7 @@ def test_a_killed_run_is_resumed(bundled_path, file, tmp_path):
         (["--experiment", "neighbours", "--offsets", 40], "neighbours at +40, got at most"),
         (
             ["--probes", "ridge", "--distances", "cosine"],
-            "expected --distances with l2: the ridge probe has no cosine form",
+            "expected --distances with l2: the ridge probe",
         ),
         (["--layers", "0,7"], "layers 1 to 6; got [0, 7]"),
         (["--probes", "forest"], "expected --probes to be naive or linear or mlp or ridge; got 'forest'"),

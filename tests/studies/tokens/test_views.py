@@ -68,7 +68,7 @@ def test_one_fold_has_no_errors():
     one = replace(result, table=result.table.filter(fold=0))
     kinds = [layer["mark"]["type"] for layer in layers(one.charts()["rate_by_layer"].to_dict())]
     assert kinds == ["line", "point", "rule", "text"]
-    assert [layer["mark"]["type"] for layer in layers(result.charts()["rate_by_layer"].to_dict())][0] == "rule"
+    assert next(layer["mark"]["type"] for layer in layers(result.charts()["rate_by_layer"].to_dict())) == "rule"
 
 
 def test_across_layers_has_a_line_for_each_trained_layer_and_a_map():

@@ -21,6 +21,9 @@ ProbeName = Literal["naive", "linear", "mlp", "ridge"]
 _NEGATIVE = Parameter(allow_leading_hyphen=True)
 """Lets a list on the command line begin with a negative number."""
 
+_NO_FIELDS = Parameter(accepts_keys=False)
+"""Keeps what a lens is made of off the command line."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSettings(Settings):
@@ -63,7 +66,7 @@ class TokenSettings(Settings):
     hidden_units: Annotated[int, Ge(1)] = 1000
     max_length: Annotated[int | None, Ge(1)] = None
     seed: Annotated[int, Ge(0)] = 0
-    compare_model: Annotated[str | Path | Lens | None, AS_TYPED, NOT_RECORDED] = None
+    compare_model: Annotated[str | Path | Lens | None, AS_TYPED, _NO_FIELDS, NOT_RECORDED] = None
     states: Annotated[Path | None, NOT_RECORDED] = None
 
     def check(self) -> None:
