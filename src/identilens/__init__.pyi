@@ -14,6 +14,7 @@ from .studies.alternatives.result import Alternatives as Alternatives
 from .studies.alternatives.study import alternatives as alternatives
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
+from .studies.dyck_analyse.study import analyse_dyck as analyse_dyck
 from .studies.dyck_train.result import DyckRuns as DyckRuns
 from .studies.dyck_train.study import train_dyck as train_dyck
 from .studies.intervals.result import Intervals as Intervals
@@ -24,6 +25,8 @@ from .studies.mixing.result import Mixing as Mixing
 from .studies.mixing.study import mixing as mixing
 from .studies.reports import load_result as load_result
 from .studies.reports import write_report as write_report
+from .studies.reversal.result import Reversal as Reversal
+from .studies.reversal.study import reversal as reversal
 from .studies.structure.result import Structure as Structure
 from .studies.structure.study import structure as structure
 from .studies.sweep.result import EncoderSweep as EncoderSweep

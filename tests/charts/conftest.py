@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from identilens.charts import Page, Section, bars, choose, heat, lines, rule, scatter
+from identilens.charts import token_map as token_sheet
 from pages import SCRIPT, TOKENS, heads, token_map
 
 
@@ -41,6 +42,7 @@ def tricky_page(maps, record):
         "shares": choose(shares, "kind", "Attention", both),
         "signed": heat(frame.head(12), "head", "layer", "signed", diverging=True, description="Signed numbers"),
         "points": choose(points, "kind", "Attention", {None: "all", "encoder": "encoder"}),
+        "print": token_sheet(maps[0].layers, TOKENS, TOKENS, "For print"),
         "types": bars(rates, "share.of[all]", "type", "kind"),
     }
     line = lines(rates, "layer", "share.of[all]", "type", title="Lines")
@@ -53,7 +55,7 @@ def tricky_page(maps, record):
         record,
         [
             Section("heads", "Heads", ["A paragraph & more."], ["shares", "signed"], wide, note=f"A note {SCRIPT}"),
-            Section("more", "More", charts=["points", "types", line]),
+            Section("more", "More", charts=["points", "types", line, "print"]),
             Section("maps", "Maps", maps=maps),
         ],
         charts,

@@ -60,7 +60,7 @@ def test_the_page_asks_for_nothing_and_may_make_no_code(written):
 
 
 def test_charts_share_their_data_and_have_names(written, data):
-    assert set(data["charts"]) == {"heads-0", "heads-1", "more-0", "more-1", "more-2"}
+    assert set(data["charts"]) == {"heads-0", "heads-1", "more-0", "more-1", "more-2", "more-3"}
     assert all("config" not in spec and "title" not in spec for spec in data["charts"].values())
     labels = {one["id"]: one["aria-label"] for _, one in Elements(written).found if one.get("class") == "chart"}
     assert labels["heads-0"] == f"Share {SCRIPT}"

@@ -22,7 +22,9 @@ def visit(browser, path, request):
 def test_every_chart_is_drawn_as_wide_as_its_box(visit):
     for chart in visit.page.locator(".chart").all():
         drawn, box = chart.locator("svg").bounding_box(), chart.bounding_box()
-        assert 0.9 * box["width"] <= drawn["width"] <= box["width"] + 1
+        fits = 0.9 * box["width"] <= drawn["width"] <= box["width"] + 1
+        # Maps for print have a width of their own, and scroll in their box.
+        assert drawn["width"] > 600 if chart.get_attribute("aria-label") == "For print" else fits
     colors = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert colors == ("rgb(20, 24, 28)" if visit.page.viewport_size["width"] == 390 else "rgb(255, 255, 255)")
 
@@ -39,8 +41,9 @@ def test_a_drop_down_changes_what_a_chart_shows_and_outlives_the_look(visit):
     after = numbers()
     assert len(before) == len(after) == 12
     assert before != after
-    visit.page.emulate_media(color_scheme="dark" if visit.page.viewport_size["width"] == 1280 else "light")
-    visit.page.wait_for_timeout(500)
+    other = "dark" if visit.page.viewport_size["width"] == 1280 else "light"
+    visit.page.emulate_media(color_scheme=other)
+    visit.page.wait_for_selector(f"body[data-drawn={other}]")
     assert numbers() == after
     assert (
         visit.page.locator("#heads-0-controls").get_by_label("Attention").locator(":checked").inner_text() == "decoder"

@@ -10,7 +10,7 @@ from helpers.zoo import ids
 
 def intervals(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
     found = idl.intervals(lens, texts, **options)
-    return {"table": found.table, "rows": found.rows, "order": found.order, "tokens": found.tokens}
+    return {"table": found.table, "rows": found.rows, "order": found.order, "tokens": found.positions}
 
 
 def alternatives(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:

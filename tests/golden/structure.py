@@ -3,7 +3,6 @@
 from typing import Any
 
 import polars as pl
-import torch
 
 import identilens as idl
 from golden.common import SHORT, real, tiny
@@ -11,8 +10,7 @@ from golden.stored import Case, Tables, single
 from helpers.zoo import ids
 from identilens.reproduce.structure2025_figure1 import structure2025_figure1
 from identilens.reproduce.structure2025_figure2 import structure2025_figure2
-from identilens.studies.reversal.study import reversal_study
-from identilens.studies.reversal.training import ReversalSettings
+from identilens.studies.reversal.settings import TaskSettings
 
 
 def structure(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
@@ -46,23 +44,23 @@ def structure_bundled() -> Tables:
     return {name: found[name] for name in ("table", "pairs", "representatives")}
 
 
-REVERSAL = ReversalSettings(length=5, epochs=1, train=64, held_out=32, hidden=16, inputs=8)
+REVERSAL = {"length": 5, "epochs": 1, "train": 64, "held_out": 32, "hidden": 16, "inputs": 8}
 
 
 def reversal() -> Tables:
-    lstm, transformer = (reversal_study(model, REVERSAL) for model in ("lstm", "transformer"))
+    lstm, transformer = (idl.reversal(model=model, learning_rate=3e-3, **REVERSAL) for model in ("lstm", "transformer"))
+    accuracy = pl.concat([lstm.table, transformer.table]).select("accuracy", "whole", "written")
     return {
         "lstm_course": lstm.course, "lstm_weights": pl.DataFrame({"weight": lstm.weights.flatten().numpy()}),
         "transformer_course": transformer.course,
         "perturbations": transformer.perturbations.filter(pl.col("text") == 0),
-        "accuracy": pl.DataFrame({name: [getattr(one, name) for one in (lstm, transformer)]
-                                  for name in ("accuracy", "whole", "written")}),
-        "nullity": pl.DataFrame({"nullity": torch.cat([lstm.nullity, transformer.nullity]).numpy()}),
+        "accuracy": accuracy.with_columns(pl.col("written").fill_null(float("nan"))),
+        "nullity": pl.concat([lstm.heads, transformer.heads]).select("nullity"),
     }  # fmt: skip
 
 
 def reversal_figures() -> Tables:
-    first, second = structure2025_figure1(REVERSAL), structure2025_figure2(REVERSAL)
+    first, second = structure2025_figure1(TaskSettings(**REVERSAL)), structure2025_figure2(TaskSettings(**REVERSAL))
     sweep_ = second.tables["sweep"].filter(pl.col("head") == 0)
     return {
         **{f"one_{name}": first.tables[name] for name in ("match", "attention")},

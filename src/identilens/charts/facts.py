@@ -44,8 +44,9 @@ def citation(record: Mapping[str, Any]) -> str:
     weights = f" (weights sha256 {digest[:16]})" if digest else ""
     count = record.get("texts", {}).get("count")
     number = record.get("libraries", {}).get("identilens", "of unknown version")
+    subject = f" of {model['name']}" if model.get("name") else ""
     return (
-        f"identilens {number}: {record.get('analysis')} of {model.get('name')}{weights} on "
+        f"identilens {number}: {record.get('analysis')}{subject}{weights} on "
         f"{count} {'text' if count == 1 else 'texts'}, run {str(record.get('fingerprint'))[:16]}."
     )
 

@@ -31,6 +31,7 @@ def study_command(study: Any) -> Callable[..., None]:
         # A group of which nothing was typed is missing.
         given = {name: default() for name, _, default in groups if name not in given} | given
         run = given["run"]
+        # Texts come first, so that bad ones are told before a model is loaded.
         inputs = [given[name].load() for name in reversed(study.takes)][::-1]
         bound = study(*inputs, given["settings"])
         with progress_bar(study.unit) if bound.reports else nullcontext() as update:

@@ -1,10 +1,10 @@
 """A reproduction: how it is made, and what it leaves behind: tables, charts, and a page that says what they show."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import polars as pl
 
@@ -13,7 +13,6 @@ from identilens.charts.save import check_formats, save_charts
 from identilens.runs.files import write_atomically, write_json, write_table, write_text
 from identilens.runs.provenance import Identity, provenance
 from identilens.runs.settings import Settings
-from identilens.runs.study import Progress
 
 
 @dataclass(frozen=True)
@@ -39,28 +38,19 @@ class Reproduction:
     seed: int | None = None
 
 
-class Make(Protocol):
-    """Makes a reproduction; runs that can be resumed lie beneath ``out``."""
-
-    def __call__(
-        self, settings: Any, out: Path, *, resume: bool, overwrite: bool, progress: Progress | None
-    ) -> Reproduction:
-        """Return the reproduction that the settings ask for."""
-        ...
-
-
 @dataclass(frozen=True)
 class Recipe:
     """What the command of a reproduction is made of.
 
     Attributes:
         settings_type: Its options, with their defaults, ranges and help.
-        make: Makes it; the first line of its docstring is the command's help.
+        make: Makes it from ``(settings, out, *, resume, overwrite, progress)``; runs that can be resumed lie beneath
+            ``out``. The first line of its docstring is the command's help.
         unit: What progress counts.
     """
 
     settings_type: type[Settings]
-    make: Make
+    make: Callable[..., Reproduction]
     unit: str = "steps"
 
 

@@ -1,51 +1,60 @@
 """structure2025, Figure 1: cross attention of a model that reverses a sequence of 20 tokens."""
 
+from dataclasses import asdict
+from pathlib import Path
+
 import polars as pl
 
-from identilens.report.reversal_figures import attention_sheet, best_head
-from identilens.reproduce.record import Reproduction
-from identilens.reproduce.structure2025_reversal import Progress, accuracy_table, recorded, studies
-from identilens.results.stored import markdown_table
+from identilens.reproduce.record import Recipe, Reproduction
+from identilens.reproduce.structure2025_reversal import accuracy_table, recorded, trained
+from identilens.runs.study import Progress
+from identilens.runs.tables import markdown_table
+from identilens.studies.reversal.result import Reversal
+from identilens.studies.reversal.settings import TaskSettings
 from identilens.studies.reversal.task import antidiagonal_match
-from identilens.studies.reversal.training import ReversalSettings
-
-NAME = "structure2025-figure1"
+from identilens.studies.reversal.views import attention
 
 
-def structure2025_figure1(settings: ReversalSettings, progress: Progress | None = None) -> Reproduction:
-    """Return Figure 1: both models trained, and their attention on the first test input."""
-    found = studies(settings, progress)
+def structure2025_figure1(
+    settings: TaskSettings, out: Path | None = None, *, resume: bool = False, overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Reproduction:  # fmt: skip
+    """Make Figure 1 again: both models trained, and their attention on the first test input."""
+    found = trained(settings, out, resume=resume, overwrite=overwrite, progress=progress)
     accuracy = accuracy_table(found)
-    rows = []
-    for study in found:
-        for head in range(len(study.weights)):
-            one = antidiagonal_match(study.weights[head, 0])
-            nullity = float(study.nullity[head])
-            rows.append((study.model, head, one.mass, one.score, one.shift, nullity))
-    schema = ["model", "head", "mass", "score", "shift", "nullity"]
-    match = pl.DataFrame(rows, schema=schema, orient="row")
-    cells = pl.concat(
-        [
-            pl.DataFrame(
-                [
-                    (study.model, best_head(study), row, column, float(study.weights[best_head(study), 0, row, column]))
-                    for row in range(settings.length)
-                    for column in range(settings.length)
-                ],
-                schema=["model", "head", "output", "input", "weight"],
-                orient="row",
-            )
-            for study in found
-        ]
-    )
+    match = pl.concat([_match(one) for one in found])
+    cells = pl.concat([_cells(one) for one in found])
     findings = (
         "Accuracy on the test set (tokens, given the right ones before), beside the draft's:\n\n"
         f"{markdown_table(accuracy)}\n\nThe first test input's attention, against the antidiagonal (mass: mean weight "
         "of a row on it; score: cosine; shift: offset of the antidiagonal with most mass; nullity: n − rank(T), mean "
         f"over inputs):\n\n{markdown_table(match)}\n"
     )
+    maps = {name: one for model in found for name, one in model.maps_of(0).items()}
     return Reproduction(
-        NAME, "structure2025, Figure 1", recorded(settings),
+        "structure2025-figure1", "structure2025, Figure 1", recorded(settings),
         {"accuracy": accuracy, "match": match, "attention": cells},
-        findings, {"attention": lambda: attention_sheet(found)}, settings.seed,
+        findings, {"attention": attention(maps, found[0].source[0].tolist())}, settings.seed,
     )  # fmt: skip
+
+
+def _match(one: Reversal) -> pl.DataFrame:
+    """Return how well each head's attention on the first input matches the antidiagonal."""
+    matches = pl.DataFrame([asdict(antidiagonal_match(maps[0])) for maps in one.weights])
+    return one.heads.select(pl.lit(one.model).alias("model"), "head", "nullity").hstack(
+        matches.select("mass", "score", "shift")
+    ).select("model", "head", "mass", "score", "shift", "nullity")  # fmt: skip
+
+
+def _cells(one: Reversal) -> pl.DataFrame:
+    """Return the best head's attention on the first input, a row a cell."""
+    head = one.best_head()
+    rows = [
+        {"model": one.model, "head": head, "output": row, "input": column, "weight": weight}
+        for row, line in enumerate(one.weights[head, 0].tolist())
+        for column, weight in enumerate(line)
+    ]
+    return pl.DataFrame(rows)
+
+
+RECIPE = Recipe(TaskSettings, structure2025_figure1, "models")

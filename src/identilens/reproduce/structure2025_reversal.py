@@ -1,54 +1,61 @@
 """The reversal task's two models, trained for both figures of structure2025."""
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from identilens.studies.reversal.study import TRANSFORMER_RATE, ReversalStudy, reversal_study
-from identilens.studies.reversal.training import ReversalSettings
+from identilens.runs.settings import hints_of
+from identilens.runs.study import Progress
+from identilens.runs.tables import table_of
+from identilens.studies.reversal.result import Reversal
+from identilens.studies.reversal.settings import RATES, ReversalSettings, TaskSettings
+from identilens.studies.reversal.study import reversal
 
 PUBLISHED_ACCURACY = 0.99
 PUBLISHED_EPOCHS = 150
-PUBLISHED_THRESHOLD = 0.4
 """structure2025, section V."""
 
-Progress = Callable[[int, int, str], None]
+_ACCURACIES = {
+    "model": pl.String, "epochs": pl.Int64, "validation_accuracy": pl.Float64, "test_accuracy": pl.Float64,
+    "whole_sequences": pl.Float64, "written_alone": pl.Float64, "seconds": pl.Float64,
+}  # fmt: skip
 
 
-def studies(settings: ReversalSettings, progress: Progress | None = None) -> tuple[ReversalStudy, ReversalStudy]:
-    """Return the draft's LSTM encoder–decoder and a small transformer, both trained on the same sequences."""
+def trained(
+    settings: TaskSettings, out: Path | None, *, resume: bool, overwrite: bool, progress: Progress | None
+) -> list[Reversal]:
+    """Return the draft's LSTM encoder–decoder and a small transformer, both trained on the same sequences.
 
-    def telling(name: str) -> Progress:
-        def tell(done: int, total: int, note: str) -> None:
+    The runs lie in ``out/lstm`` and ``out/transformer`` and are not repeated on ``resume``.
+    """
+    shared = {name: getattr(settings, name) for name in hints_of(TaskSettings)}
+    found = []
+    for place, model in enumerate(RATES):
+
+        def tell(done: int, _total: int, note: str, place: int = place, model: str = model) -> None:
             if progress:
-                progress(done, total, f"{name}: {note}")
+                progress(place + done, len(RATES), f"{model}: {note}" if note else "")
 
-        return tell
-
-    return (
-        reversal_study("lstm", settings, telling("LSTM")),
-        reversal_study("transformer", replace(settings, learning_rate=TRANSFORMER_RATE), telling("transformer")),
-    )
+        chosen = ReversalSettings(model=model, **shared)
+        folder = None if out is None else out / model
+        found.append(reversal(settings=chosen, out=folder, resume=resume, overwrite=overwrite, progress=tell))
+    return found
 
 
-def accuracy_table(found: tuple[ReversalStudy, ...]) -> pl.DataFrame:
+def accuracy_table(found: list[Reversal]) -> pl.DataFrame:
     """Return how well each model reverses, beside what the draft says of its own."""
-    rows = [("draft: LSTM", PUBLISHED_EPOCHS, None, PUBLISHED_ACCURACY, None, None, None)]
-    rows += [
-        (
-            one.model, len(one.course), one.course["validation_accuracy"][-1], one.accuracy, one.whole,
-            None if one.written != one.written else one.written, one.seconds,
-        )
-        for one in found
-    ]  # fmt: skip
-    schema = {
-        "model": pl.String, "epochs": pl.Int64, "validation_accuracy": pl.Float64, "test_accuracy": pl.Float64,
-        "whole_sequences": pl.Float64, "written_alone": pl.Float64, "seconds": pl.Float64,
+    draft = dict.fromkeys(_ACCURACIES) | {
+        "model": "draft: LSTM", "epochs": PUBLISHED_EPOCHS, "test_accuracy": PUBLISHED_ACCURACY
     }  # fmt: skip
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    names = {"accuracy": "test_accuracy", "whole": "whole_sequences", "written": "written_alone"}
+    return pl.concat([table_of(_ACCURACIES, [draft]), *(one.table.rename(names) for one in found)])
 
 
-def recorded(settings: ReversalSettings) -> dict[str, object]:
+def recorded(settings: TaskSettings) -> dict[str, Any]:
     """Return the settings as the record keeps them."""
-    return {**asdict(settings), "transformer_learning_rate": TRANSFORMER_RATE}
+    rates = {
+        f"learning_rate of the {model}": ReversalSettings(model=model, learning_rate=settings.learning_rate).rate
+        for model in RATES
+    }
+    return {**{name: value for name, value in settings.recorded().items() if name != "learning_rate"}, **rates}

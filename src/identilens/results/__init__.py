@@ -1,9 +1,1 @@
-"""Tables, provenance, saving and resuming; knows no model."""
-
-from identilens.results.alternatives import Alternatives as Alternatives
-from identilens.results.dyck import DyckRuns as DyckRuns
-from identilens.results.intervals import Intervals as Intervals
-from identilens.results.logit_ranks import LogitRanks as LogitRanks
-from identilens.results.provenance import provenance as provenance
-from identilens.results.run_folder import RunFolder as RunFolder
-from identilens.results.structure import Structure as Structure
+"""Old results of the Dyck laboratory, until its studies have their own."""

@@ -71,12 +71,12 @@ class Settings:
         Raises:
             SettingError: For an unknown option, listing the known ones, or a value that is not taken.
         """
-        known = [field.name for field in fields(cls)]  # pyright: ignore[reportArgumentType] subclasses are dataclasses
+        hints = hints_of(cls)
         for name in options:
-            if name not in known:
-                raise SettingError(name, f"to be one of the options {', '.join(known)}", name)
-        given = {} if settings is None else {name: getattr(settings, name) for name in known}
-        return cls(**{**given, **options})
+            if name not in hints:
+                raise SettingError(name, f"to be one of the options {', '.join(hints)}", name)
+        given = {} if settings is None else {name: getattr(settings, name) for name in hints}
+        return cls(**given | {name: _in_order(name, hints[name], value) for name, value in options.items()})
 
 
 @cache
@@ -149,8 +149,8 @@ def _sequence(kind: Any, value: Any, metadata: tuple[Any, ...]) -> tuple[Any, ..
             return parse_numbers(value)
         value = [piece.strip() for piece in re.split("[-,]" if pair else ",", value)]
         value = [element(piece) for piece in value] if element in (int, float) else value
-    values = (value,) if isinstance(value, str | int | float) else tuple(value)
-    values = tuple(float(one) if element is float else one for one in values)
+    values = (value,) if isinstance(value, str | int | float | Path) else tuple(value)
+    values = tuple(element(one) if element in (float, Path) else one for one in values)
     if pair and len(values) != len(others) + 1:
         raise ValueError(values)
     return values if pair else tuple(dict.fromkeys(values))

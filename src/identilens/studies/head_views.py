@@ -1,6 +1,6 @@
 """What charts of heads share: names, choices, and how much of a table a page holds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -15,12 +15,12 @@ HEAD_NUMBER = "head_number"
 """Column that numbers the heads of a chart, to choose by."""
 
 
-def head_name(row: dict[str, Any]) -> str:
+def head_name(row: Mapping[str, Any]) -> str:
     """Return what to call the head of a row."""
     return f"text {row['text']}, {row['kind']} layer {row['layer']}, head {row['head']}"
 
 
-def file_name(row: dict[str, Any]) -> str:
+def file_name(row: Mapping[str, Any]) -> str:
     """Return the head of a row as a part of a file's name."""
     return f"text{row['text']}_layer{row['layer']}_head{row['head']}_{row['kind']}"
 
@@ -44,7 +44,7 @@ def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl
     return frame.join(fitting, on=list(keys), how="semi", maintain_order="left")
 
 
-def axis_tokens(tokens: Tokens, row: dict[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
+def axis_tokens(tokens: Tokens, row: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
     """Return what stands at the queries and at the keys of a row's head.
 
     Args:

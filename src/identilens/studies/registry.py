@@ -32,6 +32,7 @@ STUDIES: dict[str, Entry] = {
     "mixing": Entry("identilens.studies.mixing.study:MixingStudy", "How much of each input token is in each state."),
     "tokens": Entry("identilens.studies.tokens.study:TokenStudy", "Whether tokens can be read off hidden states."),
     "structure": Entry("identilens.studies.structure.study:StructureStudy", "What the attention of texts shares."),
+    "reversal": Entry("identilens.studies.reversal.study:ReversalStudy", "What models that reverse sequences look at."),
     "train": Entry("identilens.studies.train.study:TrainStudy", "Train an identifiable encoder on a task."),
     "sweep": Entry("identilens.studies.sweep.study:SweepStudy", "Train encoders over tasks, heads, d_k and seeds."),
     "dyck train": Entry("identilens.studies.dyck_train.study:DyckTrainStudy", "Train Dyck models, seed by seed."),

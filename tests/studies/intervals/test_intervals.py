@@ -1,4 +1,4 @@
-"""Intervals and logit ranks of texts."""
+"""Intervals of texts."""
 
 import polars as pl
 import pytest
@@ -9,8 +9,6 @@ import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError
 from identilens.measures.attention import iterate_alternatives
-from identilens.models.reading import read_head
-from identilens.results.intervals import TABLES
 
 TEXT = (
     "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
@@ -61,7 +59,7 @@ def test_short_texts_are_points(bundled):
     assert found.table["pinned"].all()
     assert (found.table["hi"] - found.table["lo"]).max() < 1e-8
     assert (found.rows["simplex_nullity"] == 0).all()
-    assert "(100.0 %) are pinned" in found.summary()
+    assert "(100.0 %) are pinned" in found.summary().text
 
 
 def test_masked_rows_have_their_own_keys():
@@ -88,7 +86,7 @@ def test_images_have_positions_for_tokens():
 def test_folder_run_resumes_and_loads(head, bundled, tmp_path):
     done = []
 
-    def stop(rows, total):
+    def stop(rows, total, _note):
         done.append((rows, total))
         if rows > 10:
             raise KeyboardInterrupt
@@ -97,60 +95,21 @@ def test_folder_run_resumes_and_loads(head, bundled, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         idl.intervals(bundled, TEXT, **options, progress=stop)
     again = idl.intervals(bundled, TEXT, **options, resume=True)
-    for name in TABLES:
+    for name in idl.Intervals.schema:
         assert_frame_equal(getattr(again, name), getattr(head, name))
-    assert done[0] == (8, len(head.rows))
+    assert done[:2] == [(0, len(head.rows)), (8, len(head.rows))]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"pin_tolerance": 1.0}, "expected pin_tolerance below 1"),
         ({"queries": "absent"}, r"text 0 has no token or position 'absent' .* its tokens are \[CLS\] nobody"),
         ({"queries": 900}, "no token or position 900"),
-        ({"pin_tolerance": -1.0}, r"expected a pin_tolerance in \[0, 1\)"),
+        ({"pin_tolerance": -1.0}, "expected pin_tolerance of at least 0.* got -1.0"),
         ({"layers": 6}, "the model has layers 0 to 5; got 6"),
     ],
 )
 def test_bad_options(bundled, options, message):
     with pytest.raises(InputError, match=message):
         idl.intervals(bundled, TEXT, **options)
-
-
-def test_logit_ranks_of_alternatives_exceed_what_the_head_can_give(bundled, tmp_path):
-    texts = [TEXT, TEXT + " " + TEXT]
-    found = idl.logit_ranks(bundled, texts, layers=[0, 4], heads=3, count=5, out=tmp_path / "ranks")
-    table = found.table
-    assert table["text"].unique().to_list() == [1], "a text shorter than 2 d_v takes no part"
-    assert (table["original_rank"] <= 32).all()
-    assert (table["lowest_rank"] > 32).all()
-    assert (table["highest_rank"] <= table["n_key"] - 1).all()
-    assert (table["realisable_share"] == 0).all()
-    assert table["output_error"].max() < 1e-9
-    assert_frame_equal(idl.LogitRanks.load(tmp_path / "ranks").table, table)
-    assert "0.0 % of 10 random alternatives" in found.summary()
-
-
-def test_logit_ranks_say_what_they_cannot_do(bundled):
-    with pytest.raises(InputError, match=r"no text has 64 to 128 tokens \(2 to 4 times d_v = 32\); the longest has 6"):
-        idl.logit_ranks(bundled, "A short one.")
-    with pytest.raises(InputError, match="the model has no bidirectional attention"):
-        idl.logit_ranks(idl.Lens(zoo.build("gpt2")), {"input_ids": torch.arange(5, 30)[None]})
-
-
-def test_logit_ranks_of_attention_that_underflows(bundled):
-    text = TEXT + " " + TEXT
-    query = bundled.model.encoder.layer[0].attention.self.query.weight
-    kept = query.detach().clone()
-    try:
-        with torch.no_grad():
-            query.mul_(40)
-        head = read_head(bundled, bundled.read([text])[0], 0, 3)
-        assert (head.weights == 0).any()
-        assert (head.recomputed > 0).all()
-        assert head.logit_error < 1e-3
-        table = idl.logit_ranks(bundled, [text], layers=0, heads=3, count=5).table
-    finally:
-        with torch.no_grad():
-            query.copy_(kept)
-    assert (table["original_rank"] <= 32).all()
-    assert (table["highest_rank"] <= table["n_key"] - 1).all()

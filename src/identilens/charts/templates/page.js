@@ -32,13 +32,15 @@
     controls.replaceChildren();
     drawn.set(id, await vegaEmbed(`#${CSS.escape(id)}`, { ...spec, params, datasets: structuredClone(sets) }, {
       // Expressions are interpreted, so that the page needs no right to make code; nothing is offered that would send data.
-      ast: true, actions: false, defaultStyle: false, bind: controls, config: look().config,
+      mode: "vega-lite", ast: true, actions: false, defaultStyle: false, bind: controls, config: look().config,
       renderer: rows(sets) > 3000 ? "canvas" : "svg", tooltip: { theme: dark.matches ? "dark" : "light" },
     }));
   }
 
   async function drawAll() {
+    const now = dark.matches;
     for (const id of Object.keys(data.charts)) await draw(id);
+    document.body.dataset.drawn = now ? "dark" : "light";
   }
 
   const viewers = Object.entries(data.viewers).map(([id, maps]) => tokenMaps(document.getElementById(id), maps, look));
@@ -47,5 +49,4 @@
     drawAll();
   });
   await drawAll();
-  document.body.dataset.drawn = "yes";
 })();

@@ -192,6 +192,7 @@ function tokenMaps(root, { maps, tokens, first }, look) {
   }
 
   function read() {
+    readout.classList.toggle("live", cell !== null);
     if (!cell) {
       readout.textContent = "Point at a cell, or move through a map with the arrow keys, to read its numbers.";
       return;

@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Lt
-from cyclopts import Parameter
 from torch import Tensor
 
 from identilens.measures.attention.simplex import total_variation
@@ -33,7 +32,7 @@ class AlternativeSettings(KindSettings):
         seed: Of the random numbers.
     """
 
-    realisable: Annotated[bool, Parameter(negative="")] = False
+    realisable: bool = False
     distance: Annotated[float, Gt(0), Lt(1)] = 0.1
     starts: Annotated[int, Ge(1)] = 8
     seed: Annotated[int, Ge(0)] = 0

@@ -15,11 +15,11 @@ from identilens.runs.tables import HEAD
 from identilens.studies.head_views import axis_tokens, choose_head, file_name, head_name, numbered, of_whole_groups
 
 TITLES = {
-    "sampled": "drawn evenly from all alternatives",
-    "far": "far alternative",
+    "sampled": "drawn evenly",
+    "far": "far",
     "maximum_entropy": "maximum entropy",
-    "realisable": "other queries and keys",
-    "parameters": "other query and key parameters",
+    "realisable": "other queries, keys",
+    "parameters": "other parameters",
 }
 """What each alternative is called."""
 
@@ -33,6 +33,7 @@ STATES = 40_000
 """Changes of single hidden states that a page holds."""
 
 _LEAST = 1e-16
+_LEAST_STATE = 1e-9
 _TITLE = pl.col("alternative").replace(TITLES).alias("title")
 _DISTANCE = "Mean total variation distance from the weights"
 
@@ -44,19 +45,20 @@ def distances(found: pl.DataFrame) -> AnyChart:
     drawn = _in_order(found).select(_TITLE, "mean_total_variation", *HEAD)
     return strip(
         drawn, "mean_total_variation", "title", "layer", x_title=_DISTANCE, color_title="Layer",
-        title="How far the alternatives lie from the weights", also=("text", "head", "kind"), x_domain=(0, 1),
+        title="How far the alternatives lie from the weights", also=("text", "head", "kind"),
     )  # fmt: skip
 
 
 def distance_and_change(found: pl.DataFrame) -> AnyChart:
     """Return each alternative by its distance from the weights and the change of the final hidden state."""
-    drawn = _in_order(found).select(
-        _TITLE, "mean_total_variation", *HEAD, hidden_change=pl.col("hidden_change").clip(_LEAST)
-    )
+    columns = ["mean_total_variation", "hidden_change", *HEAD]
+    drawn = _in_order(found).select(_TITLE, *columns, change=pl.col("hidden_change").clip(_LEAST))
+    ends = drawn.select(x=pl.col("mean_total_variation").max(), y=pl.col("change").min()).row(0, named=True)
     return scatter(
-        drawn, "mean_total_variation", "hidden_change", "title", log_y=True, y_domain=(_LEAST, 1.0),
-        x_domain=(0, 1), x_title=_DISTANCE, y_title="Relative change of the final hidden state",
-        color_title="Alternative", title="Distance from the weights and change of the model", also=tuple(HEAD),
+        drawn, "mean_total_variation", "change", "title", log_y=True, y_domain=((ends["y"] or _LEAST) / 3, 1.0),
+        x_domain=(0, 1.05 * (ends["x"] or 1)), x_title=_DISTANCE, y_title="Relative change of the final hidden state",
+        y_format=".0e", color_title="Alternative", title="Distance from the weights and change of the model",
+        also=("hidden_change", *HEAD),
     )  # fmt: skip
 
 
@@ -143,11 +145,11 @@ def _title(row: dict[str, Any]) -> str:
 
 
 def _change_lines(states: pl.DataFrame, title: str) -> AnyChart:
-    drawn = states.with_columns(pl.col("relative_change").clip(_LEAST))
+    drawn = states.with_columns(change=pl.col("relative_change").clip(_LEAST_STATE))
     return lines(
-        drawn, "state_layer", "relative_change", "title", dash="state" if states["state"].n_unique() > 1 else None,
+        drawn, "state_layer", "change", "title", dash="state" if states["state"].n_unique() > 1 else None,
         log_y=True, x_title="Hidden state (0: embeddings)", y_title="Relative change", color_title="Alternative",
-        y_domain=(_LEAST, 1.0), title=title,
+        y_domain=(_LEAST_STATE / 2, 1.0), y_format=".0e", also=("relative_change",), title=title,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 """The attention maps that an audit kept: those that fit into a page, and the telling ones for print."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -11,9 +11,9 @@ from identilens.charts.cells import token_map
 from identilens.charts.encoding import AnyChart
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.viewer import TokenMap
-from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import MatrixKey, Tokens
 from identilens.runs.tables import HEAD, table_of
+from identilens.studies.head_views import axis_tokens, head_name
 
 PAGE_BUDGET = 14_000_000
 """Characters of a report that may be spent on maps."""
@@ -71,19 +71,18 @@ def printed_maps(
     charts: dict[str, AnyChart] = {}
     for row in telling.sort("text", maintain_order=True).iter_rows(named=True):
         raw, effective = _parts(row, matrices)
-        queries, keys = _axes(row, tokens.get(row["text"], {}))
+        queries, keys = axis_tokens(tokens.get(row["text"], {}), row)
         end = f"_{row['kind']}" if several else ""
         charts[f"maps_text{row['text']}_layer{row['layer']}_head{row['head']}{end}"] = token_map(
             {"Raw": raw, "Effective": effective, "Null (no effect)": raw - effective}, queries, keys,
-            f"Text {row['text']}, {row['kind']} layer {row['layer']}, head {row['head']}: "
-            f"null share {row['null_share']:.2f}",
+            f"{head_name(row).capitalize()}: null share {row['null_share']:.2f}",
         )  # fmt: skip
     return charts
 
 
 def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: Tokens) -> TokenMap:
     raw, effective = _parts(row, matrices)
-    queries, keys = _axes(row, tokens)
+    queries, keys = axis_tokens(tokens, row)
     first = tokens.get("encoder", queries)
     words = shortened(visible_text(" ".join(first[:12])), 36)
     space = "a null space" if row["nullity"] else "no null space"
@@ -108,10 +107,3 @@ def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: To
 def _parts(row: Mapping[str, Any], matrices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
     key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
     return matrices[str(key)].float(), matrices[str(key.named("effective"))].float()
-
-
-def _axes(row: Mapping[str, Any], tokens: Tokens) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the tokens of the queries and of the keys."""
-    read = sides(row["kind"], tokens)
-    held = {name: tuple(names) for name, names in tokens.items()}
-    return names_at(held, read.query, row["n_query"], None), names_at(held, read.key, row["n_key"], None)

@@ -62,7 +62,7 @@ def every_row(table: pl.DataFrame, positions: pl.DataFrame, order: pl.DataFrame)
         order: The pairs of keys whose order is certain.
     """
     drawn, heads = numbered(within_page(table).join(_compared(order), on=[*ROW, "key"], how="left"))
-    drawn = drawn.with_columns(pl.col("above", "below").fill_null(""))
+    drawn = drawn.with_columns(pl.col("above", "below").fill_null(","))
     widest = drawn.sort(WIDTH, descending=True).row(0, named=True)
     queries, keys = (_choices(drawn, positions, side) for side in ("query", "key"))
     chart = choose_head(_bars(drawn, positions, "above", "below"), heads, widest["head_number"])
@@ -83,8 +83,8 @@ def width_by_head(heads: pl.DataFrame) -> AnyChart:
     """Return the mean width of an interval by layer and head, over all texts."""
     mean = heads.group_by("kind", "layer", "head").agg(pl.col("mean_width").mean()).sort("kind", "layer", "head")
     chart = heat(
-        mean, "head", "layer", "mean_width", x_title="Head", y_title="Layer", color_title="Mean width",
-        title="Mean width of an interval by head",
+        mean, "head", "layer", "mean_width", domain=(0, max(1e-6, *mean["mean_width"])), x_title="Head",
+        y_title="Layer", color_title="Mean width", title="Mean width of an interval by head",
     )  # fmt: skip
     kinds = mean["kind"].unique().sort().to_list()
     return choose(chart, "kind", "Kind", kinds) if len(kinds) > 1 else chart

@@ -26,4 +26,5 @@ def _largest_possible(shortest: int, longest: int) -> alt.LayerChart:
     """Return the line n − 1 between two lengths."""
     ends = [{"n_key": n, "rank": n - 1, "label": word} for n, word in ((shortest, ""), (longest, "n − 1, the largest"))]
     base = alt.Chart(inline(ends)).encode(x="n_key:Q", y="rank:Q")
-    return base.mark_line(strokeDash=[2, 3], point=False) + base.mark_text(align="right", dy=-8).encode(text="label:N")
+    words = base.mark_text(align="right", dy=-8).encode(text="label:N")
+    return layered([base.mark_line(strokeDash=[2, 3], point=False), words])

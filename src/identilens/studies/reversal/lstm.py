@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from identilens.studies.reversal.training import CrossAttention
+
 
 class AttentionReverser(nn.Module):
     """Reads tokens with one LSTM, writes with another that attends to the first's outputs (structure2025, V).
@@ -25,11 +27,20 @@ class AttentionReverser(nn.Module):
 
     def forward(
         self, source: Int[Tensor, "batch n"], target: Int[Tensor, "batch m"]
-    ) -> tuple[Float[Tensor, "batch m vocabulary"], Float[Tensor, "batch m n"]]:
-        """Return logits of every target token, given those before it, and the attention weights A."""
-        encoded, state = self.encode(source)
-        decoded, _ = self.decoder(self._before(target), state)
-        return self._attend(decoded, encoded)
+    ) -> Float[Tensor, "batch m vocabulary"]:
+        """Return logits of every target token, given those before it."""
+        return self._read(source, target)[0]
+
+    @torch.no_grad()
+    def cross_attention(self, source: Int[Tensor, "batch n"]) -> CrossAttention:
+        """Return what the attention to the encoder is made of, the right tokens given before each."""
+        weights, values = self._read(source, source.flip(-1))[1], self.encode(source)[0]
+        projection = self.dense.weight[:, : self.encoder.hidden_size].T.expand(len(source), -1, -1)
+        return CrossAttention(*(part.double()[None] for part in (weights, values, projection)))
+
+    def written(self, source: Int[Tensor, "batch n"]) -> float:
+        """Return the share of tokens that are right when the model goes on from its own."""
+        return float((self.write(source) == source.flip(-1)).double().mean())
 
     def encode(self, source: Int[Tensor, "batch n"]) -> tuple[Float[Tensor, "batch n hidden"], tuple[Tensor, Tensor]]:
         """Return the encoder's outputs, which are the values of the attention, and its last state."""
@@ -47,10 +58,10 @@ class AttentionReverser(nn.Module):
             written.append(token)
         return torch.cat(written, 1)
 
-    @property
-    def output_projection(self) -> Float[Tensor, "hidden vocabulary"]:
-        """The block of the dense layer that the attention's output goes through."""
-        return self.dense.weight.detach()[:, : self.encoder.hidden_size].T
+    def _read(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        encoded, state = self.encode(source)
+        decoded, _ = self.decoder(self._before(target), state)
+        return self._attend(decoded, encoded)
 
     def _before(self, target: Tensor) -> Tensor:
         start = torch.full_like(target[:, :1], self.vocabulary)

@@ -1,7 +1,7 @@
 """The reversal task (structure2025, V): its data, and how well a structure matches the antidiagonal."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import get_args
 
 import numpy as np
@@ -12,9 +12,19 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.measures.structure.weights import Scale, check_threshold, check_weights, structure_weights
+from identilens.runs.tables import Columns, table_of
 
 THRESHOLDS = tuple(round(0.02 * step, 2) for step in range(51))
 """l on the mean weight: 0 to 1 in steps of 0.02."""
+
+DRAFT_THRESHOLD = 0.4
+"""l that the draft calls a good approximation of the best one (structure2025, V)."""
+
+SWEEP: Columns = {
+    "scale": pl.String, "threshold": pl.Float64, "score": pl.Float64, "support": pl.Float64, "mass": pl.Float64,
+    "empty_rows": pl.Int64, "shift": pl.Int64, "kept": pl.Int64,
+}  # fmt: skip
+"""Columns of a threshold sweep."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +124,9 @@ def threshold_sweep(
     for threshold in thresholds:
         check_threshold(threshold, len(weights), scale)
         W = structure_weights(mean, threshold, texts=len(weights), scale=scale, penalty=penalty)
-        one = antidiagonal_match(W)
-        kept = int((W > 0).sum())
-        rows.append((scale, threshold, one.score, one.support, one.mass, one.empty_rows, one.shift, kept))
-    schema = ["scale", "threshold", "score", "support", "mass", "empty_rows", "shift", "kept"]
-    return pl.DataFrame(rows, schema=schema, orient="row")
+        match = asdict(antidiagonal_match(W))
+        rows.append({"scale": scale, "threshold": threshold, **match, "kept": int((W > 0).sum())})
+    return table_of(SWEEP, rows)
 
 
 def best_range(sweep: pl.DataFrame, within: float = 1e-3) -> tuple[float, float, float]:

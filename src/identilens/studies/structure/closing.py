@@ -1,7 +1,7 @@
 """The tables of a structure analysis that are made of its sums, when all texts have gone by."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import polars as pl
@@ -13,10 +13,13 @@ from identilens.measures.structure.patterns import PatternScore, pattern_of, pat
 from identilens.measures.structure.representatives import Representatives
 from identilens.measures.structure.subspace import Subspace, subspace_of
 from identilens.measures.structure.weights import structure_weights
-from identilens.results.parts import Tables
-from identilens.results.structure import TABLES
+from identilens.runs.study import Tables
+from identilens.runs.tables import table_of
+from identilens.studies.structure.result import Structure
 
 MIXED, EMPTY = "mixed", "empty"
+Rows = Sequence[Mapping[str, Any]]
+"""Rows of a table by column name."""
 
 
 @dataclass(frozen=True)
@@ -38,29 +41,31 @@ class Choice:
     tokens: Sequence[str]
 
 
-def frame(name: str, rows: Sequence[tuple]) -> pl.DataFrame:
+def frame(name: str, rows: Rows) -> pl.DataFrame:
     """Return rows as a table of the result; what is not defined (NaN) is null."""
-    schema = TABLES[name]
-    whole = [kind == pl.Int64 for kind in schema.values()]
-
-    def cell(value: Any, integer: bool) -> Any:
-        if value is None or value != value:
-            return None
-        return int(value) if integer else value
-
-    exact = [tuple(cell(value, integer) for value, integer in zip(row, whole, strict=True)) for row in rows]
-    return pl.DataFrame(exact, schema=schema, orient="row")
+    return table_of(Structure.schema[name], rows).fill_nan(None)
 
 
-def growth_rows(sums: Mapping[str, Tensor], widths: Mapping[str, int], texts: int) -> list[tuple]:
+def growth_rows(sums: Mapping[str, Tensor], widths: Mapping[str, int], texts: int) -> Rows:
     """Return dim R and the dimensions of its weighted versions after so many texts."""
     rows = []
     for key, d_model in widths.items():
-        space, energy = _spaces(sums, key, texts, d_model)
-        measures = (space.dimension, space.dimension_at(0.5), space.effective_dimension(), energy.effective_dimension())
-        for head in range(len(space.dimension)):
-            rows.append((*_address(key), head, texts, *(int(measure[head]) for measure in measures)))
+        spaces = _spaces(sums, key, texts, d_model)
+        dimensions = _dimensions(*spaces)
+        rows += [
+            {**address(key, head), "texts": texts, **{name: int(sizes[head]) for name, sizes in dimensions.items()}}
+            for head in range(len(spaces[0].dimension))
+        ]
     return rows
+
+
+def _dimensions(space: Subspace, energy: Subspace) -> dict[str, Tensor]:
+    return {
+        "dim_r": space.dimension,
+        "dim_half": space.dimension_at(0.5),
+        "dim_95": space.effective_dimension(),
+        "energy_95": energy.effective_dimension(),
+    }
 
 
 def mean_matrices(sums: Mapping[str, Tensor], clusters: int, texts: int) -> dict[str, Tensor]:
@@ -98,66 +103,86 @@ def tables(
     for key, d_v in sizes:
         space, energy = _spaces(sums, key, texts, widths[key])
         spectrum += list(_spectrum_rows(key, space, energy))
+        dimensions = _dimensions(space, energy)
         for head in range(len(space.dimension)):
-            scores = {
-                "raw": pattern_scores(_structure(sums[f"{key}.clusters{choice.clusters}"][head], choice), special),
-                "effective": pattern_scores(_structure(sums[f"{key}.effective"][head], choice), special),
+            where = address(key, head)
+            structures = {
+                "raw": _structure(sums[f"{key}.clusters{choice.clusters}"][head], choice),
+                "effective": _structure(sums[f"{key}.effective"][head], choice),
             }
-            for name, found in scores.items():
-                patterns += [(*_address(key), head, name, one.pattern, one.score, one.place) for one in found]
-            heads.append(_head_row(key, head, d_v, texts, space, energy, sums, choice, scores))
-    chosen = clusterings[choice.clusters]
-    members = zip(choice.texts, range(choice.clusters), chosen.sizes.tolist(), choice.tokens, strict=True)
+            scores = {name: pattern_scores(W, special) for name, W in structures.items()}
+            patterns += [{**where, "weights": name, **asdict(one)} for name, held in scores.items() for one in held]
+            numbers = {
+                "length": space.vectors.shape[-1],
+                "d_v": d_v,
+                "texts": texts,
+                "texts_to_fill": int(sums[f"{key}.grown"][head, 1]),
+                "mean_rank": float(space.eigenvalues[head].sum()),
+                **{name: int(held[head]) for name, held in dimensions.items()},
+            }
+            heads.append({**where, **numbers, **_described(structures, scores, choice)})
     return {
         "table": frame("table", heads),
         "spectrum": frame("spectrum", spectrum),
         "patterns": frame("patterns", patterns),
-        "clusters": frame(
-            "clusters", [(one, found.silhouette, one == choice.clusters) for one, found in clusterings.items()]
-        ),
-        "representatives": frame("representatives", list(members)),
+        **_choice_tables(clusterings, choice),
         "stability": frame("stability", list(_stability_rows(sums, sorted(clusterings), choice, texts))),
     }
 
 
-def _head_row(
-    key: str, head: int, d_v: int, texts: int, space: Subspace, energy: Subspace,
-    sums: Mapping[str, Tensor], choice: Choice, scores: Mapping[str, tuple[PatternScore, ...]],
-) -> tuple:  # fmt: skip
-    W = _structure(sums[f"{key}.clusters{choice.clusters}"][head], choice)
-    effective = _structure(sums[f"{key}.effective"][head], choice)
-    return (
-        *_address(key), head, space.vectors.shape[-1], d_v, texts, choice.clusters, choice.threshold,
-        int(space.dimension[head]), int(sums[f"{key}.grown"][head, 1]), int(space.dimension_at(0.5)[head]),
-        int(space.effective_dimension()[head]), int(energy.effective_dimension()[head]),
-        float(space.eigenvalues[head].sum()),
-        _empty_rows(W), *_named(W, scores["raw"]),
-        _empty_rows(effective), *_named(effective, scores["effective"]),
-        float(_relative(effective, W)),
-    )  # fmt: skip
+def _described(
+    structures: Mapping[str, Tensor], scores: Mapping[str, tuple[PatternScore, ...]], choice: Choice
+) -> dict[str, Any]:
+    """Return what the row of a head says of its structures."""
+    raw, effective = (_named(structures[name], scores[name]) for name in ("raw", "effective"))
+    return {
+        "representatives": choice.clusters,
+        "threshold": choice.threshold,
+        **raw,
+        **{f"effective_{name}": value for name, value in effective.items()},
+        "raw_to_effective": float(_relative(structures["effective"], structures["raw"])),
+    }
 
 
-def _named(structure: Float[Tensor, "q k"], scores: Sequence[PatternScore]) -> tuple[str, float, int | None]:
+def _choice_tables(clusterings: Mapping[int, Representatives], choice: Choice) -> Tables:
+    clusters = [
+        {"clusters": count, "silhouette": one.silhouette, "chosen": count == choice.clusters}
+        for count, one in clusterings.items()
+    ]
+    sizes = clusterings[choice.clusters].sizes.tolist()
+    representatives = [
+        {"text": text, "cluster": cluster, "size": sizes[cluster], "tokens": choice.tokens[cluster]}
+        for cluster, text in enumerate(choice.texts)
+    ]
+    return {
+        "clusters": frame("clusters", clusters),
+        "representatives": frame("representatives", representatives),
+    }
+
+
+def _named(structure: Float[Tensor, "q k"], scores: Sequence[PatternScore]) -> dict[str, Any]:
     """Return the pattern of a structure by name, its score and place; "empty" where most rows have nothing left."""
-    best, score = pattern_of(scores), max(one.score for one in scores)
-    if 2 * _empty_rows(structure) > len(structure):
-        return EMPTY, score, None
-    return (best.pattern, best.score, best.place) if best else (MIXED, score, None)
+    best, score, empty = pattern_of(scores), max(one.score for one in scores), _empty_rows(structure)
+    row = {"empty_rows": empty, "pattern": MIXED, "score": score, "place": None}
+    if 2 * empty > len(structure):
+        return row | {"pattern": EMPTY}
+    return row | asdict(best) if best else row
 
 
 def _empty_rows(structure: Float[Tensor, "q k"]) -> int:
     return int((structure.sum(-1) == 0).sum())
 
 
-def _spectrum_rows(key: str, space: Subspace, energy: Subspace) -> Iterator[tuple]:
+def _spectrum_rows(key: str, space: Subspace, energy: Subspace) -> Iterator[dict[str, Any]]:
     for head in range(len(space.dimension)):
-        share = energy.eigenvalues[head]
-        pairs = zip(space.eigenvalues[head].tolist(), share.tolist(), strict=True)
+        pairs = zip(space.eigenvalues[head].tolist(), energy.eigenvalues[head].tolist(), strict=True)
         for index, (visible, part) in enumerate(pairs):
-            yield (*_address(key), head, index, visible, part)
+            yield {**address(key, head), "index": index, "visibility": visible, "energy": part}
 
 
-def _stability_rows(sums: Mapping[str, Tensor], ladder: Sequence[int], choice: Choice, texts: int) -> Iterator[tuple]:
+def _stability_rows(
+    sums: Mapping[str, Tensor], ladder: Sequence[int], choice: Choice, texts: int
+) -> Iterator[dict[str, Any]]:
     """Yield how far W of k representatives is from that of the next k and of all texts."""
     for key in _keys(sums):
         means = {one: sums[f"{key}.clusters{one}"] / one for one in ladder}
@@ -166,16 +191,20 @@ def _stability_rows(sums: Mapping[str, Tensor], ladder: Sequence[int], choice: C
         def structured(mean: Tensor) -> Tensor:
             return structure_weights(mean, choice.threshold, penalty=choice.penalty)
 
-        for place, one in enumerate(ladder):
+        for one, following in zip(ladder, [*ladder[1:], None], strict=True):
             to_all = _relative(structured(means[one]), structured(whole))
             plain = _relative(means[one], whole)
             drawn = _of_random_texts(sums[f"{key}.squares"], whole, one, texts)
-            following = ladder[place + 1] if place + 1 < len(ladder) else None
             to_next = None if following is None else _relative(structured(means[one]), structured(means[following]))
             for head in range(len(whole)):
-                step = None if to_next is None else float(to_next[head])
-                numbers = (float(to_all[head]), step, float(plain[head]), float(drawn[head]))
-                yield (*_address(key), head, one, *numbers)
+                yield {
+                    **address(key, head),
+                    "clusters": one,
+                    "to_all": float(to_all[head]),
+                    "to_next": None if to_next is None else float(to_next[head]),
+                    "mean_to_all": float(plain[head]),
+                    "random_to_all": float(drawn[head]),
+                }
 
 
 def _of_random_texts(
@@ -213,11 +242,12 @@ def _keys(sums: Mapping[str, Tensor]) -> list[str]:
     return [name.removesuffix(".all_raw") for name in sums if name.endswith(".all_raw")]
 
 
-def _address(key: str) -> tuple[Any, Any]:
+def address(key: str, head: int) -> dict[str, Any]:
+    """Return what names a head in a table."""
     kind, layer = key.split(".layer")
-    return kind, int(layer)
+    return {"kind": kind, "layer": int(layer), "head": head}
 
 
-def layer_key(row: Sequence[Any]) -> str:
+def layer_key(row: Mapping[str, Any]) -> str:
     """Return the key of the layer that a row of a table by head belongs to."""
-    return f"{row[0]}.layer{row[1]}"
+    return f"{row['kind']}.layer{row['layer']}"

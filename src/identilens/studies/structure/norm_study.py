@@ -1,6 +1,10 @@
 """What the table of perturbations says: which norm follows the change of the model's output."""
 
+from typing import Any
+
 import polars as pl
+
+from identilens.runs.tables import table_of
 
 NORMS = ("structure", "structure_effective", "one", "infinity", "frobenius", "output")
 """Columns that are compared with ``hidden``, the change of the final hidden state."""
@@ -29,22 +33,27 @@ def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
         and text (``whole``). ``output`` is the relative change of the head's own output, which no norm on weights alone
         can know.
     """
-    if not len(perturbations):
-        return pl.DataFrame(schema={"norm": pl.String, **dict.fromkeys(_COLUMNS, pl.Float64)})
-    rows, whole = [], perturbations.filter(pl.col("share").is_null())
-    perturbations = perturbations.drop_nulls("share")
-    for norm in NORMS:
-        spearman = pl.corr(norm, "hidden", method="spearman").alias("spearman")
-        pearson = pl.corr(norm, "hidden", method="pearson").alias("pearson")
-        within = perturbations.group_by(_HEAD).agg(spearman, pearson).fill_nan(None)
-        # Norms of one size differ by rounding, which ranks would take for differences.
-        told = perturbations.with_columns(pl.col(norm).round_sig_figs(9))
-        same = told.group_by([*_HEAD, "share"]).agg(spearman).fill_nan(None)
-        moves = whole.group_by(_HEAD).agg(spearman).fill_nan(None)
-        pooled = perturbations.select(spearman, pearson)
-        means = (within["spearman"].mean(), within["pearson"].mean(), same["spearman"].mean(), moves["spearman"].mean())
-        rows.append((norm, *means, *pooled.row(0)))
-    return pl.DataFrame(rows, schema={"norm": pl.String, **dict.fromkeys(_COLUMNS, pl.Float64)}, orient="row")
+    schema = {"norm": pl.String, **dict.fromkeys(_COLUMNS, pl.Float64)}
+    sized, whole = perturbations.drop_nulls("share"), perturbations.filter(pl.col("share").is_null())
+    return table_of(schema, [_row(norm, sized, whole) for norm in NORMS] if len(perturbations) else [])
+
+
+def _row(norm: str, sized: pl.DataFrame, whole: pl.DataFrame) -> dict[str, Any]:
+    spearman = pl.corr(norm, "hidden", method="spearman").alias("spearman")
+    pearson = pl.corr(norm, "hidden", method="pearson").alias("pearson")
+    within = sized.group_by(_HEAD).agg(spearman, pearson).fill_nan(None)
+    # Norms of one size differ by rounding, which ranks would take for differences.
+    told = sized.with_columns(pl.col(norm).round_sig_figs(9))
+    pooled = sized.select(spearman, pearson).row(0, named=True)
+    return {
+        "norm": norm,
+        "within_spearman": within["spearman"].mean(),
+        "within_pearson": within["pearson"].mean(),
+        "same_size_spearman": told.group_by([*_HEAD, "share"]).agg(spearman).fill_nan(None)["spearman"].mean(),
+        "whole_spearman": whole.group_by(_HEAD).agg(spearman).fill_nan(None)["spearman"].mean(),
+        "pooled_spearman": pooled["spearman"],
+        "pooled_pearson": pooled["pearson"],
+    }
 
 
 def by_perturbation(perturbations: pl.DataFrame) -> pl.DataFrame:

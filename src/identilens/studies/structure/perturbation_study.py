@@ -1,6 +1,7 @@
 """Perturbed weights put back into the model: which norm follows what its output does (structure2025, III)."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ def perturbation_rows(
     text: int,
     structures: Mapping[str, tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]]],
     seed: int = 0,
-) -> list[tuple[Any, ...]]:
+) -> list[dict[str, Any]]:
     """Return, for each perturbation of each head on one text, its norms and what it does to the model.
 
     The three kinds of a head have one Frobenius norm at each size, so that norms differ by where weights change
@@ -52,7 +53,7 @@ def perturbation_rows(
     collector = Collector(lens.sites(item), [item], weights=True, use_sdpa=False)
     lens.run([item], collector)
     plain = _final(lens.substitute({}, item))
-    rows: list[tuple[Any, ...]] = []
+    rows: list[dict[str, Any]] = []
     for layer in collector.layers[0]:
         # Hidden keys must keep weight 0, which random moves do not heed.
         key = f"{layer.site.kind}.layer{layer.site.layer}"
@@ -62,9 +63,19 @@ def perturbation_rows(
             pair = (structures[key][0][one.head], structures[key][1][one.head])
             for name, draw, share, after in _moves(one, pair[0], seed):
                 run = lens.substitute({(one.layer, one.head, one.kind): after}, item)
-                change = _change(_final(run), plain)
-                where = (text, one.kind, one.layer, one.head, name, draw, share)
-                rows.append((*where, *_norms(one, after, *pair), change))
+                rows.append(
+                    {
+                        "text": text,
+                        "kind": one.kind,
+                        "layer": one.layer,
+                        "head": one.head,
+                        "perturbation": name,
+                        "draw": draw,
+                        "share": share,
+                        **_norms(one, after, *pair),
+                        "hidden": _change(_final(run), plain),
+                    }
+                )
     return rows
 
 
@@ -80,12 +91,13 @@ def _moves(one: Head, structure: Tensor, seed: int) -> list[tuple[str, int, floa
     return found
 
 
-def _norms(one: Head, after: Tensor, raw: Tensor, effective: Tensor) -> tuple[float, ...]:
+def _norms(one: Head, after: Tensor, raw: Tensor, effective: Tensor) -> dict[str, float]:
     change = after - one.attention.cpu()
-    norms = matrix_norms(change, positive_structure(raw))
-    by_effective = float(structure_norm(change, positive_structure(effective)))
-    output = one.output_error(after.to(one.attention.device))
-    return norms.structure, by_effective, norms.one, norms.infinity, norms.frobenius, output
+    return {
+        **asdict(matrix_norms(change, positive_structure(raw))),
+        "structure_effective": float(structure_norm(change, positive_structure(effective))),
+        "output": one.output_error(after.to(one.attention.device)),
+    }
 
 
 def _final(run: ModelRun) -> Tensor:

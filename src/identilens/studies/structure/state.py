@@ -16,7 +16,7 @@ from identilens.models.capture import Collector, Lengths
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens, split_states
-from identilens.results.files import write_tensors
+from identilens.runs.files import write_tensors
 
 BATCH_SIZE = 8
 _WEIGHTS_AT_ONCE = 2**25
@@ -71,7 +71,7 @@ class TextView:
 
 
 @torch.no_grad()
-def views(lens: Lens, items: list[Item], numbers: list[int]) -> Iterator[TextView]:
+def text_views(lens: Lens, items: list[Item], numbers: list[int]) -> Iterator[TextView]:
     """Yield what some texts leave in the model, batch by batch.
 
     Args:

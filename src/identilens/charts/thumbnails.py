@@ -1,0 +1,60 @@
+"""Many maps at once, each as a small picture, such as one for every layer and head."""
+
+import base64
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Unpack
+
+import altair as alt
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.charts.encoding import Look, base_chart
+
+_INK = (0x2B, 0x83, 0xBE)
+"""Seen on light and on dark pages: weight 0 is the page itself."""
+_SIDE = 44
+"""Pixels from one row of pictures to the next."""
+
+
+def thumbnails(
+    frame: pl.DataFrame, x: str, y: str, maps: Sequence[Float[Tensor, "query key"]], **look: Unpack[Look]
+) -> alt.Chart:
+    """Return a picture for every row of a frame, shaded by the root of the weight.
+
+    Args:
+        frame: A row a picture: where it stands, and columns to `choose` by.
+        x: Column across.
+        y: Column down, smallest on top.
+        maps: The maps of the rows, from 0 (no shade) to 1 and above (full shade).
+        **look: See `Look`.
+    """
+    look = Look(**{"height": _SIDE * frame[y].n_unique(), **look})
+    drawn = frame.with_columns(_picture=pl.Series([_data_url(one) for one in maps], dtype=pl.String))
+    size = {side: alt.expr(f"0.92 * bandwidth('{axis}')") for side, axis in (("width", "x"), ("height", "y"))}
+    base = base_chart(drawn, x, y, grouped="xy", **look)
+    return base.mark_image(aspect=True, smooth=False, **size).encode(url="_picture:N")
+
+
+def _data_url(matrix: Float[Tensor, "query key"]) -> str:
+    shade = np.round(255 * matrix.detach().double().clamp(0, 1).sqrt().cpu().numpy()).astype(np.uint8)
+    pixels = np.empty((*shade.shape, 4), np.uint8)
+    pixels[..., :3], pixels[..., 3] = _INK, shade
+    return "data:image/png;base64," + base64.b64encode(_png(pixels)).decode("ascii")
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    """Return a PNG of 8-bit colours with opacity."""
+    height, width, _ = pixels.shape
+    # Each line begins with the number of its filter: none.
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], 1).tobytes()
+    header = struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(lines, 9)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, content) for name, content in parts)
+
+
+def _chunk(name: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))

@@ -1,0 +1,115 @@
+"""Mean weights and W of every head as maps: small ones of all heads, large ones for the viewer, and what l leaves."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from identilens.charts.kit import AnyChart, choose
+from identilens.charts.thumbnails import thumbnails
+from identilens.charts.viewer import TokenMap
+from identilens.measures.structure.weights import structure_weights
+
+SHOWN = {"raw": "raw attention", "effective": "effective attention (sizes)"}
+_STEPS = 60
+
+
+def levels(table: pl.DataFrame) -> list[float]:
+    """Return the thresholds whose W is shown: the run's own, none, and multiples of its own that weights can reach."""
+    own = table["threshold"][0]
+    return list(dict.fromkeys([own, 0.0, *(factor * own for factor in (0.5, 2, 4) if factor * own <= 1)]))
+
+
+def gallery(table: pl.DataFrame, matrices: Mapping[str, Tensor], kind: str, name: str, penalty: float) -> AnyChart:
+    """Return W of every head of a kind as a small map, with a choice of thresholds.
+
+    Args:
+        table: The heads.
+        matrices: Mean weights.
+        kind: Of attention.
+        name: ``raw`` or ``effective``.
+        penalty: h(x) = penalty · x.
+    """
+    rows, pictures, n = [], [], table["length"][0]
+    names = {level: f"l = {level:.4g} ({level * n:.3g} times uniform)" for level in levels(table)}
+    prefix = "" if name == "raw" else "effective_"
+    for layer, head, pattern in table.filter(kind=kind).select("layer", "head", f"{prefix}pattern").iter_rows():
+        mean = matrices[f"{kind}.layer{layer}.{name}"][head]
+        for level in names:
+            rows.append({"layer": layer, "head": head, "best pattern": pattern, "threshold": names[level]})
+            pictures.append(structure_weights(mean, level, penalty=penalty))
+    drawn = thumbnails(
+        pl.DataFrame(rows), "head", "layer", pictures, x_title="Head", y_title="Layer", also=["best pattern"],
+        title=f"W of every {kind} head, {SHOWN[name]}",
+        description="Small maps by layer and head; rows are queries, columns keys; shade is the root of the weight.",
+    )  # fmt: skip
+    return choose(drawn, "threshold", "Threshold", list(names.values()))
+
+
+def token_maps(
+    table: pl.DataFrame, matrices: Mapping[str, Tensor], penalty: float, special: Sequence[int]
+) -> list[TokenMap]:
+    """Return mean weights and W of every head for the viewer, over representatives and over all texts."""
+    own, found = table["threshold"][0], []
+    names = [f"{place} (special)" if place in special else str(place) for place in range(table["length"][0])]
+    means = (("", f"{table['representatives'][0]} representatives"), ("all_", f"all {table['texts'][0]} texts"))
+    for row in table.iter_rows(named=True):
+        choices = {name: row[name] for name in ("kind", "layer", "head")}
+        for name, words in SHOWN.items():
+            for prefix, over in means:
+                mean = matrices[f"{row['kind']}.layer{row['layer']}.{prefix}{name}"][row["head"]]
+                shown = [own] if prefix or 2 * own > 1 else [own, 2 * own]
+                layers = {f"W at l = {level:.4g}": structure_weights(mean, level, penalty=penalty) for level in shown}
+                layers["mean weights"] = mean
+                where = {**choices, "weights": words, "mean over": over}
+                found.append(TokenMap(where, layers, names, names, _facts(row, special)))
+    return found
+
+
+def kept(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
+    """Return which share of entries a threshold keeps and which share of rows it empties, head by head.
+
+    Columns: kind, layer, head, weights, threshold, kept, emptied. Means over representatives are cut.
+    """
+    frames = []
+    sites = list(table.select("kind", "layer").unique(maintain_order=True).iter_rows())
+    held = {(site, name): matrices[f"{site[0]}.layer{site[1]}.{name}"] for site in sites for name in SHOWN}
+    most = max(float(mean.max()) for mean in held.values())
+    thresholds = [most * (step / _STEPS) ** 2 for step in range(_STEPS + 1)]
+    for ((kind, layer), name), mean in held.items():
+        stays = [mean >= level for level in thresholds]
+        shares = torch.stack([one.double().mean((-2, -1)) for one in stays], -1)
+        emptied = torch.stack([(~one.any(-1)).double().mean(-1) for one in stays], -1)
+        heads = pl.DataFrame({"head": range(len(mean))})
+        frames.append(
+            heads.join(pl.DataFrame({"threshold": thresholds}), how="cross").select(
+                pl.lit(kind).alias("kind"), pl.lit(layer, pl.Int64).alias("layer"), "head",
+                pl.lit(name).alias("weights"), "threshold",
+                kept=pl.Series(shares.flatten().numpy()), emptied=pl.Series(emptied.flatten().numpy()),
+            )
+        )  # fmt: skip
+    return pl.concat(frames)
+
+
+def _facts(row: Mapping[str, Any], special: Sequence[int]) -> str:
+    raw = _placed(row["pattern"], row["score"], row["place"], special)
+    effective = _placed(row["effective_pattern"], row["effective_score"], row["effective_place"], special)
+    return (
+        f"At the run's own l = {row['threshold']:.4g}: raw {raw}; effective {effective}. dim R = {row['dim_r']} of "
+        f"{row['length']}."
+    )
+
+
+def _placed(pattern: str, score: float, place: int | None, special: Sequence[int]) -> str:
+    if pattern == "empty":
+        return "empty in most rows"
+    if pattern == "mixed":
+        return f"no simple pattern (best score {score:.2f})"
+    where = ""
+    if pattern == "vertical":
+        where = f" at key {place}{', a special token' if place in special else ''}"
+    elif pattern in ("offset", "block"):
+        where = f" at {place}".replace("-", "−")
+    return f"{pattern}{where}, score {score:.2f}"

@@ -1,0 +1,200 @@
+"""The result of a structure analysis: what the attention of a corpus has in common, head by head."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.charts.kit import AnyChart
+from identilens.charts.page import Section
+from identilens.errors import InputError
+from identilens.runs.result import Finding, Result
+from identilens.runs.tables import Columns
+from identilens.studies.structure import maps, views
+from identilens.studies.structure.findings import finding
+from identilens.studies.structure.norm_study import by_perturbation, norm_correlations
+from identilens.studies.structure.sections import report_sections
+
+HEAD: Columns = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
+_DIMENSIONS: Columns = {"dim_r": pl.Int64, "dim_half": pl.Int64, "dim_95": pl.Int64, "energy_95": pl.Int64}
+_PATTERN: Columns = {"empty_rows": pl.Int64, "pattern": pl.String, "score": pl.Float64, "place": pl.Int64}
+
+PERTURBATIONS: Columns = {
+    "text": pl.Int64, **HEAD,
+    "perturbation": pl.String, "draw": pl.Int64, "share": pl.Float64, "structure": pl.Float64,
+    "structure_effective": pl.Float64, "one": pl.Float64, "infinity": pl.Float64, "frobenius": pl.Float64,
+    "output": pl.Float64, "hidden": pl.Float64,
+}  # fmt: skip
+"""Perturbed weights put back into a model: their norms, and what they change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Structure(Result):
+    """Every number of a structure analysis (structure2025, II.B and III).
+
+    Attributes:
+        table: One row a head: dim R, patterns raw and effective.
+        growth: dim R against the number of texts.
+        spectrum: Eigenvalues of R's Gram matrix.
+        texts: Each text's ker(T')^⊥ against R, and what Naim & Asher's projection does to its weights.
+        pairs: What a second text makes of weights that are equivalent under a first one.
+        patterns: The score of every pattern.
+        clusters: Silhouette by number of clusters.
+        representatives: The chosen texts.
+        stability: How W moves as clusters grow.
+        perturbations: Norms of perturbations beside the change of the model's output.
+        matrices: [head, query, key] by ``<kind>.layer<l>.<name>``: ``raw``, ``effective`` (sizes of effective weights)
+            are means over representatives, ``all_raw``, ``all_effective`` over all texts, ``visibility`` the mean
+            projector on ker(T')^⊥.
+    """
+
+    analysis: ClassVar = "structure"
+    title: ClassVar = "Structure of attention"
+    schema: ClassVar = {
+        "table": {
+            **HEAD,
+            "length": pl.Int64, "d_v": pl.Int64, "texts": pl.Int64, "representatives": pl.Int64,
+            "threshold": pl.Float64, **_DIMENSIONS, "texts_to_fill": pl.Int64, "mean_rank": pl.Float64, **_PATTERN,
+            **{f"effective_{name}": kind for name, kind in _PATTERN.items()}, "raw_to_effective": pl.Float64,
+        },
+        "growth": {**HEAD, "texts": pl.Int64, **_DIMENSIONS},
+        "spectrum": {**HEAD, "index": pl.Int64, "visibility": pl.Float64, "energy": pl.Float64},
+        "texts": {
+            "text": pl.Int64, **HEAD,
+            "rank": pl.Int64, "ignored_dimension": pl.Float64, "ignored": pl.Float64, "outside": pl.Float64,
+            "outside_half": pl.Float64, "negative": pl.Float64, "least": pl.Float64, "row_sum_error": pl.Float64,
+        },
+        "pairs": {
+            "first_text": pl.Int64, "second_text": pl.Int64, **HEAD,
+            "freedom": pl.Int64, "overlap": pl.Float64, "chance": pl.Float64, "moved": pl.Float64,
+            "change_first": pl.Float64, "change_second": pl.Float64, "disagree": pl.Boolean,
+        },
+        "patterns": {**HEAD, "weights": pl.String, "pattern": pl.String, "score": pl.Float64, "place": pl.Int64},
+        "clusters": {"clusters": pl.Int64, "silhouette": pl.Float64, "chosen": pl.Boolean},
+        "representatives": {"text": pl.Int64, "cluster": pl.Int64, "size": pl.Int64, "tokens": pl.String},
+        "stability": {
+            **HEAD, "clusters": pl.Int64, "to_all": pl.Float64, "to_next": pl.Float64, "mean_to_all": pl.Float64,
+            "random_to_all": pl.Float64,
+        },
+        "perturbations": PERTURBATIONS,
+    }  # fmt: skip
+
+    growth: pl.DataFrame
+    spectrum: pl.DataFrame
+    texts: pl.DataFrame
+    pairs: pl.DataFrame
+    patterns: pl.DataFrame
+    clusters: pl.DataFrame
+    representatives: pl.DataFrame
+    stability: pl.DataFrame
+    perturbations: pl.DataFrame
+
+    @property
+    def sites(self) -> list[tuple[str, int]]:
+        """Kind and layer of every attention layer."""
+        return list(self.table.select("kind", "layer").unique(maintain_order=True).iter_rows())
+
+    @property
+    def threshold(self) -> float:
+        """Threshold l of Eq. 8 in units of the mean weight, in [0, 1]."""
+        return float(self.table["threshold"][0])
+
+    def mean_weights(
+        self, layer: int, head: int, kind: str | None = None, name: str = "raw"
+    ) -> Float[Tensor, "query key"]:
+        """Return Ã/n of one head, what Cut_l is applied to.
+
+        Args:
+            layer: Counts from 0.
+            head: Counts from 0.
+            kind: Needed where the model has several kinds of attention.
+            name: ``raw``, ``effective``, ``all_raw`` or ``all_effective``.
+
+        Raises:
+            InputError: If the result has no such head or matrix.
+        """
+        kinds = self.table["kind"].unique(maintain_order=True).to_list()
+        if kind is None and len(kinds) > 1:
+            raise InputError(f"the result has the kinds {', '.join(kinds)}. Pass kind=...")
+        key = f"{kind or kinds[0]}.layer{layer}.{name}"
+        if key not in self.matrices or not 0 <= head < len(self.matrices[key]):
+            raise InputError(
+                f"no {name} weights of {kind or kinds[0]} layer {layer}, head {head}. There are "
+                f"{', '.join(f'{one} layer {number}' for one, number in self.sites)}."
+            )
+        return self.matrices[key][head]
+
+    def visibility_by_position(self) -> pl.DataFrame:
+        """Return how much of a weight at each position the output can tell: the mean (U Uᵀ)_jj over texts, in [0, 1].
+
+        Columns: kind, layer, head, position, visibility. 0 where T is zero in every text, mean rank over n on average.
+        """
+        frames = []
+        for kind, layer in self.sites:
+            held = self.matrices[f"{kind}.layer{layer}.visibility"].diagonal(dim1=-2, dim2=-1).double()
+            heads, n = held.shape
+            grid = pl.DataFrame({"head": range(heads)}).join(pl.DataFrame({"position": range(n)}), how="cross")
+            frames.append(
+                grid.select(
+                    kind=pl.lit(kind), layer=pl.lit(layer, pl.Int64), head="head", position="position",
+                    visibility=pl.Series(held.flatten().numpy()),
+                )
+            )  # fmt: skip
+        return pl.concat(frames)
+
+    def correlations(self) -> pl.DataFrame:
+        """Return how well each norm follows the change of the final hidden state; see `norm_correlations`."""
+        return norm_correlations(self.perturbations)
+
+    def by_perturbation(self) -> pl.DataFrame:
+        """Return what each kind of perturbation changes, by its size."""
+        return by_perturbation(self.perturbations)
+
+    def subject(self) -> str:
+        """Return the model, and how many texts of which length."""
+        row = self.table.row(0, named=True)
+        return f"{self.provenance['model'].get('name')} on {row['texts']} texts of {row['length']} tokens"
+
+    def summary(self) -> Finding:
+        """Return the finding in a few sentences."""
+        return finding(self._tables())
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return the heads, with dim R and the best patterns."""
+        kind = ["kind"] if self.table["kind"].n_unique() > 1 else []
+        raw, effective = (
+            pl.format("{} {}", pl.col(f"{prefix}pattern"), pl.col(f"{prefix}score").round(2))
+            for prefix in ("", "effective_")
+        )
+        columns = [*kind, "layer", "head", "dim_r", "texts_to_fill", "energy_95"]
+        return {"Heads": self.table.select(*columns, raw.alias("raw"), effective.alias("effective"))}
+
+    def charts(self) -> dict[str, AnyChart]:
+        """Return the charts: W of every head, R and its growth, patterns, equivalent weights, stability, norms."""
+        charts: dict[str, AnyChart] = {}
+        for kind in self.table["kind"].unique(maintain_order=True):
+            for name in maps.SHOWN:
+                charts[f"structures_{kind}_{name}"] = maps.gallery(self.table, self.matrices, kind, name, self._penalty)
+        return charts | views.charts(self._frames())
+
+    def sections(self) -> list[Section]:
+        """Return the report: W of every head first, how to read it last."""
+        special = self.provenance["settings"].get("special_positions", [])
+        shown = maps.token_maps(self.table, self.matrices, self._penalty, special)
+        return report_sections(self._frames(), shown)
+
+    @property
+    def _penalty(self) -> float:
+        return float(self.provenance["settings"]["penalty"])
+
+    def _tables(self) -> dict[str, pl.DataFrame]:
+        """Return every table, with those that are made of them."""
+        own = {name: getattr(self, name) for name in self.schema}
+        return {**own, "correlations": self.correlations(), "by_perturbation": self.by_perturbation()}
+
+    def _frames(self) -> dict[str, pl.DataFrame]:
+        """Return every table, with those that are made of matrices too."""
+        made = {"positions": self.visibility_by_position(), "kept": maps.kept(self.table, self.matrices)}
+        return self._tables() | made

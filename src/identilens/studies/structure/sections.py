@@ -1,0 +1,163 @@
+"""The report of a structure analysis: what each part shows, and how to read it."""
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from identilens.charts.page import Section
+from identilens.charts.viewer import TokenMap
+from identilens.runs.tables import percent
+from identilens.studies.structure.views import norms, pairs_by_head, subspace, texts_by_head
+
+Frames = Mapping[str, pl.DataFrame]
+
+_HEAD_COLUMNS = (
+    "kind", "layer", "head", "dim_r", "dim_half", "dim_95", "pattern", "score", "place", "effective_pattern",
+    "effective_score", "raw_to_effective", "empty_rows", "effective_empty_rows",
+)  # fmt: skip
+
+
+_CLASS_CHARTS = {"overlap": "pairs", "overlap_heads": "pairs", "negative": "texts", "negative_heads": "texts"}
+"""The table that each chart of this part is made of."""
+
+
+def report_sections(frames: Frames, maps: Sequence[TokenMap]) -> list[Section]:
+    """Return the parts of the report.
+
+    Args:
+        frames: Every table, with ``positions``, ``kept``, ``correlations`` and ``by_perturbation``.
+        maps: Mean weights and W of every head.
+    """
+    each = subspace(frames, each=True)
+    kept = each.pop("kept")
+    kinds = frames["table"]["kind"].unique(maintain_order=True)
+    galleries = [f"structures_{kind}_{name}" for kind in kinds for name in ("raw", "effective")]
+    return [
+        Section("maps", "W of every head", [_W.format(**_counts(frames))], [*galleries, kept], maps=maps),
+        Section(
+            "patterns", "Patterns", [_PATTERNS], ["pattern_scores", "patterns"],
+            frames["table"].select(_HEAD_COLUMNS), note=_PLACES,
+        ),
+        Section(
+            "subspace", "The subspace R", [_R, _GROWTH, _POSITIONS, _against(frames)], list(each.values()),
+            texts_by_head(frames["texts"]),
+        ),
+        _classes(frames),
+        Section(
+            "stability", "Representatives", [_STABILITY], ["stability", "silhouette"],
+            frames["representatives"].select("text", pl.col("size").alias("texts in its cluster"), "tokens"),
+        ),
+        *_norms(frames),
+        Section("reading", "How to read this report", [line.format(**_counts(frames)) for line in _READING]),
+    ]  # fmt: skip
+
+
+def _counts(frames: Frames) -> dict[str, int]:
+    return frames["table"].select("representatives", "texts", "length").row(0, named=True)
+
+
+def _against(frames: Frames) -> str:
+    found = texts_by_head(frames["texts"])
+    ignored, outside, half = (percent(found[name].mean()) for name in ("ignored", "outside", "outside_half"))
+    return (
+        f"Each text against R: on average T has rank {found['rank'].mean():.3g} of {_counts(frames)['length']}. "
+        f"{ignored} of a text's attention (squared) lies in directions of R that this text's values send to zero. "
+        f"{outside} of its ker(T′)⊥ lies outside R, and {half} outside the directions that half of the texts can tell."
+    )
+
+
+def _classes(frames: Frames) -> Section:
+    pairs, signs = pairs_by_head(frames["pairs"]), frames["texts"].drop_nulls("negative")
+    said = (
+        "In no head and text is there a null space here: two sets of weights are equivalent only when they are equal."
+    )
+    if len(pairs):
+        said = (
+            f"Over {pairs['pairs'].mean():.3g} pairs of texts: where weights can be moved at all, they are equivalent "
+            f"under the first and not under the second in {percent(pairs['disagree'].mean())} of the cases; the second "
+            f"text's output moves by {percent(pairs['change_second'].mean())} on average."
+        )
+    charts = (["overlap", "overlap_heads"] if len(pairs) else []) + (
+        ["negative", "negative_heads"] if len(signs) else []
+    )
+    return Section("classes", "Equivalent weights", [_CLASSES, said], charts, note=_PROJECTION if len(signs) else "")
+
+
+def _norms(frames: Frames) -> list[Section]:
+    title = "Norms and the model's output"
+    if not len(frames["perturbations"]):
+        return [Section("norms", title, [_UNPERTURBED])]
+    return [
+        Section("norms", title, [_PERTURBED], list(norms(frames)), frames["correlations"], note=_OUTPUT),
+        Section("kinds", "Kinds of perturbation", [_WHOLE], frame=frames["by_perturbation"]),
+    ]
+
+
+_W = (
+    "W = Norm(Cut_l(Ã)): the weights of {representatives} representative texts are averaged, entries below l are set "
+    "aside, and rows are scaled to sum 1 (structure2025, Eq. 7 and 8). Rows are queries, columns keys, from the first "
+    "position at the top left. A row with nothing left stays empty."
+)
+_PATTERNS = (
+    "Each score is what a structure's rows have on a pattern beyond what uniform rows have there, as a share of what "
+    "is left: 1 is the pattern itself, 0 is chance. The best one names the head, and below 0.25 the head is “mixed”; "
+    "it is “empty” where l leaves nothing in most rows."
+)
+_PLACES = "An offset's place is the distance of key from query, negative looks back; a vertical's place is its column."
+_R = (
+    "R is the span of the column spaces of T over all texts (Eq. 6): every direction of weights that the head's output "
+    "can tell in at least one of them. It soon is the whole space and then says nothing. The eigenvalues stay "
+    "informative: an eigenvalue is the share of the texts in which its direction is visible."
+)
+_GROWTH = (
+    "Growth shows dim R; directions visible in at least half of the texts so far; directions that hold 95 % of the "
+    "spectrum, and of the values' energy (T T′, scaled to one a text). In the spectrum the largest come first; for "
+    "directions that have nothing to do with position, all eigenvalues would be equal to the mean rank of T over n."
+)
+_POSITIONS = (
+    "How visible a position is: the mean share (squared) of a weight at this position alone that the head's output can "
+    "tell. Near 0, the values there are next to nothing, and attention to it changes nothing."
+)
+_EQUAL = "In no head and text is there a null space here: two sets of weights are equivalent only when they are equal."
+_CLASSES = (
+    "Two sets of weights are equivalent under a text when the head's output is the same (II.B). That depends on the "
+    "text's values: for pairs of texts, the weights of the first are moved along a random direction which its own "
+    "output does not see, and put before the values of the second. Shared null space is the mean share of a move "
+    "invisible under one text that is invisible under the other too, beside what null spaces of these dimensions share "
+    "by chance."
+)
+_PROJECTION = (
+    "Naim & Asher's projection on Ker([T, 1])⊥ keeps outputs and row sums; where its entries are negative its rows are "
+    "no probability distributions."
+)
+_STABILITY = (
+    "Representatives are the real texts nearest to the centroids of k-means on mean token embeddings. W is sufficient "
+    "when more clusters no longer change it: ‖W_k − W‖_F / ‖W‖_F, means over heads, W that of all texts or of the next "
+    "number of clusters; and the same of mean weights before the cut, beside what as many texts drawn at random would "
+    "give. With a silhouette near 0, texts have no clusters to speak of, and the choice of their number hardly matters."
+)
+_UNPERTURBED = "No weights were perturbed in this run (--perturbed 0, or every head hides keys from its queries)."
+_PERTURBED = (
+    "Representatives' weights are perturbed and put back into the running model, one head at a time: “aware” moves "
+    "keep what W holds and reshuffle the rest, “breaking” ones take away what W holds, “random” ones reshuffle "
+    "everything. At one size all three have the same Frobenius norm. The question is which norm of the change says "
+    "best how far the final hidden state moves."
+)
+_OUTPUT = (
+    "The last row is no norm of weights: it knows the values, and shows what weights alone leave out. “Same size” "
+    "compares perturbations of one Frobenius norm only; whole moves are each as large as they can be, and stand apart "
+    "from the other columns."
+)
+_WHOLE = "Means by kind and size of the perturbation; a move taken as a whole has no size."
+_READING = (
+    "W is an average of positions. Texts are compared position by position. A head that looks at commas wherever they "
+    "stand has no structure in this sense; one that looks at the token before has.",
+    "l is on the mean. The draft cuts the sum over n texts; cutting the mean at l is the same as cutting the sum at "
+    "n·l. Uniform attention has 1/{length} everywhere.",
+    "Effective attention has signs. It is shown by its sizes, averaged over texts. Its rows need not sum to 1 before "
+    "they are normalised.",
+    "A full R says only that texts differ. Two texts whose values span different directions are enough to fill much of "
+    "it. Read the spectrum instead.",
+    "‖·‖_S needs a positive W. Cut weights are zero in places, where the draft's norm is only a seminorm. Here zeros "
+    "are lifted to a thousandth of the largest entry.",
+)

@@ -1,0 +1,100 @@
+"""What the charts and the report of alternatives show: the numbers of the tables, and tokens as they are."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+
+import identilens as idl
+from helpers import zoo
+from helpers.browsing import Visit
+from helpers.charts import drop_downs, marks
+from identilens.studies.alternatives import views
+
+SCRIPT = "<script>alert(1)</script>"
+IDS = {"input_ids": torch.arange(5, 29)[None]}
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Alternatives of two heads of a decoder, with a hostile token."""
+    made = idl.alternatives(
+        idl.Lens(zoo.build("gpt2")), IDS, layers=1, heads=[0, 1], realisable=True, starts=1, distance=0.05
+    )
+    return replace(made, tokens={0: {"encoder": [SCRIPT, *made.tokens[0]["encoder"][1:]]}})
+
+
+def of(table, head, alternative):
+    return table.filter((pl.col("head") == head) & (pl.col("alternative") == alternative))
+
+
+def test_maps_stand_side_by_side_with_what_was_measured(found):
+    maps = views.viewer_maps(found.found, found.matrices, found.tokens)
+    assert len(maps) == 10
+    far = next(one for one in maps if one.choices["head"] == 1 and one.choices["alternative"] == "far")
+    assert list(far.layers) == ["raw", "effective", "alternative"]
+    assert torch.equal(far.layers["alternative"], found.matrices["text0.layer1.head1.decoder.alternative_far"])
+    row = of(found.table, 1, "far").row(0, named=True)
+    assert f"lies {row['mean_total_variation']:.3f} away" in far.note
+    assert f"its final hidden state changed by {row['hidden_change']:.1e}" in far.note
+    assert far.interest == found.table.filter(head=1)["mean_total_variation"].max()
+    assert far.queries[0] == SCRIPT
+
+
+def test_a_page_says_which_maps_it_leaves_out(found, monkeypatch):
+    monkeypatch.setattr(views, "MAP_BUDGET", 3 * (8 * 24 * 24 + 12))
+    assert found.sections()[0].note.startswith("This page holds 3 of 10 alternatives")
+
+
+def test_changes_are_those_of_the_head_that_is_chosen(found):
+    chart = views.changes_of_head(found.found, found.changes)
+    drawn = pl.DataFrame(marks(chart)["line"][0], infer_schema_length=None)
+    farthest = found.found.sort("mean_total_variation")["head"][-1]
+    assert drop_downs(chart)["Head"] == [farthest, 1 - farthest]
+    shown = drawn.filter(head_number=1, title="far").sort("state_layer")
+    expected = of(found.changes, 1, "far").drop_nulls("state_layer").sort("state_layer")
+    assert shown["relative_change"].to_list() == pytest.approx(expected["relative_change"].to_list(), rel=1e-5)
+    assert shown["change"].min() == 1e-9, "changes of nothing stay on the axis"
+
+
+def test_print_shows_distances_and_the_farthest_maps(found, tmp_path):
+    charts = found.charts()
+    maps = [name for name in charts if name.startswith("maps_")]
+    assert list(charts) == ["distances", "distance_and_change", "changes_by_state", *maps]
+    assert len(maps) == 10
+    assert maps[0].endswith("_far")
+    points = pl.DataFrame(marks(charts["distance_and_change"])["point"][0])
+    assert sorted(points["mean_total_variation"]) == pytest.approx(
+        sorted(found.found["mean_total_variation"]), rel=1e-5
+    )
+    assert points["title"].unique(maintain_order=True).to_list() == list(views.TITLES.values())
+    largest = pl.DataFrame(marks(charts["changes_by_state"])["line"][0]).filter(title="far", state_layer=2)
+    expected = found.changes.filter(alternative="far", state_layer=2)["relative_change"].max()
+    assert largest["relative_change"].item() == pytest.approx(expected, rel=1e-5)
+    written = found.save_figures(tmp_path, ["svg"])
+    assert {path.stem for path in written} == set(charts)
+
+
+def test_findings_notes_and_numbers(found, capsys):
+    finding = found.summary()
+    assert finding.numbers["found"] == 10
+    assert finding.numbers["hidden_change"] == found.table["hidden_change"].max()
+    assert "2 of 2 attention maps have a simplex null space" in finding.text
+    found.show()
+    assert "queries and keys of size" in capsys.readouterr().out
+    frame = found.sections()[-1].frame
+    assert len(frame) == len(found.table)
+    assert set(frame["alternative"]) == set(views.TITLES.values())
+
+
+def test_the_report_in_a_browser(browser, found, tmp_path):
+    visit = Visit(browser, found.to_html(tmp_path / "page.html"), width=390)
+    maps = visit.page.locator("#alternatives")
+    maps.get_by_label("Head", exact=True).select_option("1")
+    maps.get_by_label("Alternative", exact=True).select_option("far")
+    row = of(found.table, 1, "far").row(0, named=True)
+    assert f"lies {row['mean_total_variation']:.3f} away" in maps.inner_text()
+    assert maps.locator("canvas").count() == 3
+    assert visit.page.locator("#changes .chart svg").count() == 1
+    visit.close()
