@@ -50,7 +50,7 @@ def test_the_run_its_report_and_its_resumption(bundled_path, corpus, tmp_path):
             "expected --threshold in [0, 1] on the mean of the",
         ),
         (("--shorter", "skip", "--limit", "1"), "expected at least 2 texts of 12 tokens, got 1"),
-        (("--shorter", "skip", "--penalty", "1"), "expected --penalty below 1.0; got 1.0"),
+        (("--shorter", "skip", "--penalty", "1"), "expected --penalty below 1; got 1.0"),
         (("--shorter", "skip", "--clusters", "99"), "expected --clusters of at most 9, one a text; got 99"),
     ],
 )
