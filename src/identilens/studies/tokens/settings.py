@@ -45,7 +45,7 @@ class TokenSettings(Settings):
         hidden_units: Width of the MLP's hidden layer.
         max_length: Cut longer texts to this many tokens.
         seed: Of splits, initial weights and batches.
-        compare_model: A second checkpoint on the same texts, such as after fine-tuning: hub id, folder, or a lens.
+        compare_model: A second checkpoint on the same texts, such as after fine-tuning; in Python also a lens.
         states: Folder to keep hidden states in for later runs; states/ in the run's folder by default.
     """
 
