@@ -90,7 +90,7 @@ def compare(name: str, config: DyckConfig, training: DyckTraining, seeds: list[i
 
 def train_alone(config: DyckConfig, seed: int, training: DyckTraining, device: str) -> DyckForCausalLM:
     """Train one model the plain way."""
-    data = training.sample(config.language, training.sequences, training.data_seed).to(device)
+    data = training.sample(config.language, training.training_sequences, training.data_seed).to(device)
     model = new_model(config, seed)
     model.to(device)  # pyright: ignore[reportArgumentType] transformers decorates the method
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -14,6 +14,7 @@ from .studies.alternatives.result import Alternatives as Alternatives
 from .studies.alternatives.study import alternatives as alternatives
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
+from .studies.dyck_analyse.study import analyse_dyck as analyse_dyck
 from .studies.dyck_construct.result import Constructions as Constructions
 from .studies.dyck_construct.study import construct_dyck as construct_dyck
 from .studies.dyck_prune.result import Prunings as Prunings

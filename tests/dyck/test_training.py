@@ -50,7 +50,7 @@ def test_the_stack_takes_the_steps_of_a_plain_loop():
     model = new_model(config, seed)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=0.1)
-    data = training.sample(config.language, training.sequences, 0)
+    data = training.sample(config.language, training.training_sequences, 0)
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(2):
         for group in optimiser.param_groups:

@@ -8,7 +8,6 @@ import identilens as idl
 from golden.stored import AFTER_TRAINING, Case, Tables, single
 from helpers.dycks import MEASURING, MINIMAL, QUICK, SETTINGS
 from identilens.dyck.settings import DyckSetting
-from identilens.studies.dyck_train.study import analyse_dyck
 
 
 def dyck_tables(found: idl.DyckRuns) -> Tables:
@@ -17,7 +16,7 @@ def dyck_tables(found: idl.DyckRuns) -> Tables:
 
 
 def dyck() -> Tables:
-    return dyck_tables(idl.train_dyck(SETTINGS, [0, 1, 2], at_once=2, measuring=MEASURING))
+    return dyck_tables(idl.train_dyck(SETTINGS, seeds=[0, 1, 2], at_once=2, **MEASURING))
 
 
 def dyck_options() -> Tables:
@@ -29,14 +28,15 @@ def dyck_options() -> Tables:
     }
     quick = replace(QUICK, tokens=1200, epochs=2)
     settings = [DyckSetting(name, config, replace(quick, **own)) for name, (config, own) in kinds.items()]
-    found = idl.train_dyck(settings, [0, 1], measuring=MEASURING)
+    found = idl.train_dyck(settings, seeds=[0, 1], **MEASURING)
     return {name: getattr(found, name) for name in ("table", "heads", "variation")}
 
 
 def dyck_saved() -> Tables:
     with TemporaryDirectory() as folder:
-        idl.train_dyck(SETTINGS[:1], [0, 1], measuring=MEASURING, out=folder)
-        found = analyse_dyck(sorted(Path(folder).glob("models/*/seed*")), QUICK, measuring=MEASURING)
+        idl.train_dyck(SETTINGS[:1], seeds=[0, 1], **MEASURING, out=folder)
+        models = sorted(Path(folder).glob("models/*/seed*"))
+        found = idl.analyse_dyck(models=models, length=QUICK.length, **MEASURING)
     return {name: getattr(found, name) for name in ("table", "heads")}
 
 

@@ -25,7 +25,7 @@ from identilens.reproduce.bhardwaj2021_figure2 import rank_figure
 from identilens.reproduce.bhardwaj2021_figure5 import figure5
 from identilens.reproduce.bhardwaj2021_table1 import Table1Settings, table1
 from identilens.reproduce.record import Reproduction
-from identilens.reproduce.wen2023 import Run
+from identilens.reproduce.wen2023 import Run, WenSettings
 
 
 def bhardwaj_ranks() -> Tables:
@@ -50,12 +50,12 @@ def bhardwaj_table1() -> Tables:
 def wen(make: Callable[[Path, Run], Reproduction], *shared: str) -> Tables:
     """Return the tables of a reproduction whose study is run with everything but its size."""
 
-    def shrunk(settings: list[DyckSetting], seeds: tuple[int, ...], **options: Any) -> idl.DyckRuns:
+    def shrunk(settings: list[DyckSetting], **options: Any) -> idl.DyckRuns:
         smaller = [replace(one, training=replace(one.training, tokens=700)) for one in settings]
-        return idl.train_dyck(smaller, seeds, **{**options, "measuring": MEASURING})
+        return idl.train_dyck(smaller, **{**options, **MEASURING})
 
     with TemporaryDirectory() as folder, patch.object(wen2023, "train_dyck", shrunk):
-        found = make(Path(folder), Run(2, epochs=1))
+        found = make(Path(folder), Run(WenSettings(seeds=2, epochs=1)))
     own = set(found.tables) - {"means", "variation", "heads", "misleading"}
     return {name: found.tables[name] for name in sorted(own | set(shared))}
 

@@ -29,18 +29,20 @@ def structure(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
 def structure_encoder() -> Tables:
     kept = ("encoder.layer0.raw", "encoder.layer1.effective", "encoder.layer1.visibility")
     corpus = [ids(14, seed) for seed in range(9)]
-    return structure(tiny("bert"), corpus, *kept, length=12, clusters=3, pairs=3, perturbed=1)
+    return structure(tiny("bert"), corpus, *kept, length=12, clusters=3, compared_pairs=3, perturbed=1)
 
 
 def structure_causal() -> Tables:
     corpus = [ids(20, seed) for seed in range(6)]
-    return structure(tiny("gpt2"), corpus, length=10, cut="window", pairs=4, threshold=0.3, scale="sum", penalty=0.1)
+    return structure(
+        tiny("gpt2"), corpus, length=10, cut="window", compared_pairs=4, threshold=0.3, scale="sum", penalty=0.1
+    )
 
 
 def structure_bundled() -> Tables:
     places = [f"The {animal} slept under the {place} until the rain had stopped."
               for animal in ("fox", "cat") for place in ("bridge", "table", "tree")]  # fmt: skip
-    found = structure(real(), [*places, SHORT], length=10, shorter="skip", clusters=2, pairs=1, perturbed=0)
+    found = structure(real(), [*places, SHORT], length=10, shorter="skip", clusters=2, compared_pairs=1, perturbed=0)
     return {name: found[name] for name in ("table", "pairs", "representatives")}
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from identilens.cli.reproduce_wen import COMMANDS
 
 from helpers.dycks import MEASURING
 from identilens.reproduce import (
@@ -17,7 +16,8 @@ from identilens.reproduce import (
     wen2023_table1,
 )
 from identilens.reproduce.record import write_reproduction
-from identilens.reproduce.wen2023 import Run
+from identilens.reproduce.registry import REPRODUCTIONS
+from identilens.reproduce.wen2023 import Run, WenSettings
 
 SETTINGS = {
     "figure1": wen2023_figure1.SETTINGS,
@@ -35,16 +35,16 @@ def small(monkeypatch):
     """Everything of a study but its size."""
     train = wen2023.train_dyck
 
-    def shrunk(settings, seeds, **options):
+    def shrunk(settings, **options):
         smaller = [replace(one, training=replace(one.training, tokens=700)) for one in settings]
-        return train(smaller, seeds, **{**options, "measuring": MEASURING})
+        return train(smaller, **{**options, **MEASURING})
 
     monkeypatch.setattr(wen2023, "train_dyck", shrunk)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_settings_are_the_papers(name):
-    assert f"wen2023-{name}" in COMMANDS
+    assert f"wen2023-{name}" in REPRODUCTIONS
     for setting in SETTINGS[name]:
         config = setting.make()
         assert config.hidden_size in (48, 50)
@@ -64,7 +64,7 @@ def test_the_cells_of_table_1():
 
 @pytest.mark.parametrize("make", [wen2023_figure3.figure3, wen2023_figure7.figure7], ids=["figure3", "figure7"])
 def test_a_small_run_leaves_its_page(make, small, tmp_path):
-    found = make(tmp_path, Run(2, epochs=1))
+    found = make(tmp_path, Run(WenSettings(seeds=2, epochs=1)))
     write_reproduction(found, tmp_path, ("svg",))
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "| setting | seeds | argmax |" in page
@@ -72,5 +72,5 @@ def test_a_small_run_leaves_its_page(make, small, tmp_path):
     assert "nan" not in page.lower()
     runs = pl.read_csv(tmp_path / "runs.csv")
     assert runs["seed"].n_unique() == 2
-    again = make(tmp_path, Run(2, epochs=1, resume=True))
+    again = make(tmp_path, Run(WenSettings(seeds=2, epochs=1), resume=True))
     assert again.findings == found.findings

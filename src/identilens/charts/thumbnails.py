@@ -34,9 +34,9 @@ def thumbnails(
     """
     look = Look(**{"height": _SIDE * frame[y].n_unique(), **look})
     drawn = frame.with_columns(_picture=pl.Series([_data_url(one) for one in maps], dtype=pl.String))
-    size = {side: alt.expr(f"0.92 * bandwidth('{axis}')") for side, axis in (("width", "x"), ("height", "y"))}
+    wide, tall = (alt.expr(f"0.92 * bandwidth('{axis}')") for axis in "xy")
     base = base_chart(drawn, x, y, grouped="xy", **look)
-    return base.mark_image(aspect=True, smooth=False, **size).encode(url="_picture:N")
+    return base.mark_image(aspect=True, smooth=False, width=wide, height=tall).encode(url="_picture:N")
 
 
 def _data_url(matrix: Float[Tensor, "query key"]) -> str:

@@ -11,12 +11,9 @@ from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.language import with_start
 from identilens.dyck.modeling import DyckForCausalLM
 from identilens.dyck.parsing import next_token_distribution, parse
-from identilens.dyck.settings import DyckTraining
+from identilens.dyck.settings import LONG, DyckLaw
 from identilens.dyck.stacked import Parameters, stack_parameters, stacked_logits
 from identilens.dyck.training import first_places
-
-LONG = (400, 500)
-"""Shortest and longest prefix of the length generalisation (Wen et al. 2023, section 4.2)."""
 
 CERTAIN = 0.8
 """Share of the closing brackets' probability that the right one must exceed, as in the paper's released code."""
@@ -79,7 +76,7 @@ def closing_accuracy(
 
 def generalisation(
     models: Sequence[DyckForCausalLM],
-    training: DyckTraining,
+    law: DyckLaw,
     *,
     count: int = 1000,
     long_count: int = 100,
@@ -94,7 +91,7 @@ def generalisation(
 
     Args:
         models: Models of one configuration.
-        training: What they were trained on.
+        law: Of the sequences that they were trained on.
         count: Sequences in distribution.
         long_count: Long sequences.
         lengths: Brackets in the shortest and the longest long prefix.
@@ -104,7 +101,7 @@ def generalisation(
     config: DyckConfig = models[0].config
     parameters = stack_parameters(models, device)
     # Seeds of training sets and of tests are told apart by this offset.
-    own = training.sample(config.language, count, 1_000_003 + seed).to(device)
+    own = law.sample(config.language, count, 1_000_003 + seed).to(device)
     generator = torch.Generator().manual_seed(2_000_003 + seed)
     long = with_start(config.language.sample_prefixes(long_count, lengths[1], generator)).to(device)
     return (

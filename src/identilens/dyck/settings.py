@@ -1,72 +1,41 @@
 """How Dyck transformers are trained: the options, checked before anything runs."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from annotated_types import Ge, Gt
 from jaxtyping import Int
 from torch import Tensor
 
 from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.language import Dyck, with_start
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
+from identilens.runs.settings import LIST, Settings
 
 Data = Literal["complete", "prefixes"]
 Loss = Literal["closing", "all"]
 
+LONG = (400, 500)
+"""Brackets in the shortest and the longest prefix of the length generalisation."""
 
-@dataclass(frozen=True)
-class DyckTraining:
-    """One way to train (Wen et al. 2023, section 4, D.1).
+
+@dataclass(frozen=True, kw_only=True)
+class DyckLaw(Settings):
+    """The law of training sequences (Wen et al. 2023, section 4.1, D.2).
 
     Attributes:
-        length: N, brackets in each training sequence.
-        data: ``complete`` balanced words (section 4.1), or ``prefixes`` by Definition 1 (D.2).
-        tokens: Brackets in the training set.
-        epochs: Times it is gone through.
-        batch_size: Sequences in a step.
-        learning_rate: Of AdamW at the start; it falls along a cosine, epoch by epoch.
-        weight_decay: Of AdamW.
-        loss: Cross-entropy at the places whose next token is a ``closing`` bracket, or at ``all`` places.
-        contrast: λ, weight of the contrastive term (Eq. 22).
-        contrast_depth: Deepest nest of inserted pairs; the language's depth when not given.
-        data_seed: Of the training set, the same for every member.
+        length: Brackets in a training sequence.
+        data: Balanced words (complete), or prefixes by Definition 1.
     """
 
-    length: int = 28
+    length: Annotated[int, Ge(2)] = 28
     data: Data = "complete"
-    tokens: int = 100_000
-    epochs: int = 40
-    batch_size: int = 100
-    learning_rate: float = 3e-3
-    weight_decay: float = 0.0
-    loss: Loss = "closing"
-    contrast: float = 0.0
-    contrast_depth: int | None = None
-    data_seed: int = 0
 
-    def __post_init__(self) -> None:
-        for name, least in (("length", 2), ("tokens", self.length), ("epochs", 1), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise InputError(f"expected {name} of at least {least}, got {getattr(self, name)}")
-        if self.data not in ("complete", "prefixes") or self.loss not in ("closing", "all"):
-            raise InputError(
-                f"data must be complete or prefixes and loss closing or all; got {self.data!r} and {self.loss!r}"
-            )
+    def check(self) -> None:
+        """Check that there are balanced words of the length."""
         if self.data == "complete" and self.length % 2:
             raise InputError(f"expected an even length for complete words, got {self.length}; take {self.length + 1}")
-        if self.learning_rate <= 0 or self.weight_decay < 0 or self.contrast < 0:
-            raise InputError(
-                "expected a positive learning rate, and weight decay and contrast of at least 0; got "
-                f"{self.learning_rate}, {self.weight_decay}, {self.contrast}"
-            )
-        if self.contrast_depth is not None and self.contrast_depth < 1:
-            raise InputError(f"expected inserted nests of depth at least 1, got {self.contrast_depth}")
-
-    @property
-    def sequences(self) -> int:
-        """Sequences in the training set."""
-        return self.tokens // self.length
 
     def sample(self, language: Dyck, count: int, seed: int) -> Int[Tensor, "count n"]:
         """Return sequences of the training law behind a start token.
@@ -78,6 +47,69 @@ class DyckTraining:
         if self.data == "complete":
             return with_start(language.sample_complete(count, self.length, generator))
         return with_start(language.sample_prefixes(count, self.length, generator))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DyckTraining(DyckLaw):
+    """One way to train (Wen et al. 2023, section 4, D.1).
+
+    Attributes:
+        tokens: Brackets in the training set.
+        epochs: Times it is gone through.
+        batch_size: Sequences in a step.
+        learning_rate: Of AdamW at the start; it falls along a cosine, epoch by epoch.
+        weight_decay: Of AdamW.
+        loss: Whether all next tokens count in the cross-entropy, or those that are closing brackets.
+        contrast: Weight λ of the contrastive term (Eq. 22); the paper's is 0.3.
+        contrast_depth: Deepest nest of inserted pairs; the language's depth by default.
+        data_seed: Of the training set, the same for every model.
+    """
+
+    tokens: Annotated[int, Ge(2)] = 100_000
+    epochs: Annotated[int, Ge(1)] = 40
+    batch_size: Annotated[int, Ge(1)] = 100
+    learning_rate: Annotated[float, Gt(0)] = 3e-3
+    weight_decay: Annotated[float, Ge(0)] = 0.0
+    loss: Loss = "closing"
+    contrast: Annotated[float, Ge(0)] = 0.0
+    contrast_depth: Annotated[int | None, Ge(1)] = None
+    data_seed: Annotated[int, Ge(0)] = 0
+
+    def check(self) -> None:
+        """Check that the training set holds a sequence."""
+        super().check()
+        if self.tokens < self.length:
+            raise SettingError("tokens", f"of at least {self.length}, the length of a sequence", self.tokens)
+
+    @property
+    def training_sequences(self) -> int:
+        """Sequences in the training set."""
+        return self.tokens // self.length
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measuring(Settings):
+    """How much is measured on.
+
+    Attributes:
+        sequences: Sequences in distribution.
+        long_sequences: Sequences of the length generalisation.
+        lengths: Brackets in their shortest and longest prefix, such as 400-500.
+        head_sequences: Sequences on which heads are changed.
+        draws: Random patterns of a head.
+    """
+
+    sequences: Annotated[int, Ge(1)] = 1000
+    long_sequences: Annotated[int, Ge(1)] = 100
+    lengths: Annotated[tuple[int, int], LIST] = LONG
+    head_sequences: Annotated[int, Ge(1)] = 100
+    draws: Annotated[int, Ge(1)] = 3
+
+    def check(self) -> None:
+        """Check that the lengths go upwards."""
+        super().check()
+        if not 2 <= self.lengths[0] <= self.lengths[1]:
+            raise SettingError("lengths", "as two ends such as 400-500, the shorter first", self.lengths)
 
 
 @dataclass(frozen=True)

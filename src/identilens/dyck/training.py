@@ -79,7 +79,7 @@ def train_models(
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(f"expected one or more different seeds, got {list(seeds)}")
     language = config.language
-    data = training.sample(language, training.sequences, training.data_seed).to(device)
+    data = training.sample(language, training.training_sequences, training.data_seed).to(device)
     check_memory(config, len(seeds), training, device)
     models = [new_model(config, seed) for seed in seeds]
     parameters = stack_parameters(models, device)

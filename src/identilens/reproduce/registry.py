@@ -37,6 +37,27 @@ REPRODUCTIONS: dict[str, Reproducible] = {
     "structure2025-figure2": Reproducible(
         "identilens.reproduce.structure2025_figure2:RECIPE", "What the threshold l makes of the structure W."
     ),
+    "wen2023-table1": Reproducible(
+        "identilens.reproduce.wen2023_table1:RECIPE", "Attention variation by types, depth and layers."
+    ),
+    "wen2023-figure1": Reproducible(
+        "identilens.reproduce.wen2023_figure1:RECIPE", "Attention of standard 2-layer transformers by seed."
+    ),
+    "wen2023-figure2": Reproducible(
+        "identilens.reproduce.wen2023_figure2:RECIPE", "Attention behind minimal first layers by seed."
+    ),
+    "wen2023-figure3": Reproducible(
+        "identilens.reproduce.wen2023_figure3:FIGURE3", "Balance violation and length generalisation."
+    ),
+    "wen2023-figure4": Reproducible(
+        "identilens.reproduce.wen2023_figure4:RECIPE", "Heads that look like a stack and are not used."
+    ),
+    "wen2023-figure7": Reproducible(
+        "identilens.reproduce.wen2023_figure7:RECIPE", "Attention of models trained on prefixes."
+    ),
+    "wen2023-figure10": Reproducible(
+        "identilens.reproduce.wen2023_figure3:FIGURE10", "Violation and generalisation, trained on prefixes."
+    ),
 }
 """Each by its name on the command line, such as ``bhardwaj2021-table1``."""
 

@@ -8,11 +8,11 @@ from identilens.reproduce.record import Recipe, Reproduction
 from identilens.reproduce.structure2025_reversal import accuracy_table, recorded, trained
 from identilens.runs.study import Progress
 from identilens.runs.tables import markdown_table
+from identilens.studies.perturbed.norms import by_perturbation, norm_correlations
 from identilens.studies.reversal.result import Reversal
 from identilens.studies.reversal.settings import TaskSettings
 from identilens.studies.reversal.task import DRAFT_THRESHOLD, best_range
 from identilens.studies.reversal.views import structures, thresholds
-from identilens.studies.structure.norm_study import by_perturbation, norm_correlations
 
 
 def structure2025_figure2(

@@ -3,19 +3,19 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import polars as pl
-from matplotlib.figure import Figure
+from annotated_types import Ge
 
 from identilens.dyck.embeddings import Minimal
 from identilens.dyck.settings import Data, DyckSetting, DyckTraining
-from identilens.report.dyck_figures import dyck_sheets
-from identilens.reproduce.record import Reproduction
-from identilens.results.dyck import DyckRuns
-from identilens.results.stored import markdown_table
-from identilens.studies.dyck_train.measuring import Measuring
-from identilens.studies.dyck_train.study import Watch, train_dyck
+from identilens.reproduce.record import Recipe, Reproduction
+from identilens.runs.settings import Settings
+from identilens.runs.study import Progress
+from identilens.runs.tables import markdown_table
+from identilens.studies.dyck_train.result import DyckRuns
+from identilens.studies.dyck_train.study import train_dyck
 
 CONTRAST = 0.3
 """λ of the contrastive term."""
@@ -29,29 +29,62 @@ LOST = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class WenSettings(Settings):
+    """How many models are trained, and for how long.
+
+    Attributes:
+        seeds: Seeds of each setting.
+        epochs: Epochs of every setting; the paper's by default.
+        at_once: Seeds in one batched computation, and in one step that is resumed.
+        device: Where to train.
+    """
+
+    seeds: Annotated[int, Ge(2)] = 30
+    epochs: Annotated[int | None, Ge(1)] = None
+    at_once: Annotated[int | None, Ge(1)] = None
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewSeeds(WenSettings):
+    """Ten seeds of each setting by default."""
+
+    seeds: Annotated[int, Ge(2)] = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManySeeds(WenSettings):
+    """Forty seeds of each setting by default."""
+
+    seeds: Annotated[int, Ge(2)] = 40
+
+
 @dataclass(frozen=True)
 class Run:
     """How a reproduction is run.
 
     Attributes:
-        seeds: Seeds of each setting.
-        epochs: Epochs of every setting; the paper's when not given.
-        at_once: Seeds in one stack.
-        device: Where to train.
+        settings: How many seeds, how long, where.
         resume: Go on with an interrupted run.
         overwrite: Drop the run in the folder.
-        progress: Called with (seeds done, seeds in all).
-        watch: Called with a line on what is being done.
+        progress: Called with (seeds done, seeds in all, a note on what is being done).
     """
 
-    seeds: int
-    epochs: int | None = None
-    at_once: int | None = None
-    device: str = "cpu"
+    settings: WenSettings
     resume: bool = False
     overwrite: bool = False
-    progress: Callable[[int, int], None] | None = None
-    watch: Watch | None = None
+    progress: Progress | None = None
+
+
+def recipe(make: Callable[[Path, Run], Reproduction], settings_type: type[WenSettings] = WenSettings) -> Recipe:
+    """Return the recipe of a figure or table that is made from trained models."""
+
+    def made(settings: WenSettings, out: Path, **run: Any) -> Reproduction:
+        return make(out, Run(settings, **run))
+
+    made.__doc__ = make.__doc__
+    return Recipe(settings_type, made, "seeds")
 
 
 def gpt(
@@ -85,19 +118,18 @@ def shallow(
 
 def run_settings(out: Path, settings: Sequence[DyckSetting], run: Run) -> DyckRuns:
     """Return the trained models of a reproduction; the run lies in ``out/run`` and can be resumed."""
-    if run.epochs is not None:
-        settings = [replace(one, training=replace(one.training, epochs=run.epochs)) for one in settings]
+    how = run.settings
+    if how.epochs is not None:
+        settings = [replace(one, training=replace(one.training, epochs=how.epochs)) for one in settings]
     return train_dyck(
         settings,
-        tuple(range(run.seeds)),
-        at_once=run.at_once,
-        measuring=Measuring(),
-        device=run.device,
+        seeds=range(how.seeds),
+        at_once=how.at_once,
+        device=how.device,
         out=out / "run",
         resume=run.resume,
         overwrite=run.overwrite,
         progress=run.progress,
-        watch=run.watch,
     )
 
 
@@ -123,14 +155,14 @@ def reproduction(
         tables: More tables, by file name.
         figures: Beginnings of the names of the figures to draw; all when not given.
     """
-    sheets: dict[str, Callable[[], Figure]] = {
-        title: draw for title, draw in dyck_sheets(found).items() if figures is None or title.startswith(tuple(figures))
+    charts = {
+        title: chart for title, chart in found.charts().items() if figures is None or title.startswith(tuple(figures))
     }
-    used: dict[str, Any] = {"seeds": run.seeds}
+    used: dict[str, Any] = {"seeds": run.settings.seeds}
     for one in settings:
         used[one.name] = ", ".join(f"{key} {value}" for key, value in {**one.config, **asdict(one.training)}.items())
-    if run.epochs is not None:
-        used["epochs, in place of the paper's"] = run.epochs
+    if run.settings.epochs is not None:
+        used["epochs, in place of the paper's"] = run.settings.epochs
     shared = {
         "runs": found.table,
         "means": found.means(),
@@ -138,7 +170,7 @@ def reproduction(
         "heads": found.heads,
         "misleading": found.misleading(),
     }
-    return Reproduction(name, source, used, {**shared, **(tables or {})}, f"{accuracy(found)}\n\n{findings}", sheets, 0)
+    return Reproduction(name, source, used, {**shared, **(tables or {})}, f"{accuracy(found)}\n\n{findings}", charts, 0)
 
 
 def accuracy(found: DyckRuns) -> str:

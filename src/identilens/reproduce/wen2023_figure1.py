@@ -4,7 +4,17 @@ from pathlib import Path
 
 from identilens.dyck.settings import DyckSetting
 from identilens.reproduce.record import Reproduction
-from identilens.reproduce.wen2023 import LOST, Run, deep, gpt, misleading, reproduction, run_settings, variations
+from identilens.reproduce.wen2023 import (
+    LOST,
+    Run,
+    deep,
+    gpt,
+    misleading,
+    recipe,
+    reproduction,
+    run_settings,
+    variations,
+)
 
 SETTINGS = [
     DyckSetting(f"{label}, rate {rate:g}", gpt(positions=positions), deep(rate))
@@ -22,3 +32,6 @@ def figure1(out: Path, run: Run) -> Reproduction:
         f"with linear ones (start token left out, second layer).\n\n{misleading(found)}"
     )
     return reproduction("wen2023-figure1", "Wen et al. 2023, Figure 1", found, SETTINGS, run, findings)
+
+
+RECIPE = recipe(figure1)

@@ -5,7 +5,7 @@ from pathlib import Path
 from identilens.dyck.embeddings import Minimal
 from identilens.dyck.settings import DyckSetting
 from identilens.reproduce.record import Reproduction
-from identilens.reproduce.wen2023 import LOST, Run, behind, reproduction, run_settings, shallow, variations
+from identilens.reproduce.wen2023 import LOST, Run, behind, recipe, reproduction, run_settings, shallow, variations
 
 EMBEDDINGS: tuple[tuple[Minimal, str], ...] = (("one-hot", "Eq. 19"), ("type-depth", "Eq. 20"), ("angle", "Eq. 21"))
 
@@ -24,3 +24,6 @@ def figure2(out: Path, run: Run) -> Reproduction:
         "standard models; an independent reimplementation found 0.13 for Eq. 19 (start token left out)."
     )
     return reproduction("wen2023-figure2", "Wen et al. 2023, Figure 2", found, SETTINGS, run, findings)
+
+
+RECIPE = recipe(figure2)

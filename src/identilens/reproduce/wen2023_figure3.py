@@ -6,9 +6,19 @@ import polars as pl
 
 from identilens.dyck.settings import Data, DyckSetting
 from identilens.reproduce.record import Reproduction
-from identilens.reproduce.wen2023 import CONTRAST, LOST, Run, behind, reproduction, run_settings, shallow
-from identilens.results.dyck import DyckRuns
-from identilens.results.stored import markdown_table
+from identilens.reproduce.wen2023 import (
+    CONTRAST,
+    LOST,
+    ManySeeds,
+    Run,
+    behind,
+    recipe,
+    reproduction,
+    run_settings,
+    shallow,
+)
+from identilens.runs.tables import markdown_table
+from identilens.studies.dyck_train.result import DyckRuns
 
 DECAYS = (1.0, 0.1, 0.01)
 """Weight decays of Corollary 2's check; 0 is the first setting."""
@@ -74,3 +84,7 @@ def _figure(number: str, data: Data, out: Path, run: Run) -> Reproduction:
         f"wen2023-figure{number}", f"Wen et al. 2023, Figure {number}", found, chosen, run, findings,
         {"correlations": table, "bound": bound}, ("violation", "generalisation"),
     )  # fmt: skip
+
+
+FIGURE3 = recipe(figure3, ManySeeds)
+FIGURE10 = recipe(figure10, ManySeeds)

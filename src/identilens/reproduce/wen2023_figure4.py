@@ -6,8 +6,8 @@ import polars as pl
 
 from identilens.dyck.settings import DyckSetting
 from identilens.reproduce.record import Reproduction
-from identilens.reproduce.wen2023 import Run, deep, gpt, misleading, reproduction, run_settings
-from identilens.results.stored import markdown_table
+from identilens.reproduce.wen2023 import FewSeeds, Run, deep, gpt, misleading, recipe, reproduction, run_settings
+from identilens.runs.tables import markdown_table
 
 SETTINGS = [
     DyckSetting(
@@ -44,3 +44,6 @@ def figure4(out: Path, run: Run) -> Reproduction:
         "wen2023-figure4", "Wen et al. 2023, Figures 4 to 6", found, SETTINGS, run, findings,
         {"most_stack_like": examples.head(50)},
     )  # fmt: skip
+
+
+RECIPE = recipe(figure4, FewSeeds)

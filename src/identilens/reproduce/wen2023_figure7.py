@@ -11,6 +11,7 @@ from identilens.reproduce.wen2023 import (
     deep,
     gpt,
     misleading,
+    recipe,
     reproduction,
     run_settings,
     shallow,
@@ -33,3 +34,6 @@ def figure7(out: Path, run: Run) -> Reproduction:
         f"high in standard models, with and without positions.\n\n{misleading(found)}"
     )
     return reproduction("wen2023-figure7", "Wen et al. 2023, Figures 7 to 9", found, SETTINGS, run, findings)
+
+
+RECIPE = recipe(figure7)

@@ -7,9 +7,9 @@ import polars as pl
 
 from identilens.dyck.settings import DyckSetting
 from identilens.reproduce.record import Reproduction
-from identilens.reproduce.wen2023 import LOST, Run, deep, gpt, reproduction, run_settings
-from identilens.results.dyck import DyckRuns
-from identilens.results.stored import markdown_table
+from identilens.reproduce.wen2023 import LOST, FewSeeds, Run, deep, gpt, recipe, reproduction, run_settings
+from identilens.runs.tables import markdown_table
+from identilens.studies.dyck_train.result import DyckRuns
 
 SETTINGS = [
     DyckSetting(f"{types} types, depth {depth}, {layers} layers", gpt(layers, types=types, depth=depth), deep())
@@ -43,3 +43,6 @@ def by_layer(found: DyckRuns) -> pl.DataFrame:
     rows = rows.with_columns(pl.Series("cell", cells, pl.String), pl.Series("place", places, pl.String))
     index = ["setting", "seeds", "size", "even_on_simplex"]
     return rows.pivot("place", index=index, values="cell").rename({"even_on_simplex": "random rows"})
+
+
+RECIPE = recipe(table1, FewSeeds)

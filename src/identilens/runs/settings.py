@@ -149,8 +149,8 @@ def _sequence(kind: Any, value: Any, metadata: tuple[Any, ...]) -> tuple[Any, ..
             return parse_numbers(value)
         value = [piece.strip() for piece in re.split("[-,]" if pair else ",", value)]
         value = [element(piece) for piece in value] if element in (int, float) else value
-    values = (value,) if isinstance(value, str | int | float) else tuple(value)
-    values = tuple(float(one) if element is float else one for one in values)
+    values = (value,) if isinstance(value, str | int | float | Path) else tuple(value)
+    values = tuple(element(one) if element in (float, Path) else one for one in values)
     if pair and len(values) != len(others) + 1:
         raise ValueError(values)
     return values if pair else tuple(dict.fromkeys(values))

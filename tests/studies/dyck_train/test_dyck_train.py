@@ -11,30 +11,29 @@ from identilens.dyck.language import Dyck, with_start
 from identilens.dyck.settings import DyckSetting
 from identilens.dyck.uniform import uniform_transformer
 from identilens.errors import InputError, OutputFolderError
-from identilens.results import DyckRuns
-from identilens.results.dyck import HEAD_COLUMNS, PATTERN_COLUMNS, RUN_COLUMNS, VARIATION_COLUMNS
-from identilens.studies.dyck_train.measuring import Measuring
+from identilens.studies.dyck_analyse.study import analyse_dyck
 from identilens.studies.dyck_train.misleading import head_table
-from identilens.studies.dyck_train.study import analyse_dyck, train_dyck
+from identilens.studies.dyck_train.result import DyckRuns
+from identilens.studies.dyck_train.study import train_dyck
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dyck") / "run"
-    result = train_dyck(SETTINGS, [0, 1, 2], at_once=2, measuring=MEASURING, out=folder)
+    result = train_dyck(SETTINGS, seeds=[0, 1, 2], at_once=2, **MEASURING, out=folder)
     return result, folder
 
 
 def test_the_tables_hold_every_setting_and_seed(study):
     result, _ = study
     assert result.settings == [one.name for one in SETTINGS]
-    assert result.table.columns == list(RUN_COLUMNS)
+    assert result.table.columns == list(DyckRuns.schema["table"])
     assert result.table.group_by("setting").len()["len"].to_list() == [3, 3]
-    assert result.heads.columns == list(HEAD_COLUMNS)
+    assert result.heads.columns == list(DyckRuns.schema["heads"])
     # One head behind the minimal layer, two in each of two layers otherwise.
     assert len(result.heads) == 3 * (1 + 4)
-    assert result.patterns.columns == list(PATTERN_COLUMNS)
-    assert result.variation.columns == list(VARIATION_COLUMNS)
+    assert result.patterns.columns == list(DyckRuns.schema["patterns"])
+    assert result.variation.columns == list(DyckRuns.schema["variation"])
     assert len(result.variation) == 2 * (1 + 4)
     assert result.variation["seeds"].unique().to_list() == [3]
     assert len(result.curves) == 3 * 2 * QUICK.epochs
@@ -61,7 +60,7 @@ def test_it_is_loaded_as_it_was_saved(study, tmp_path):
     assert_frame_equal(loaded.table, result.table)
     loaded.save(tmp_path / "copy")
     assert_frame_equal(DyckRuns.load(tmp_path / "copy").patterns, result.patterns)
-    assert "closing brackets right in distribution" in result.summary()
+    assert "closing brackets right in distribution" in result.summary().text
     assert result._repr_html_().startswith("<p>behind &lt;b&gt;one-hot&lt;/b&gt;: 3 seeds")
 
 
@@ -77,14 +76,14 @@ def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
         done.append(arguments[1])
         return real(*arguments, **options)
 
-    options = {"at_once": 2, "measuring": MEASURING, "out": tmp_path / "cut"}
+    options = {"seeds": [0, 1, 2], "at_once": 2, **MEASURING, "out": tmp_path / "cut"}
     monkeypatch.setattr(analysis, "train_models", failing)
     with pytest.raises(KeyboardInterrupt):
-        train_dyck(SETTINGS, [0, 1, 2], **options)
+        train_dyck(SETTINGS, **options)
     monkeypatch.setattr(analysis, "train_models", real)
     with pytest.raises(OutputFolderError, match="already holds this run, interrupted"):
-        train_dyck(SETTINGS, [0, 1, 2], **options)
-    resumed = train_dyck(SETTINGS, [0, 1, 2], resume=True, **options)
+        train_dyck(SETTINGS, **options)
+    resumed = train_dyck(SETTINGS, resume=True, **options)
     assert_frame_equal(resumed.table, result.table, abs_tol=1e-6)
     assert_frame_equal(resumed.variation, result.variation, abs_tol=1e-4)
 
@@ -92,18 +91,18 @@ def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
 def test_saved_models_are_measured_again(study, tmp_path):
     result, folder = study
     own = sorted((folder / "models" / "behind__b_one_hot__b").iterdir())
-    again = analyse_dyck(own, QUICK, measuring=MEASURING, out=tmp_path / "again")
+    again = analyse_dyck(models=own, length=QUICK.length, **MEASURING, out=tmp_path / "again")
     first = result.table.filter(pl.col("setting") == SETTINGS[0].name)
     for name in ("argmax", "threshold", "long_argmax", "violation"):
         assert again.table[name].to_list() == pytest.approx(first[name].to_list(), abs=1e-6)
     other = folder / "models" / "2_layers__2_heads" / "seed000"
     with pytest.raises(InputError, match="models of one configuration"):
-        analyse_dyck([own[0], other], QUICK, measuring=MEASURING)
+        analyse_dyck(models=[own[0], other])
 
 
 def test_models_of_another_kind_are_refused(bundled_path):
     with pytest.raises(InputError, match="folders of Dyck transformers"):
-        analyse_dyck([bundled_path], QUICK, measuring=MEASURING)
+        analyse_dyck(models=[bundled_path])
 
 
 def test_even_attention_is_needed_but_does_not_look_like_a_stack():
@@ -134,9 +133,8 @@ def test_a_head_without_values_is_not_used():
     [
         ([], [0], {}, "settings with different names"),
         ([SETTINGS[0], SETTINGS[0]], [0], {}, "settings with different names"),
-        (SETTINGS, [], {}, "one or more different seeds"),
-        (SETTINGS, [0, 0], {}, "one or more different seeds"),
-        (SETTINGS, [0], {"at_once": 0}, "stacks of at least one"),
+        (SETTINGS, [], {}, "expected seeds with at least one number"),
+        (SETTINGS, [0], {"at_once": 0}, "expected at_once of at least 1"),
         (SETTINGS, range(10**6), {}, "seeds at once need about"),
         ([DyckSetting("d", {"max_depth": 0}, QUICK)], [0], {}, "depth of at least 1"),
         ([DyckSetting("w", {**MINIMAL, "hidden_size": 10}, QUICK)], [0], {}, "hidden size of at least 17"),
@@ -144,10 +142,21 @@ def test_a_head_without_values_is_not_used():
 )
 def test_impossible_studies(settings, seeds, options, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        train_dyck(settings, seeds, out=tmp_path / "out", **options)
+        train_dyck(settings, seeds=seeds, out=tmp_path / "out", **options)
     assert not (tmp_path / "out" / "table.parquet").exists()
 
 
 def test_impossible_measuring():
-    with pytest.raises(InputError, match="lengths such as 400 to 500"):
-        Measuring(lengths=(30, 20))
+    with pytest.raises(InputError, match="two ends such as 400-500"):
+        train_dyck(lengths=(30, 20))
+
+
+def test_the_report_holds_every_chart_and_pattern(study, tmp_path):
+    result, _ = study
+    assert {"variation", "generalisation", "looks_and_use", "curves", "violation_long_argmax"} <= set(result.charts())
+    assert len([name for name in result.charts() if name.startswith("gallery_")]) == 2
+    sections = {section.anchor: section for section in result.sections()}
+    assert len(sections["gallery"].maps) == 3 * (1 + 4)
+    page = result.to_html(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<b>one-hot</b>" not in page
+    assert "Attention by seed" in page

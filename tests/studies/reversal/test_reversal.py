@@ -5,9 +5,11 @@ from polars.testing import assert_frame_equal
 from helpers.heads import random_weights
 from identilens.errors import InputError
 from identilens.studies.reversal.lstm import AttentionReverser
-from identilens.studies.reversal.study import reversal_study
+from identilens.studies.reversal.result import Reversal
+from identilens.studies.reversal.settings import ReversalSettings
+from identilens.studies.reversal.study import reversal
 from identilens.studies.reversal.task import antidiagonal_match, best_range, reversal_pairs, threshold_sweep
-from identilens.studies.reversal.training import ReversalSettings, reversal_data
+from identilens.studies.reversal.training import reversal_data
 
 N = 6
 J = torch.eye(N, dtype=torch.float64).flip(-1)
@@ -74,10 +76,14 @@ def test_refusals():
         threshold_sweep(J[None], scale="all")
     with pytest.raises(InputError, match="at least 1 sequence, 2 places and 2 tokens; got 0, 20 and 10"):
         reversal_pairs(0, 20, 10)
-    with pytest.raises(InputError, match="at most 200, got 300"):
-        reversal_data(ReversalSettings(held_out=200, inputs=300))
+    with pytest.raises(InputError, match="inputs of at most held_out = 200 test sequences; got 300"):
+        ReversalSettings(held_out=200, inputs=300)
     with pytest.raises(InputError, match="lstm or transformer; got 'gru'"):
-        reversal_study("gru")
+        reversal(model="gru")
+    with pytest.raises(InputError, match="hidden as a multiple of the transformer's 4 heads; got 6"):
+        reversal(model="transformer", hidden=6)
+    assert ReversalSettings(hidden=6).rate == 3e-3
+    assert ReversalSettings(model="transformer").rate == 1e-3
 
 
 def test_sequences_are_drawn_anew_for_each_part():
@@ -92,13 +98,14 @@ def test_the_reverser_sees_only_what_was_written():
     torch.manual_seed(0)
     model = AttentionReverser(4, 8)
     source = reversal_pairs(3, 5, 4)
-    logits, weights = model(source, source.flip(-1))
-    torch.testing.assert_close(weights.sum(-1), torch.ones(3, 5))
+    logits = model(source, source.flip(-1))
+    weights = model.cross_attention(source).weights
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 3, 5, dtype=torch.float64), atol=1e-6, rtol=0)
     changed = source.flip(-1).clone()
     changed[:, -1] = (changed[:, -1] + 1) % 4
-    torch.testing.assert_close(model(source, changed)[0], logits)
+    torch.testing.assert_close(model(source, changed), logits)
     changed[:, 0] = (changed[:, 0] + 1) % 4
-    assert not torch.allclose(model(source, changed)[0], logits)
+    assert not torch.allclose(model(source, changed), logits)
 
 
 def test_writing_alone_follows_the_logits():
@@ -106,48 +113,67 @@ def test_writing_alone_follows_the_logits():
     model = AttentionReverser(4, 8)
     source = reversal_pairs(3, 5, 4)
     written = model.write(source)
-    torch.testing.assert_close(model(source, written)[0].argmax(-1), written)
+    torch.testing.assert_close(model(source, written).argmax(-1), written)
 
 
 @pytest.fixture(scope="module")
 def lstm():
-    return reversal_study("lstm", SMALL)
+    return reversal(settings=SMALL)
 
 
 def test_the_lstm_learns_to_reverse_and_looks_along_the_antidiagonal(lstm):
-    assert lstm.accuracy > 0.95
-    assert lstm.written > 0.9
+    row = lstm.table.row(0, named=True)
+    assert row["accuracy"] > 0.95
+    assert row["written"] > 0.9
     assert lstm.weights.shape == (1, 20, 5, 5)
     torch.testing.assert_close(lstm.weights.sum(-1), torch.ones(1, 20, 5, dtype=torch.float64))
     assert best_range(lstm.head_sweep())[0] > 0.8
     assert lstm.course["epoch"].to_list() == list(range(1, len(lstm.course) + 1))
     assert len(lstm.sweep) == 2 * 2 * 51
     # Five encoder states against four tokens of the vocabulary.
-    assert lstm.nullity.tolist() == [1.0]
+    assert lstm.heads["nullity"].to_list() == [1.0]
     assert lstm.perturbations.is_empty()
 
 
 def test_the_same_seed_trains_the_same_model(lstm):
     before = torch.random.get_rng_state()
-    again = reversal_study("lstm", SMALL)
+    again = reversal(settings=SMALL)
     assert torch.equal(before, torch.random.get_rng_state())
     torch.testing.assert_close(again.weights, lstm.weights)
     assert_frame_equal(again.course, lstm.course)
 
 
-def test_the_transformer_goes_the_same_way():
+def test_the_transformer_goes_the_same_way(tmp_path):
     notes = []
-    settings = ReversalSettings(
-        length=5, vocabulary=4, hidden=16, train=1500, held_out=100, epochs=2, learning_rate=3e-3, inputs=6
-    )
-    study = reversal_study("transformer", settings, lambda *told: notes.append(told))
-    assert study.weights.shape == (4, 6, 5, 5)
-    torch.testing.assert_close(study.weights.sum(-1), torch.ones(4, 6, 5, dtype=torch.float64), atol=1e-5, rtol=0)
-    assert study.nullity.tolist() == [1.0] * 4
-    assert study.sweep["head"].unique().sort().to_list() == [0, 1, 2, 3]
-    assert set(study.perturbations["kind"]) == {"cross"}
-    assert (study.perturbations["hidden"] > 0).all()
-    assert notes[0][:2] == (1, 2)
+    found = reversal(
+        model="transformer", length=5, vocabulary=4, hidden=16, train=1500, held_out=100, epochs=2, learning_rate=3e-3,
+        inputs=6, out=tmp_path / "run", progress=lambda *told: notes.append(told),
+    )  # fmt: skip
+    assert found.weights.shape == (4, 6, 5, 5)
+    torch.testing.assert_close(found.weights.sum(-1), torch.ones(4, 6, 5, dtype=torch.float64), atol=1e-5, rtol=0)
+    assert found.heads["nullity"].to_list() == [1.0] * 4
+    assert found.table["written"].to_list() == [None]
+    assert found.sweep["head"].unique().sort().to_list() == [0, 1, 2, 3]
+    assert set(found.perturbations["kind"]) == {"cross"}
+    assert (found.perturbations["hidden"] > 0).all()
+    assert notes[1][:2] == (0, 1)
+    assert notes[1][2].startswith("epoch 1 of at most 2, validation accuracy 0.")
+    again = Reversal.load(tmp_path / "run")
+    torch.testing.assert_close(again.effective, found.effective)
+    assert torch.equal(again.source, found.source)
+    page = again.to_html(tmp_path / "report.html").read_text("utf-8")
+    assert "transformer on 6 sequences of 5 tokens" in page
+    assert list(again.charts()) == ["course", "attention", "structures", "thresholds", "norms", "perturbations"]
+
+
+def test_the_finding_names_the_best_thresholds(lstm):
+    finding = lstm.summary()
+    score, first, last = best_range(lstm.head_sweep(lstm.best_head()))
+    assert finding.numbers["best_score"] == score
+    assert f"for l from {first:g} to {last:g} (cosine {score:.3f};" in finding.text
+    assert list(lstm.charts()) == ["course", "attention", "structures", "thresholds"]
+    panels = lstm.charts()["structures"].to_dict()["concat"]
+    assert panels[4]["title"] == "LSTM, l = 0.4"
 
 
 def test_weights_are_not_changed_by_the_sweep():

@@ -2,7 +2,7 @@ import pytest
 
 from helpers.zoo import build, ids
 from identilens.errors import InputError
-from identilens.models import Lens
+from identilens.models.lens import Lens
 from identilens.studies.structure.lengths import special_positions, texts_of_length
 
 LONG = "The ferry left before dawn, and nobody on the quay could say who had paid for it."
@@ -51,18 +51,12 @@ def test_windows_of_token_ids_need_no_tokenizer():
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_refusals(bundled):
-    with pytest.raises(InputError, match="length must be at least 2"):
-        texts_of_length(bundled, [LONG, LONG], 1)
     with pytest.raises(InputError, match="512 positions"):
         texts_of_length(bundled, [LONG * 100, LONG * 100], 600)
     with pytest.raises(InputError, match="windows are cut from strings"):
         texts_of_length(bundled, [(LONG, LONG), (LONG, LONG)], 10, cut="window")
     with pytest.raises(InputError, match="leaves no room beside the 2 special tokens"):
         texts_of_length(bundled, [LONG, LONG], 2, cut="window")
-    with pytest.raises(InputError, match="cut must be clip or window"):
-        texts_of_length(bundled, [LONG], 5, cut="both")
-    with pytest.raises(InputError, match="shorter must be error or skip"):
-        texts_of_length(bundled, [LONG], 5, shorter="pad")
     vit = Lens(build("vit"), name="tiny")
     with pytest.raises(InputError, match="not made of tokens"):
         texts_of_length(vit, {"pixel_values": __import__("torch").zeros(2, 3, 12, 12)}, 10)

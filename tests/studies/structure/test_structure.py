@@ -13,11 +13,11 @@ from helpers.zoo import build, ids
 from identilens.errors import InputError, OutputFolderError
 from identilens.measures.attention import effective_attention, numerical_rank
 from identilens.measures.structure import structure_weights
-from identilens.models import Lens
-from identilens.results.structure import TABLES, Structure
+from identilens.models.lens import Lens
 from identilens.studies.structure import runner
-from identilens.studies.structure.runner import Plan, Runner
-from identilens.studies.structure.study import structure
+from identilens.studies.structure.result import Structure
+from identilens.studies.structure.settings import StructureSettings
+from identilens.studies.structure.study import StructureStudy, structure
 
 N = 12
 
@@ -32,7 +32,7 @@ def corpus(count=9, length=N + 3):
 
 @pytest.fixture(scope="module")
 def found():
-    return structure(tiny(), corpus(), length=N, clusters=3, pairs=3, perturbed=1)
+    return structure(tiny(), corpus(), length=N, clusters=3, compared_pairs=3, perturbed=1)
 
 
 def heads(text, lens):
@@ -45,7 +45,7 @@ def test_the_public_name():
 
 
 def test_tables_have_their_columns(found):
-    for name, schema in TABLES.items():
+    for name, schema in Structure.schema.items():
         assert dict(getattr(found, name).schema) == schema, name
     assert found.table.select("kind", "layer", "head").rows() == [
         ("encoder", layer, head) for layer in range(2) for head in range(4)
@@ -134,7 +134,7 @@ def test_perturbations_were_put_back(found):
 
 
 def test_stability_ends_at_all_texts():
-    one = structure(tiny(), corpus(6), length=N, clusters=6, pairs=0, perturbed=0)
+    one = structure(tiny(), corpus(6), length=N, clusters=6, compared_pairs=0, perturbed=0)
     assert one.stability.filter(pl.col("clusters") == 6)["to_all"].max() < 1e-6
     assert one.stability.filter(pl.col("clusters") == 6)["to_next"].null_count() == 8
     assert len(one.pairs) == len(one.perturbations) == 0
@@ -144,7 +144,7 @@ def test_stability_ends_at_all_texts():
 
 def test_random_texts_are_the_mean_over_all_choices():
     lens, texts = tiny(), corpus(6)
-    found = structure(lens, texts, length=N, clusters=2, pairs=0, perturbed=0).stability
+    found = structure(lens, texts, length=N, clusters=2, compared_pairs=0, perturbed=0).stability
     maps = torch.stack([torch.stack([one.weights.double() for one in heads(text, lens)]) for text in texts])
     whole = maps.mean(0)
     chosen = [maps[list(pair)].mean(0) - whole for pair in combinations(range(6), 2)]
@@ -154,25 +154,25 @@ def test_random_texts_are_the_mean_over_all_choices():
 
 
 def test_nothing_left_is_measured_by_nothing():
-    found = structure(tiny(), corpus(6), length=N, threshold=1.0, pairs=0, perturbed=0)
+    found = structure(tiny(), corpus(6), length=N, threshold=1.0, compared_pairs=0, perturbed=0)
     assert found.stability["to_all"].drop_nulls().len() == 0 or found.stability["to_all"].drop_nulls().max() == 0
     assert found.table["empty_rows"].to_list() == [N] * 8
     assert set(found.table["pattern"]) == {"empty"}
-    assert "differs from the W" not in found.summary() or "0.0 %" in found.summary()
+    assert "differs from the W" not in found.summary().text or "0.0 %" in found.summary().text
 
 
 def test_a_decoder_keeps_its_mask():
-    found = structure(tiny("gpt2"), corpus(4), length=N, pairs=4, perturbed=1)
+    found = structure(tiny("gpt2"), corpus(4), length=N, compared_pairs=4, perturbed=1)
     assert found.table["kind"].unique().to_list() == ["decoder"]
     for name in ("raw", "effective", "all_effective"):
         assert float(found.mean_weights(0, 0, name=name).triu(1).abs().max()) == 0
     assert found.texts["negative"].null_count() == len(found.texts)
     assert len(found.pairs) == len(found.perturbations) == 0
-    assert "Naim" not in found.summary()
+    assert "Naim" not in found.summary().text
 
 
 def test_an_encoder_decoder_has_three_kinds():
-    found = structure(tiny("bart"), corpus(3), length=N, pairs=1, perturbed=1)
+    found = structure(tiny("bart"), corpus(3), length=N, compared_pairs=1, perturbed=1)
     assert found.table["kind"].unique(maintain_order=True).to_list() == ["encoder", "decoder", "cross"]
     assert set(found.perturbations["kind"]) == {"encoder", "cross"}
     with pytest.raises(InputError, match="kinds encoder, decoder, cross. Pass kind"):
@@ -183,7 +183,7 @@ def test_an_encoder_decoder_has_three_kinds():
 def test_saved_and_loaded(found, tmp_path):
     found.save(tmp_path / "run")
     again = Structure.load(tmp_path / "run")
-    for name in TABLES:
+    for name in Structure.schema:
         assert_frame_equal(getattr(again, name), getattr(found, name))
     assert set(again.matrices) == set(found.matrices)
     torch.testing.assert_close(again.mean_weights(1, 2), found.mean_weights(1, 2))
@@ -200,11 +200,11 @@ class BrokenOffError(Exception):
 @pytest.mark.parametrize("stop", [1, 3, 4, 5])
 def test_a_resumed_run_gives_the_same_tables(tmp_path, monkeypatch, stop):
     monkeypatch.setattr(runner, "PART", 4)
-    options = {"length": N, "pairs": 2, "perturbed": 1, "clusters": 2}
+    options = {"length": N, "compared_pairs": 2, "perturbed": 1, "clusters": 2}
     whole = structure(tiny(), corpus(8), **options)
     calls = 0
 
-    def break_off(done, total):
+    def break_off(done, total, note):
         nonlocal calls
         calls += 1
         if calls == stop:
@@ -216,7 +216,7 @@ def test_a_resumed_run_gives_the_same_tables(tmp_path, monkeypatch, stop):
     with pytest.raises(OutputFolderError, match="interrupted"):
         structure(tiny(), corpus(8), **options, out=out)
     resumed = structure(tiny(), corpus(8), **options, out=out, resume=True)
-    for name in TABLES:
+    for name in Structure.schema:
         assert_frame_equal(getattr(resumed, name), getattr(whole, name))
     for key, matrix in whole.matrices.items():
         torch.testing.assert_close(resumed.matrices[key], matrix, atol=0, rtol=0)
@@ -226,26 +226,24 @@ def test_a_resumed_run_gives_the_same_tables(tmp_path, monkeypatch, stop):
 
 def test_memory_does_not_grow_with_the_number_of_texts():
     def state_bytes(count):
-        lens, texts = tiny(), corpus(count)
-        items = [lens.read([text[:N]])[0] for text in texts]
-        plan = Plan(N, None, "mean", 0.0, 2, tuple(range(4)), 2, 0, 0, ())
-        running = Runner(lens, items, plan, None)
-        for part in range(len(running.sizes)):
-            running.run(part)
-        return running.state.bytes
+        settings = StructureSettings(length=N, clusters=2, pool=4, compared_pairs=2, perturbed=0)
+        study = StructureStudy(tiny(), corpus(count), settings)
+        for part in range(len(study.sizes())):
+            study.run(part)
+        return study.runner.state.bytes
 
     assert state_bytes(6) == state_bytes(40)
 
 
 def test_texts_outside_the_pool_are_no_representatives():
-    found = structure(tiny(), corpus(20), length=N, pool=4, clusters=3, pairs=0, perturbed=0, seed=2)
+    found = structure(tiny(), corpus(20), length=N, pool=4, clusters=3, compared_pairs=0, perturbed=0, seed=2)
     drawn = np.random.default_rng(2).permutation(20)[:4]
     assert set(found.representatives["text"]) <= {int(number) for number in drawn}
     assert found.table["texts"].unique().to_list() == [20]
 
 
 def test_the_sum_is_cut_at_its_own_units():
-    options = {"length": N, "clusters": 3, "pairs": 0, "perturbed": 0}
+    options = {"length": N, "clusters": 3, "compared_pairs": 0, "perturbed": 0}
     mean = structure(tiny(), corpus(6), threshold=0.1, **options)
     total = structure(tiny(), corpus(6), threshold=0.3, scale="sum", **options)
     assert total.threshold == pytest.approx(mean.threshold)
@@ -263,19 +261,26 @@ def test_the_same_seed_gives_the_same_result():
     assert other.provenance["fingerprint"] != one.provenance["fingerprint"]
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"length": 30}, "9 of 9 texts have fewer than 30 tokens"),
-        ({"threshold": 1.5}, r"lies in \[0, 1\]; got 1.5"),
-        ({"threshold": -0.5}, r"lies in \[0, 1\]; got -0.5"),
-        ({"threshold": -0.5, "scale": "sum"}, "must be 0 or more; got -0.5"),
-        ({"threshold": 5.0, "scale": "sum", "clusters": 3}, r"sum of 3 texts' weights lies in \[0, 3\]; got 5.0"),
-        ({"penalty": 1.0}, r"penalty must be a share in \[0, 1\)"),
-        ({"clusters": 0}, "clusters must be at least 1"),
-        ({"clusters": 10}, "at most 9 clusters, one a text; got 10"),
-        ({"pool": 1}, "pool of at least 2"),
-        ({"perturbed": -1}, "perturbed of 0 or more"),
+        ({"length": 1}, "expected length of at least 2; got 1"),
+        ({"cut": "both"}, "expected cut to be clip or window; got 'both'"),
+        ({"shorter": "pad"}, "expected shorter to be error or skip"),
+        ({"threshold": 1.5}, r"threshold in \[0, 1\] on the mean of the weights; got 1.5"),
+        ({"threshold": -0.5}, "threshold of at least 0; got -0.5"),
+        (
+            {"threshold": 5.0, "scale": "sum", "clusters": 3},
+            r"\[0, 3\] on the sum of the weights; got 5.0",
+        ),
+        ({"threshold": 50.0, "scale": "sum"}, r"texts' weights lies in \[0, \d\]; got 50.0"),
+        ({"penalty": 1.0}, "expected penalty below 1"),
+        ({"clusters": 0}, "expected clusters of at least 1"),
+        ({"clusters": 10}, "expected clusters of at most 9, one a text; got 10"),
+        ({"pool": 1}, "expected pool of at least 2"),
+        ({"perturbed": -1}, "expected perturbed of at least 0"),
     ],
 )
 def test_bad_options_say_what_to_do(options, message):

@@ -1,6 +1,6 @@
 """What is measured on trained Dyck transformers: accuracy, attention, balance, and what heads are used for."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 import torch
@@ -9,46 +9,17 @@ from torch import Tensor
 
 from identilens.dyck.balance import SecondLayer, measure_balance, second_layer
 from identilens.dyck.configuration import DyckConfig
-from identilens.dyck.evaluation import LONG, generalisation
+from identilens.dyck.evaluation import Accuracy, generalisation
 from identilens.dyck.language import with_start
 from identilens.dyck.modeling import DyckForCausalLM, attention_weights
 from identilens.dyck.parsing import probe_prefix, write_brackets
-from identilens.dyck.settings import DyckSetting
+from identilens.dyck.settings import DyckSetting, Measuring
 from identilens.dyck.training import Trained
 from identilens.dyck.variation import attention_variation, random_baselines
-from identilens.errors import InputError
-from identilens.results.dyck import CURVE_COLUMNS, HEAD_COLUMNS, PATTERN_COLUMNS, RUN_COLUMNS, VARIATION_COLUMNS
-from identilens.results.parts import Tables
+from identilens.runs.study import Tables
+from identilens.runs.tables import table_of
 from identilens.studies.dyck_train.misleading import dyck_lens, head_table
-
-
-@dataclass(frozen=True)
-class Measuring:
-    """How much is measured on.
-
-    Attributes:
-        sequences: Sequences in distribution.
-        long_sequences: Sequences of the length generalisation.
-        lengths: Brackets in their shortest and longest prefix.
-        head_sequences: Sequences on which heads are changed.
-        draws: Random patterns a head.
-    """
-
-    sequences: int = 1000
-    long_sequences: int = 100
-    lengths: tuple[int, int] = LONG
-    head_sequences: int = 100
-    draws: int = 3
-
-    def __post_init__(self) -> None:
-        shortest, longest = self.lengths
-        if (
-            min(self.sequences, self.long_sequences, self.head_sequences, self.draws) < 1
-            or not 2 <= shortest <= longest
-        ):
-            raise InputError(
-                f"expected at least one sequence of each kind and lengths such as 400 to 500, got {self}; raise them"
-            )
+from identilens.studies.dyck_train.result import DyckRuns
 
 
 def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring, device: str | torch.device) -> Tables:
@@ -60,43 +31,69 @@ def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring,
         measuring: How much is measured on.
         device: Where accuracies are computed.
     """
-    config, training = setting.make(), setting.training
+    config, schema = setting.make(), DyckRuns.schema
     own, long = generalisation(
         trained.models,
-        training,
+        setting.training,
         count=measuring.sequences,
         long_count=measuring.long_sequences,
         lengths=measuring.lengths,
         device=device,
     )
-    facts = (
-        setting.name, config.bracket_types, config.max_depth, config.num_hidden_layers, config.num_attention_heads,
-        config.block, config.first_layer, config.positions, training.data, training.learning_rate,
-        training.weight_decay, training.contrast, training.epochs,
-    )  # fmt: skip
+    facts = _facts(setting)
     table, curves, patterns = [], [], []
     names = write_brackets(config.language, probe_tokens(config))
     for member, (seed, model) in enumerate(zip(trained.seeds, trained.models, strict=True)):
-        layer = model_second_layer(model)
-        found = None if layer is None else measure_balance(config.language, layer)
-        unbalanced = (None,) * 3 if found is None else (found.violation, found.largest, found.condition)
         losses = trained.losses[:, member].tolist()
-        scores = [number for one in (own[member], long[member]) for number in (one.argmax, one.threshold)]
-        table.append((*facts, seed, losses[-1], *scores, *unbalanced))
-        curves += [(setting.name, seed, epoch + 1, loss) for epoch, loss in enumerate(losses)]
-        for number, head, weights in probe_patterns(model):
-            patterns.append((setting.name, seed, number, head, len(weights), names, weights.flatten().tolist()))
-    test = training.sample(config.language, measuring.head_sequences, 3_000_001)
+        one = {"setting": setting.name, "seed": seed}
+        accuracies = _accuracies(own[member]) | {f"long_{name}": x for name, x in _accuracies(long[member]).items()}
+        table.append({**facts, "seed": seed, "loss": losses[-1], **accuracies, **_balance(model)})
+        curves += [{**one, "epoch": epoch + 1, "loss": loss} for epoch, loss in enumerate(losses)]
+        for layer, head, weights in probe_patterns(model):
+            drawn = {"size": len(weights), "tokens": names, "weights": weights.flatten().tolist()}
+            patterns.append({**one, "layer": layer, "head": head, **drawn})
+    test = setting.training.sample(config.language, measuring.head_sequences, 3_000_001)
     heads = head_table(trained.models, trained.seeds, test, draws=measuring.draws)
-    drawn = pl.DataFrame(patterns, schema=PATTERN_COLUMNS, orient="row")
+    kept = table_of(schema["patterns"], patterns)
     return {
-        "table": pl.DataFrame(table, schema=RUN_COLUMNS, orient="row"),
-        "curves": pl.DataFrame(curves, schema=CURVE_COLUMNS, orient="row"),
-        "heads": heads.with_columns(setting=pl.lit(setting.name)).select(HEAD_COLUMNS.keys()),
-        "patterns": drawn,
+        "table": table_of(schema["table"], table),
+        "curves": table_of(schema["curves"], curves),
+        "heads": heads.with_columns(setting=pl.lit(setting.name)).select(list(schema["heads"])),
+        "patterns": kept,
         # Variation needs all seeds: parts keep the patterns, and joining them makes the table.
-        "variation": drawn,
+        "variation": kept,
     }
+
+
+def _facts(setting: DyckSetting) -> dict[str, Any]:
+    config, training = setting.make(), setting.training
+    return {
+        "setting": setting.name,
+        "types": config.bracket_types,
+        "depth": config.max_depth,
+        "layers": config.num_hidden_layers,
+        "heads": config.num_attention_heads,
+        "block": config.block,
+        "first_layer": config.first_layer,
+        "positions": config.positions,
+        "data": training.data,
+        "learning_rate": training.learning_rate,
+        "weight_decay": training.weight_decay,
+        "contrast": training.contrast,
+        "epochs": training.epochs,
+    }
+
+
+def _accuracies(one: Accuracy) -> dict[str, float]:
+    return {"argmax": one.argmax, "threshold": one.threshold}
+
+
+def _balance(model: DyckForCausalLM) -> dict[str, float | None]:
+    layer = model_second_layer(model)
+    if layer is None:
+        return {"violation": None, "largest_violation": None, "condition": None}
+    found = measure_balance(model.config.language, layer)
+    return {"violation": found.violation, "largest_violation": found.largest, "condition": found.condition}
 
 
 def model_second_layer(model: DyckForCausalLM) -> SecondLayer | None:
@@ -139,8 +136,18 @@ def variation_table(patterns: pl.DataFrame) -> pl.DataFrame:
         for with_start_token in (False, True):
             found = attention_variation(maps, with_start=with_start_token)
             random = {one.name: one.value for one in random_baselines(found.size, draws=500) if one.causal}
-            rows.append((
-                setting, layer, head, with_start_token, found.size, found.seeds, found.value, found.error,
-                random["even on the simplex"], random["softmax of normals"],
-            ))  # fmt: skip
-    return pl.DataFrame(rows, schema=VARIATION_COLUMNS, orient="row")
+            rows.append(
+                {
+                    "setting": setting,
+                    "layer": layer,
+                    "head": head,
+                    "with_start": with_start_token,
+                    "size": found.size,
+                    "seeds": found.seeds,
+                    "value": found.value,
+                    "error": found.error,
+                    "even_on_simplex": random["even on the simplex"],
+                    "softmax_of_normals": random["softmax of normals"],
+                }
+            )
+    return table_of(DyckRuns.schema["variation"], rows)

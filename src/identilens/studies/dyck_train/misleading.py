@@ -15,7 +15,8 @@ from identilens.dyck.tokenizer import bracket_tokenizer
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
-from identilens.results.dyck import HEAD_COLUMNS
+from identilens.runs.tables import table_of
+from identilens.studies.dyck_train.result import DyckRuns
 
 Intervention = Literal["removed", "even", "random"]
 INTERVENTIONS: tuple[Intervention, ...] = ("removed", "even", "random")
@@ -57,8 +58,7 @@ def head_table(
     for number, model in zip(seeds, models, strict=True):
         lens = dyck_lens(model, f"seed {number}")
         rows += _heads_of(lens, number, tokens, draws, seed)
-    schema = {name: kind for name, kind in HEAD_COLUMNS.items() if name != "setting"}
-    return pl.DataFrame(rows, schema=schema, orient="row")
+    return table_of({name: kind for name, kind in DyckRuns.schema["heads"].items() if name != "setting"}, rows)
 
 
 def _heads_of(lens: Lens, number: int, tokens: Tensor, draws: int, seed: int) -> list[dict[str, Any]]:

@@ -1,182 +1,168 @@
-"""Settings in, results out: Dyck transformers trained, measured and looked into."""
+"""Dyck transformers trained, measured and looked into (Wen et al. 2023, section 4, B.1, D)."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-import torch
+from annotated_types import Ge, Gt, Lt
 
-from identilens.dyck.configuration import DyckConfig
-from identilens.dyck.modeling import DyckForCausalLM
-from identilens.dyck.settings import DyckSetting, DyckTraining
+from identilens.dyck.settings import DyckSetting, DyckTraining, Measuring
 from identilens.dyck.tokenizer import bracket_tokenizer
 from identilens.dyck.training import Trained, check_memory, train_models
-from identilens.errors import InputError
-from identilens.models.loading import load
+from identilens.errors import InputError, SettingError
 from identilens.models.saving import save_model
-from identilens.results.dyck import ANALYSIS, TABLES, DyckRuns
-from identilens.results.parts import Tables, run_parts, whole
-from identilens.results.provenance import provenance
-from identilens.studies.dyck_train.measuring import Measuring, measure_models, variation_table
+from identilens.runs.folder import RunFolder
+from identilens.runs.provenance import Identity
+from identilens.runs.settings import NOT_RECORDED, Numbers
+from identilens.runs.study import Output, Study, study_function
+from identilens.studies.dyck_train.measuring import measure_models, variation_table
+from identilens.studies.dyck_train.result import DyckRuns
 
-Watch = Callable[[str], None]
+
+@dataclass(frozen=True, kw_only=True)
+class DyckTrainSettings(DyckTraining, Measuring):
+    """What is trained, and from which seeds.
+
+    Attributes:
+        types: Types of brackets.
+        depth: How many brackets may be open at once.
+        open_probability: Of an open bracket where both are possible.
+        layers: Layers; behind a minimal first layer one.
+        heads: Heads in a layer.
+        hidden: Size of hidden states and feed-forward block.
+        block: Standard block (gpt), the paper's Eq. 6, or attention alone (minimal).
+        first_layer: Learned token embeddings, or a minimal first layer by Eq. 19, 20 or 21.
+        positions: Position encoding.
+        seeds: Seeds of initial weights and batches, such as 0-29.
+        at_once: Seeds in one batched computation; all by default.
+        device: Where to train.
+    """
+
+    types: Annotated[int, Ge(1)] = 2
+    depth: Annotated[int, Ge(1)] = 4
+    open_probability: Annotated[float, Gt(0), Lt(1)] = 0.5
+    layers: Annotated[int, Ge(1)] = 2
+    heads: Annotated[int, Ge(1)] = 1
+    hidden: Annotated[int, Ge(1)] = 50
+    block: Literal["gpt", "paper", "minimal"] = "gpt"
+    first_layer: Literal["learned", "one-hot", "type-depth", "angle"] = "learned"
+    positions: Literal["none", "linear"] = "none"
+    seeds: Numbers = tuple(range(10))
+    at_once: Annotated[int | None, Ge(1)] = None
+    device: Annotated[str, NOT_RECORDED] = "cpu"
+
+    def check(self) -> None:
+        """Check that there is a seed, and what training and measuring check."""
+        super().check()
+        if not self.seeds:
+            raise SettingError("seeds", "with at least one number", self.seeds)
+
+    def kind(self) -> DyckSetting:
+        """Return the one kind of model that the settings describe."""
+        config = {
+            "bracket_types": self.types, "max_depth": self.depth, "open_probability": self.open_probability,
+            "num_hidden_layers": self.layers, "num_attention_heads": self.heads, "hidden_size": self.hidden,
+            "intermediate_size": self.hidden, "block": self.block, "first_layer": self.first_layer,
+            "positions": self.positions,
+        }  # fmt: skip
+        training = DyckTraining(**{field.name: getattr(self, field.name) for field in fields(DyckTraining)})
+        return DyckSetting(self._name(), config, training)
+
+    def measuring(self) -> Measuring:
+        """Return how much is measured on."""
+        return Measuring(**{field.name: getattr(self, field.name) for field in fields(Measuring)})
+
+    def _name(self) -> str:
+        behind = "" if self.first_layer == "learned" else f" behind {self.first_layer}"
+        layers = f"{self.layers} {'layer' if self.layers == 1 else 'layers'}{behind}"
+        parts = [f"{self.types} types, depth {self.depth}, {layers}"]
+        parts += [f"{self.heads} heads"] if self.heads > 1 else []
+        parts += ["linear positions"] if self.positions == "linear" else []
+        parts += [f"λ = {self.contrast:g}"] if self.contrast else []
+        return ", ".join(parts)
 
 
-def train_dyck(
-    settings: Sequence[DyckSetting],
-    seeds: Sequence[int] = tuple(range(10)),
-    *,
-    at_once: int | None = None,
-    measuring: Measuring | None = None,
-    device: str | torch.device = "cpu",
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-    watch: Watch | None = None,
-) -> DyckRuns:
-    """Return what becomes of Dyck transformers trained from several seeds (Wen et al. 2023, section 4, B.1, D).
+class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
+    """Train Dyck transformers from several seeds at once and look into them (Wen et al. 2023, section 4, B.1, D).
 
-    For each setting and seed: accuracy in distribution and on long prefixes, by both measures; attention on the prefix
-    with all brackets at all depths, and its variation over seeds; how stack-like each head looks and what changing its
-    attention does; behind a minimal first layer, the balance violation.
+    For each seed: accuracy in distribution and on long prefixes, by both measures; attention on the prefix with all
+    brackets at all depths, and its variation over seeds; how stack-like each head looks and what changing its
+    attention does; behind a minimal first layer, the balance violation. Models go to ``models`` in the folder.
 
     Args:
-        settings: What to train.
-        seeds: Of initial weights and batches, the same for every setting.
-        at_once: Seeds in one stack; all when not given.
-        measuring: How much is measured on.
-        device: Where to train.
-        out: Folder to fill, stack by stack; models go to ``models/`` in it, one folder each. Nothing is written when
-            not given.
-        resume: Go on with an interrupted run in ``out``.
-        overwrite: Drop the run that ``out`` holds.
-        progress: Called with (seeds done, seeds in all), counting every setting.
-        watch: Called with a line on what is being done.
+        kinds: Several kinds of models (`identilens.dyck.settings.DyckSetting`) in place of the one that the settings
+            describe; from Python only.
 
     Raises:
         InputError: For settings or seeds that cannot be used, or more seeds at once than memory allows.
         NumericalError: If a loss is not finite.
         OutputFolderError: If the folder holds something else or cannot be written.
     """
-    measuring = measuring or Measuring()
-    size = len(seeds) if at_once is None else at_once
-    _check(settings, seeds, size, device)
-    parts = [
-        (setting, list(seeds[start : start + size])) for setting in settings for start in range(0, len(seeds), size)
-    ]
-    described = [json.dumps({"name": one.name, "config": one.config} | asdict(one.training)) for one in settings]
-    record = provenance(
-        ANALYSIS,
-        model={"name": "Dyck transformers", "device": str(device)},
-        texts=described,
-        settings={"settings": described, "seeds": list(seeds), "at_once": size, **asdict(measuring)},
-    )
 
-    def run(part: int) -> Tables:
-        setting, own = parts[part]
-        trained = train_models(setting.make(), own, setting.training, device=device, progress=_told(watch, setting))
-        if out is not None:
-            save_models(trained, Path(out) / "models" / folder_name(setting.name))
-        return measure_models(setting, trained, measuring, device)
+    name = "dyck train"
+    unit = "seeds"
+    takes = ()
+    settings_type = DyckTrainSettings
+    result_type = DyckRuns
+    merge: ClassVar = {"variation": variation_table}
 
-    tables = run_parts(
-        record,
-        [len(own) for _, own in parts],
-        run,
-        {name: variation_table if name == "variation" else whole for name in TABLES},
-        out=out,
-        resume=resume,
-        overwrite=overwrite,
-        progress=progress,
-    )
-    return DyckRuns.of(tables, record) if out is None else DyckRuns.load(out)
+    def __init__(self, *given: Any) -> None:
+        *kinds, self.settings = given
+        self.kinds: list[DyckSetting] = list(kinds[0]) if kinds else [self.settings.kind()]
+        self.folder: Path | None = None
+        seeds = self.settings.seeds
+        size = self.settings.at_once or len(seeds)
+        self._check(size)
+        self.parts = [
+            (kind, list(seeds[start : start + size])) for kind in self.kinds for start in range(0, len(seeds), size)
+        ]
 
+    def identity(self) -> Identity:
+        """Return what is trained."""
+        described = [json.dumps({"name": one.name, "config": one.config} | asdict(one.training)) for one in self.kinds]
+        model = {"name": "Dyck transformers", "device": self.settings.device}
+        return Identity(model, described, {"settings": described})
 
-def analyse_dyck(
-    folders: Sequence[str | Path],
-    training: DyckTraining | None = None,
-    *,
-    measuring: Measuring | None = None,
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-) -> DyckRuns:
-    """Return the same measures as `train_dyck` for models on disk; their number in the list stands for the seed.
+    def sizes(self) -> Sequence[int]:
+        """Return the seeds of each part."""
+        return [len(seeds) for _, seeds in self.parts]
 
-    Args:
-        folders: Folders of Dyck models of one configuration.
-        training: The law to test in distribution with; the rest of it is not looked at.
-        measuring: How much is measured on.
-        out: Folder to write into; nothing is written when not given.
-        resume: Return the finished run in ``out``.
-        overwrite: Drop the run that ``out`` holds.
+    def begin(self, folder: RunFolder | None) -> None:
+        """Take the folder that the models go to."""
+        self.folder = None if folder is None else folder.path
 
-    Raises:
-        InputError: For models that are no Dyck transformers, or of different configurations.
-        OutputFolderError: If the folder holds something else or cannot be written.
-    """
-    measuring, training = measuring or Measuring(), training or DyckTraining()
-    lenses = [load(folder, device="cpu") for folder in folders]
-    models = [lens.model for lens in lenses if isinstance(lens.model, DyckForCausalLM)]
-    if not lenses or len(models) < len(lenses):
-        raise InputError(f"expected folders of Dyck transformers, got {[str(folder) for folder in folders]}")
-    config: DyckConfig = models[0].config
-    if len({tuple(getattr(model.config, name) for name in _OPTIONS) for model in models}) > 1:
-        raise InputError("expected models of one configuration, got several; analyse them one kind at a time")
-    setting = DyckSetting("models", {name: getattr(config, name) for name in _OPTIONS}, training)
-    record = provenance(
-        ANALYSIS,
-        model={"name": ", ".join(map(str, folders)), "sha256": lenses[0].digest},
-        texts=[lens.digest for lens in lenses],
-        settings={"training": asdict(training), **asdict(measuring)},
-    )
-    trained = Trained(models, tuple(range(len(models))), torch.full((1, len(models)), float("nan")))
-    tables = run_parts(
-        record,
-        [len(models)],
-        lambda _: measure_models(setting, trained, measuring, "cpu"),
-        {name: variation_table if name == "variation" else whole for name in TABLES},
-        out=out,
-        resume=resume,
-        overwrite=overwrite,
-    )
-    return DyckRuns.of(tables, record) if out is None else DyckRuns.load(out)
+    def run(self, part: int) -> Output:
+        """Return what becomes of some seeds of one kind."""
+        kind, seeds = self.parts[part]
+
+        def told(epoch: int, epochs: int, loss: float) -> None:
+            self.tell(f"{kind.name}: epoch {epoch} of {epochs}, loss {loss:.4f}")
+
+        trained = train_models(kind.make(), seeds, kind.training, device=self.settings.device, progress=told)
+        if self.folder is not None:
+            save_models(trained, self.folder / "models" / folder_name(kind.name))
+        return Output(measure_models(kind, trained, self.settings.measuring(), self.settings.device))
+
+    def _check(self, size: int) -> None:
+        if not self.kinds or len({folder_name(one.name) for one in self.kinds}) < len(self.kinds):
+            raise InputError(f"expected settings with different names, got {[one.name for one in self.kinds]}")
+        for kind in self.kinds:
+            config = kind.make()
+            kind.training.sample(config.language, 1, 0)
+            check_memory(config, min(size, len(self.settings.seeds)), kind.training, self.settings.device)
 
 
-_OPTIONS = (
-    "bracket_types", "max_depth", "open_probability", "hidden_size", "intermediate_size", "num_hidden_layers",
-    "num_attention_heads", "key_size", "block", "first_layer", "positions", "position_scale", "minimal_norms",
-)  # fmt: skip
+train_dyck = study_function(DyckTrainStudy, "train_dyck")
 
 
 def save_models(trained: Trained, folder: Path) -> None:
     """Write each model as a folder of its own, tokenizer included, that `idl.load` reads."""
     for seed, model in zip(trained.seeds, trained.models, strict=True):
-        place = folder / f"seed{seed:03d}"
-        save_model(model, bracket_tokenizer(model.config.language), place)
+        save_model(model, bracket_tokenizer(model.config.language), folder / f"seed{seed:03d}")
 
 
 def folder_name(setting: str) -> str:
     """Return the name of a setting's folder of models."""
     return "".join(mark if mark.isalnum() else "_" for mark in setting).strip("_").lower()
-
-
-def _check(settings: Sequence[DyckSetting], seeds: Sequence[int], size: int, device: str | torch.device) -> None:
-    if not settings or len({folder_name(one.name) for one in settings}) < len(settings):
-        raise InputError(f"expected settings with different names, got {[one.name for one in settings]}")
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0 or size < 1:
-        raise InputError(
-            f"expected one or more different seeds and stacks of at least one, got {list(seeds)} and {size}"
-        )
-    for setting in settings:
-        config = setting.make()
-        setting.training.sample(config.language, 1, 0)
-        check_memory(config, min(size, len(seeds)), setting.training, device)
-
-
-def _told(watch: Watch | None, setting: DyckSetting) -> Callable[[int, int, float], None] | None:
-    if watch is None:
-        return None
-    return lambda epoch, epochs, loss: watch(f"{setting.name}: epoch {epoch} of {epochs}, loss {loss:.4f}")

@@ -13,11 +13,10 @@ from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import percent
+from identilens.studies.perturbed.norms import PERTURBATIONS, by_perturbation, norm_correlations
+from identilens.studies.perturbed.views import norm_charts
 from identilens.studies.reversal import views
 from identilens.studies.reversal.task import DRAFT_THRESHOLD, SWEEP, best_range
-from identilens.studies.structure.norm_study import by_perturbation, norm_correlations
-from identilens.studies.structure.result import PERTURBATIONS
-from identilens.studies.structure.views import norms
 
 _SHOWN_INPUTS = 5
 
@@ -119,8 +118,9 @@ class Reversal(Result):
             "score_at_draft": self.head_sweep(head).filter(near)["score"][0],
         }  # fmt: skip
         text = (
-            f"After {row['epochs']} epochs the model has {percent(row['accuracy'])} of the test tokens right, given "
-            f"the right ones before, and {percent(row['whole'])} of the sequences without a wrong token.\n"
+            f"After {row['epochs']} {'epoch' if row['epochs'] == 1 else 'epochs'} the model has "
+            f"{percent(row['accuracy'])} of the test tokens right, given the right ones before, and "
+            f"{percent(row['whole'])} of the sequences without a wrong token.\n"
             f"W of {self.head_name(head)} matches the antidiagonal best for l from {first:g} to {last:g} (cosine "
             f"{score:.3f}; {numbers['score_at_draft']:.3f} at the draft's l = {DRAFT_THRESHOLD})."
         )
@@ -144,8 +144,7 @@ class Reversal(Result):
             "thresholds": views.thresholds(self.best_sweep()),
         }
         if len(self.perturbations):
-            kinds = by_perturbation(self.perturbations)
-            found |= norms({"correlations": norm_correlations(self.perturbations), "by_perturbation": kinds})
+            found |= norm_charts(norm_correlations(self.perturbations), by_perturbation(self.perturbations))
         return found
 
     def sections(self) -> list[Section]:

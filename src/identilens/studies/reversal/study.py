@@ -13,13 +13,13 @@ from identilens.measures.structure.weights import structure_weights
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import table_of
+from identilens.studies.perturbed.put_back import perturbation_rows
 from identilens.studies.reversal.lstm import AttentionReverser
 from identilens.studies.reversal.result import Reversal
 from identilens.studies.reversal.settings import ReversalSettings
 from identilens.studies.reversal.task import DRAFT_THRESHOLD, THRESHOLDS, threshold_sweep
 from identilens.studies.reversal.training import reversal_data, token_accuracy, train_reverser
 from identilens.studies.reversal.transformer import TransformerReverser
-from identilens.studies.structure.perturbation_study import perturbation_rows
 
 PERTURBED_INPUTS = 5
 
@@ -98,7 +98,8 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
             "perturbations": perturbed,
         }
         tables = {name: table_of(columns, rows[name]) for name, columns in Reversal.schema.items()}
-        return Output(tables, {"cross.weights": seen.weights, "cross.effective": effective, "source": source})
+        # Where T has no null space, effective weights are the weights themselves: files hold no tensor twice.
+        return Output(tables, {"cross.weights": seen.weights, "cross.effective": effective.clone(), "source": source})
 
     def _perturbed(
         self,

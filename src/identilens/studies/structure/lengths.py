@@ -27,12 +27,6 @@ def texts_of_length(
     Raises:
         InputError: For texts that are too short, fewer than two texts, or input that is not made of tokens.
     """
-    if length < 2:
-        raise InputError(f"length must be at least 2 tokens; got {length}.")
-    if cut not in ("clip", "window"):
-        raise InputError(f"cut must be clip or window; got {cut!r}.")
-    if shorter not in ("error", "skip"):
-        raise InputError(f"shorter must be error or skip; got {shorter!r}.")
     items = lens.read(texts, length) if cut == "clip" else _windows(lens, texts, length)
     short = [number for number, item in enumerate(items) if _too_short(item, number, length)]
     if short and shorter == "error":

@@ -12,22 +12,14 @@ from identilens.charts.page import Section
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns
+from identilens.studies.perturbed.norms import PERTURBATIONS, by_perturbation, norm_correlations
 from identilens.studies.structure import maps, views
 from identilens.studies.structure.findings import finding
-from identilens.studies.structure.norm_study import by_perturbation, norm_correlations
 from identilens.studies.structure.sections import report_sections
 
 HEAD: Columns = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
 _DIMENSIONS: Columns = {"dim_r": pl.Int64, "dim_half": pl.Int64, "dim_95": pl.Int64, "energy_95": pl.Int64}
 _PATTERN: Columns = {"empty_rows": pl.Int64, "pattern": pl.String, "score": pl.Float64, "place": pl.Int64}
-
-PERTURBATIONS: Columns = {
-    "text": pl.Int64, **HEAD,
-    "perturbation": pl.String, "draw": pl.Int64, "share": pl.Float64, "structure": pl.Float64,
-    "structure_effective": pl.Float64, "one": pl.Float64, "infinity": pl.Float64, "frobenius": pl.Float64,
-    "output": pl.Float64, "hidden": pl.Float64,
-}  # fmt: skip
-"""Perturbed weights put back into a model: their norms, and what they change."""
 
 
 @dataclass(frozen=True, kw_only=True)

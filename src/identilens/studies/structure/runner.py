@@ -17,10 +17,10 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.runs.folder import RunFolder
 from identilens.runs.study import Tables
+from identilens.studies.perturbed.put_back import perturbation_rows
 from identilens.studies.structure import closing
 from identilens.studies.structure.closing import Rows
 from identilens.studies.structure.lengths import special_positions
-from identilens.studies.structure.perturbation_study import perturbation_rows
 from identilens.studies.structure.result import Structure
 from identilens.studies.structure.settings import StructureSettings
 from identilens.studies.structure.state import LayerView, State, TextView, text_views
@@ -165,7 +165,7 @@ class Runner:
                     if clusters == self.chosen:
                         self.state.add(f"{layer.key}.effective", layer.effective().abs())
                 rows += self._text_rows(view.text, layer)
-            if view.text % 2 and view.text // 2 < self.settings.pairs and before is not None:
+            if view.text % 2 and view.text // 2 < self.settings.compared_pairs and before is not None:
                 pairs += self._pair_rows(before, view)
             before = view
         return {"texts": closing.frame("texts", rows), "pairs": closing.frame("pairs", pairs)}

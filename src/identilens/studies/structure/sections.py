@@ -7,7 +7,7 @@ import polars as pl
 from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
 from identilens.runs.tables import percent
-from identilens.studies.structure.views import norms, pairs_by_head, subspace, texts_by_head
+from identilens.studies.structure.views import pairs_by_head, subspace, texts_by_head
 
 Frames = Mapping[str, pl.DataFrame]
 
@@ -88,7 +88,7 @@ def _norms(frames: Frames) -> list[Section]:
     if not len(frames["perturbations"]):
         return [Section("norms", title, [_UNPERTURBED])]
     return [
-        Section("norms", title, [_PERTURBED], list(norms(frames)), frames["correlations"], note=_OUTPUT),
+        Section("norms", title, [_PERTURBED], ["norms", "perturbations"], frames["correlations"], note=_OUTPUT),
         Section("kinds", "Kinds of perturbation", [_WHOLE], frame=frames["by_perturbation"]),
     ]
 

@@ -25,7 +25,7 @@ class StructureSettings(Settings):
         penalty: What is left of a weight that is cut, as a share of it: h(x) = penalty · x.
         clusters: Number of representative texts; by the largest silhouette by default.
         pool: Texts, drawn evenly, among which representatives are sought.
-        pairs: Pairs of texts whose null spaces are compared.
+        compared_pairs: Pairs of texts whose null spaces are compared.
         perturbed: Representatives whose weights are perturbed and put back into the model.
         seed: Of clusters, pool and perturbations.
     """
@@ -38,7 +38,7 @@ class StructureSettings(Settings):
     penalty: Annotated[float, Ge(0), Lt(1)] = 0.0
     clusters: Annotated[int | None, Ge(1)] = None
     pool: Annotated[int, Ge(2)] = 2000
-    pairs: Annotated[int, Ge(0)] = 50
+    compared_pairs: Annotated[int, Ge(0)] = 50
     perturbed: Annotated[int, Ge(0)] = 2
     seed: Annotated[int, Ge(0)] = 0
 

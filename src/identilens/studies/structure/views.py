@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import polars as pl
 
 from identilens.charts.cells import heat
-from identilens.charts.kit import AnyChart, bars, choose, lines, rule, strip
+from identilens.charts.kit import AnyChart, Value, bars, choose, lines, rule, strip
+from identilens.studies.perturbed.views import norm_charts
 
 Frames = Mapping[str, pl.DataFrame]
 
@@ -29,20 +30,14 @@ _PAIRS = {
     "disagree": "not equivalent under the other text",
     "change_second": "change of the other text’s output",
 }
-_NORMS = {
-    "structure": "‖·‖_S",
-    "structure_effective": "‖·‖_S, effective",
-    "one": "1-norm",
-    "infinity": "∞-norm",
-    "frobenius": "Frobenius",
-    "output": "head’s output",
-}
 
 
 def charts(frames: Frames) -> dict[str, AnyChart]:
     """Return every chart that is made of tables; those on R as means over heads."""
     found = subspace(frames) | patterns(frames) | classes(frames) | representatives(frames)
-    return found | norms(frames) if len(frames["perturbations"]) else found
+    if len(frames["perturbations"]):
+        found |= norm_charts(frames["correlations"], frames["by_perturbation"])
+    return found
 
 
 def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
@@ -100,7 +95,7 @@ def patterns(frames: Frames) -> dict[str, AnyChart]:
         drawn.select("score", "pattern", "weights"), "score", "pattern", "weights",
         x_title="Score", color_title="Weights", title="Scores of patterns over heads",
     )  # fmt: skip
-    weights = {"raw": "raw attention", "effective": "effective attention (sizes)"}
+    weights: dict[Value, str] = {"raw": "raw attention", "effective": "effective attention (sizes)"}
     return {"pattern_scores": choose(scores, "weights", "Weights", weights), "patterns": spread}
 
 
@@ -148,23 +143,6 @@ def representatives(frames: Frames) -> dict[str, AnyChart]:
             color_title="", title="Change of W as clusters grow",
         ),
         "silhouette": silhouette,
-    }  # fmt: skip
-
-
-def norms(frames: Frames) -> dict[str, AnyChart]:
-    """Return how well norms follow the model's output, and what each kind of perturbation changes."""
-    follows = {"within_spearman": "within heads", "pooled_spearman": "pooled"}
-    correlations = frames["correlations"].with_columns(pl.col("norm").replace_strict(_NORMS))
-    kinds = frames["by_perturbation"].drop_nulls("share").select("perturbation", "share", "hidden")
-    return {
-        "norms": bars(
-            _long(correlations, ["norm"], follows), "value", "norm", "measure", x_title="Spearman correlation",
-            y_title="", color_title="", title="How well each norm follows the final hidden state",
-        ),
-        "perturbations": lines(
-            kinds, "share", "hidden", "perturbation", x_title="Size", y_title="Change of final state",
-            color_title="Perturbation", title="Perturbations of one Frobenius norm",
-        ),
     }  # fmt: skip
 
 

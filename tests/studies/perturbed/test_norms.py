@@ -1,8 +1,7 @@
 import polars as pl
 import pytest
 
-from identilens.results.structure import TABLES
-from identilens.studies.structure.norm_study import NORMS, by_perturbation, norm_correlations
+from identilens.studies.perturbed.norms import NORMS, PERTURBATIONS, by_perturbation, norm_correlations
 
 
 def perturbations():
@@ -14,7 +13,7 @@ def perturbations():
                 hidden = scale * share * (1 + place)
                 norms = (hidden, hidden**3, -hidden, hidden, share * (1 + 1e-13 * place), 2 * hidden)
                 rows.append((0, "encoder", 0, head, kind, 0, share, *norms, hidden))
-    return pl.DataFrame(rows, schema=TABLES["perturbations"], orient="row")
+    return pl.DataFrame(rows, schema=pl.Schema(PERTURBATIONS), orient="row")
 
 
 def test_correlations_by_construction():

@@ -4,7 +4,15 @@ from typing import Any
 
 import polars as pl
 
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Columns, table_of
+
+PERTURBATIONS: Columns = {
+    "text": pl.Int64, "kind": pl.String, "layer": pl.Int64, "head": pl.Int64,
+    "perturbation": pl.String, "draw": pl.Int64, "share": pl.Float64, "structure": pl.Float64,
+    "structure_effective": pl.Float64, "one": pl.Float64, "infinity": pl.Float64, "frobenius": pl.Float64,
+    "output": pl.Float64, "hidden": pl.Float64,
+}  # fmt: skip
+"""Perturbed weights put back into a model: their norms, and what they change."""
 
 NORMS = ("structure", "structure_effective", "one", "infinity", "frobenius", "output")
 """Columns that are compared with ``hidden``, the change of the final hidden state."""
@@ -24,7 +32,7 @@ def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
     """Return how well each norm follows the change of the final hidden state under perturbations.
 
     Args:
-        perturbations: Columns as in the table ``perturbations`` of a structure analysis.
+        perturbations: A table with the columns `PERTURBATIONS`.
 
     Returns:
         For each norm, correlations over the perturbations of one head and text (``within``), over those of one head,

@@ -1,0 +1,86 @@
+"""Saved Dyck models looked into, with the measures of training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import torch
+from cyclopts import Parameter
+
+from identilens.dyck.configuration import DyckConfig
+from identilens.dyck.modeling import DyckForCausalLM
+from identilens.dyck.settings import DyckLaw, DyckSetting, DyckTraining, Measuring
+from identilens.dyck.training import Trained
+from identilens.errors import InputError
+from identilens.models.loading import load
+from identilens.runs.provenance import Identity
+from identilens.runs.settings import NOT_RECORDED
+from identilens.runs.study import Output, Study, study_function
+from identilens.studies.dyck_analyse.result import DyckAnalysis
+from identilens.studies.dyck_train.measuring import measure_models, variation_table
+
+_OPTIONS = (
+    "bracket_types", "max_depth", "open_probability", "hidden_size", "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "key_size", "block", "first_layer", "positions", "position_scale", "minimal_norms",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class DyckAnalyseSettings(DyckLaw, Measuring):
+    """Which models, and the law to test them with.
+
+    Attributes:
+        models: Folders of Dyck models of one configuration.
+    """
+
+    models: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=True), NOT_RECORDED]
+
+
+class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
+    """Look into saved models: accuracy, stack-likeness, what each head's attention is used for, balance.
+
+    The same measures as in training; a model's number in the list stands for its seed.
+
+    Raises:
+        InputError: For models that are no Dyck transformers, or of different configurations.
+        OutputFolderError: If the folder holds something else or cannot be written.
+    """
+
+    name = "dyck analyse"
+    unit = "models"
+    takes = ()
+    settings_type = DyckAnalyseSettings
+    result_type = DyckAnalysis
+    merge: ClassVar = {"variation": variation_table}
+
+    def __init__(self, settings: DyckAnalyseSettings) -> None:
+        self.settings = settings
+        self.lenses = [load(folder, device="cpu") for folder in settings.models]
+        self.models = [lens.model for lens in self.lenses if isinstance(lens.model, DyckForCausalLM)]
+        if not self.lenses or len(self.models) < len(self.lenses):
+            raise InputError(f"expected folders of Dyck transformers, got {[str(one) for one in settings.models]}")
+        if len({tuple(getattr(model.config, name) for name in _OPTIONS) for model in self.models}) > 1:
+            raise InputError("expected models of one configuration, got several; analyse them one kind at a time")
+
+    def identity(self) -> Identity:
+        """Return the models."""
+        name = ", ".join(map(str, self.settings.models))
+        return Identity({"name": name, "sha256": self.lenses[0].digest}, [lens.digest for lens in self.lenses])
+
+    def sizes(self) -> Sequence[int]:
+        """Return one part with all models."""
+        return [len(self.models)]
+
+    def run(self, part: int) -> Output:
+        """Return the measures of all models."""
+        config: DyckConfig = self.models[0].config
+        training = DyckTraining(length=self.settings.length, data=self.settings.data)
+        setting = DyckSetting("models", {name: getattr(config, name) for name in _OPTIONS}, training)
+        measuring = Measuring(**{field.name: getattr(self.settings, field.name) for field in fields(Measuring)})
+        count = len(self.models)
+        trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
+        return Output(measure_models(setting, trained, measuring, "cpu"))
+
+
+analyse_dyck = study_function(DyckAnalyseStudy, "analyse_dyck")

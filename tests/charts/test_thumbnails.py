@@ -1,0 +1,25 @@
+import base64
+import struct
+import zlib
+
+import numpy as np
+import polars as pl
+import torch
+
+from identilens.charts.thumbnails import thumbnails
+
+
+def test_a_picture_has_a_pixel_a_cell_shaded_by_the_root():
+    matrix = torch.tensor([[0.0, 0.25, 1.0], [4.0, 0.04, 0.0]])
+    frame = pl.DataFrame({"head": [0], "layer": [3], "note": ["a"]})
+    chart = thumbnails(frame, "head", "layer", [matrix], also=["note"]).to_dict()
+    (row,) = next(iter(chart["datasets"].values()))
+    assert (row["head"], row["layer"], row["note"]) == (0, 3, "a")
+    content = base64.b64decode(row["_picture"].removeprefix("data:image/png;base64,"))
+    assert struct.unpack(">II", content[16:24]) == (3, 2)
+    start = content.index(b"IDAT")
+    size = struct.unpack(">I", content[start - 4 : start])[0]
+    lines = np.frombuffer(zlib.decompress(content[start + 4 : start + 4 + size]), np.uint8).reshape(2, 1 + 3 * 4)
+    assert not lines[:, 0].any()
+    opacity = lines[:, 1:].reshape(2, 3, 4)[..., 3]
+    assert opacity.tolist() == [[0, 128, 255], [255, 51, 0]]
