@@ -62,8 +62,12 @@ class Constructions(Result):
         return Finding("\n".join(self._sentences(longest)), numbers, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return every row."""
-        return {"Constructions of Corollary 1 and Theorem 1": self.table}
+        """Return how well each construction does at each length, and how far each is from balance."""
+        built, balance = ["construction", "off_balance"], ["violation", "largest_violation", "condition"]
+        return {
+            "Constructions of Corollary 1 and Theorem 1": self.table.drop(balance),
+            "Balance of the constructions": self.table.select(built + balance).unique(maintain_order=True),
+        }
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``argmax`` and ``support`` by length."""
@@ -78,7 +82,7 @@ class Constructions(Result):
         for _, rows in self.table.group_by("construction", "off_balance", maintain_order=True):
             last = rows.filter(pl.col("length") == longest).row(0, named=True)
             if last["off_balance"] == 0:
-                name = views.name_of(last["construction"], 0)
+                name = views.name_of(last["construction"], last["off_balance"])
                 yield (
                     f"{name[0].upper()}{name[1:]}: at every length to {longest:,} at least "
                     f"{percent(rows['support'].min())} of the places have exactly the possible next brackets, and "

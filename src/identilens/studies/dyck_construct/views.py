@@ -1,5 +1,7 @@
 """How constructions are drawn."""
 
+from math import floor
+
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
@@ -12,9 +14,11 @@ def by_length(table: pl.DataFrame, measure: str, title: str) -> AnyChart:
     """Return a share by length, one line for each construction and size of the perturbation."""
     names = [name_of(name, size) for name, size in table.select("construction", "off_balance").iter_rows()]
     drawn = table.select("length", measure, pl.Series("built", names))
+    # Most shares are near 1: the axis starts at the tenth below the lowest.
+    lowest = min(0.9, floor(10 * table.select(pl.col(measure).min()).item()) / 10)
     return lines(
         drawn, "length", measure, "built", log_x=True, x_title="Brackets", y_title="Share", color_title="Construction",
-        title=title,
+        title=title, y_domain=(lowest, 1.0),
     )  # fmt: skip
 
 
