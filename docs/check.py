@@ -40,9 +40,8 @@ def unknown_names(page: Path) -> Iterator[str]:
             yield f"there is no {name}"
     # A name with its end left out, "wen2023-…", stands for all that begin so.
     for name in re.findall(r"identilens reproduce (\w[\w-]*)", text):
-        if name not in REPRODUCTIONS and not (
-            name.endswith("-") and any(one.startswith(name) for one in REPRODUCTIONS)
-        ):
+        known = [one for one in REPRODUCTIONS if one == name or (name.endswith("-") and one.startswith(name))]
+        if not known:
             yield f"there is no reproduction {name}"
 
 
@@ -62,13 +61,13 @@ def exists(name: str) -> bool:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """Yield what is typed behind ``identilens`` in the console blocks of a page, variables set there filled in."""
+    """Yield what is typed behind ``identilens`` in the console blocks of a page, lists set there filled in."""
     for block in re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
         given: dict[str, str] = {}
         for line in re.findall(r"^\$ (.*)", block.replace("\\\n", " "), re.MULTILINE):
-            given |= re.findall(r'^(\w+)="(.*)"', line)
+            given |= re.findall(r"^(\w+)=\((.*)\)", line)
             for name, value in given.items():
-                line = line.replace(f"${name}", value)
+                line = line.replace(f'"${{{name}[@]}}"', value)
             for command in line.replace("$(which identilens)", "; identilens").split(";"):
                 words = shlex.split(command, comments=True)
                 if words[:1] == ["identilens"]:
