@@ -10,9 +10,6 @@ def rollout_correlation(table: pl.DataFrame) -> pl.DataFrame:
     token is the largest entry of all three, so that with it any two agree; the figures without it say whether
     attention tells *which context* is mixed in.
 
-    Args:
-        table: Table of a mixing result with rollouts.
-
     Returns:
         Columns kind, layer, rollout ("raw", "effective"), pairs ("all", "context"), pearson, spearman, texts;
         without rows where the table holds no rollouts.

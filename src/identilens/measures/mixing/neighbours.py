@@ -20,9 +20,7 @@ def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
 
     As in C.2: for each hidden token the mean contribution of its left and right neighbours in a group; the mean of
     that over all hidden tokens that have such neighbours; then, for each group, scaled to sum to 1 over layers.
-
-    Args:
-        table: Table of a mixing result. Cross attention has no neighbours and is left out.
+    Cross attention has no neighbours and is left out.
 
     Returns:
         Columns kind, group, layer, mean (before scaling), share (after it), tokens; groups in order.
@@ -50,9 +48,7 @@ def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
 def by_relative_position(table: pl.DataFrame, layers: Sequence[int] | None = None) -> pl.DataFrame:
     """Return the total contribution from each relative position (Brunner Fig. 4b, 41b, 43b).
 
-    Args:
-        table: Table of a mixing result. Cross attention has no relative positions and is left out.
-        layers: Layers to keep; the first, the middle and the last when not given.
+    Layers are the first, the middle and the last when not given. Cross attention has no relative positions.
 
     Returns:
         Columns kind, layer, offset (input position less hidden position, never 0: the own token is no neighbour),
@@ -76,7 +72,6 @@ def first_middle_last(table: pl.DataFrame) -> list[int]:
 
 
 def _context(table: pl.DataFrame) -> pl.LazyFrame:
-    """Return the rows in which an input token meets the hidden state of another position that can see it."""
     causal = (pl.col("kind") == "decoder") & (pl.col("input") > pl.col("hidden"))
     other = (pl.col("kind") != "cross") & (pl.col("input") != pl.col("hidden"))
     return table.lazy().filter(other & ~causal)

@@ -8,9 +8,7 @@ import polars as pl
 def own_contributions(table: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
     """Return, for each hidden token at each layer, what the input token at its own position contributes.
 
-    Args:
-        table: Table of a mixing result. Cross attention relates two sequences and has no own position.
-        tokens: Its tokens.
+    Cross attention relates two sequences and has no own position.
 
     Returns:
         Columns text, kind, layer, position, token, contribution, standard_error, and largest: whether no other input

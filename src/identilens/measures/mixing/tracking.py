@@ -18,12 +18,8 @@ def context_of_token(
 ) -> pl.DataFrame:
     """Return what the first ``token`` of each text takes from each position, centred on ``centre`` (Brunner Fig. 18).
 
-    Args:
-        table: Table of a mixing result.
-        tokens: Its tokens.
-        token: Whose hidden state; the first of that name in each text.
-        centre: What stands at position 0: the first token of that name, such as "[CLS]" or "[SEP]".
-        layers: Layers to keep; the first, the middle and the last when not given.
+    Position 0 is the first token named ``centre``, such as "[CLS]" or "[SEP]". Layers are the first, the middle and
+    the last when not given.
 
     Returns:
         Columns kind, layer, offset (input position less the centre's), total over all texts, share of the layer's
@@ -100,9 +96,7 @@ def track_token(
 def find_token(texts: Sequence[Sequence[str]], token: str) -> tuple[int, int]:
     """Return the first text that holds a token, and its first position there.
 
-    Args:
-        texts: The tokens of each text.
-        token: As the tokenizer writes it; marks of a word's start or middle ("Ġ", "▁", "##") may be left out.
+    The token is as the tokenizer writes it; marks of a word's start or middle ("Ġ", "▁", "##") may be left out.
 
     Raises:
         InputError: If no text holds it, naming tokens that occur.
@@ -136,7 +130,6 @@ def _position(hidden: pl.DataFrame, token: str, occurrence: int) -> int:
 
 
 def _first(tokens: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return the first position of a token in each text that has it."""
     return (
         tokens.filter((pl.col("token") == name) & (pl.col("side") == "hidden"))
         .group_by("text", "kind")

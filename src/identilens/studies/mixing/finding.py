@@ -47,7 +47,6 @@ def _by_kind(frame: pl.DataFrame, series: Series) -> list[tuple[str, pl.DataFram
 
 
 def _typical_error(table: pl.DataFrame) -> float | None:
-    """Return the median of standard errors over their contributions."""
     share = pl.col("standard_error") / pl.col("contribution")
     return table.filter(pl.col("contribution") > 0).select(share.median()).item()
 

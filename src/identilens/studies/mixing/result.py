@@ -82,10 +82,7 @@ class Mixing(Result):
     ) -> Float[np.ndarray, "layer hidden input"]:
         """Return one text's contributions, or another column, as an array [layer, hidden token j, input token i].
 
-        Args:
-            text: Counts from 0.
-            kind: Needed for encoder–decoders, which have three.
-            measure: Column of the table.
+        Texts count from 0. Encoder–decoders have three kinds, of which one must be named.
 
         Raises:
             InputError: If the result holds no such text or kind.
@@ -112,11 +109,8 @@ class Mixing(Result):
     def tracking(self, token: str) -> "Mixing":
         """Return the same result with a token to show through the layers: the first one of that name.
 
-        Args:
-            token: As the tokenizer writes it; marks of a word's start or middle may be left out.
-
         Raises:
-            InputError: If no text holds it, naming some that occur.
+            InputError: If no text holds it, naming some that occur; marks of a word's start or middle may be left out.
         """
         kind = pl.col("kind") == self.kinds[0]
         hidden = self.token_names.filter(kind & (pl.col("side") == "hidden")).sort("text", "position")
@@ -126,11 +120,7 @@ class Mixing(Result):
         return replace(self, tracked=table_of(self.schema["tracked"], [row]))
 
     def with_tags(self, tags: pl.DataFrame) -> "Mixing":
-        """Return the same result with parts of speech of its tokens.
-
-        Args:
-            tags: From `tag_tokens`.
-        """
+        """Return the same result with parts of speech of its tokens, from `tag_tokens`."""
         return replace(self, tags=tags)
 
     def summary(self) -> Finding:

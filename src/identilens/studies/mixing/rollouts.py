@@ -13,12 +13,7 @@ from identilens.models.lens import Lens
 
 
 class Rollout(NamedTuple):
-    """Rollouts of one kind of self-attention, [layer, hidden, input].
-
-    Attributes:
-        raw: Of the weights as they are.
-        effective: Of effective attention.
-    """
+    """Rollouts of one kind of self-attention, of the weights as they are and of effective attention."""
 
     raw: Tensor
     effective: Tensor

@@ -10,14 +10,7 @@ from identilens.studies.mixing.series import Series
 
 
 def sections(series: Series, charts: Sequence[str], maps: Sequence[TokenMap], texts: int) -> list[Section]:
-    """Return the parts of the report.
-
-    Args:
-        series: Of the result.
-        charts: Names of the charts that there are.
-        maps: Of single tokens.
-        texts: How many texts were analysed.
-    """
+    """Return the parts of the report."""
 
     def held(*names: str) -> list[str]:
         return [name for name in names if name in charts]
@@ -49,7 +42,6 @@ def _held(maps: Sequence[TokenMap], texts: int) -> str:
 
 
 def _equal_rollouts(medians: pl.DataFrame) -> bool:
-    """Return whether raw and effective rollout give the same own shares."""
     raw, effective = (medians.filter(pl.col("measure") == f"{name} rollout")["median"] for name in ("raw", "effective"))
     return bool(len(raw)) and bool(((raw - effective).abs() < 1e-3).all())
 

@@ -21,22 +21,12 @@ CLASS_TOKENS = ("[CLS]", "<s>", "<cls>")
 SEPARATORS = ("[SEP]", "</s>", "<sep>")
 """Names that tokenizers give to the token for the whole text, and to what stands between two texts."""
 
-_MEASURES = {
-    "contributions": "contribution",
-    "raw rollout": "raw_rollout",
-    "effective rollout": "effective_rollout",
-}
+_MEASURES = {"contributions": "contribution", "raw rollout": "raw_rollout", "effective rollout": "effective_rollout"}
 
 
 @dataclass(frozen=True)
 class ClassContext:
-    """What the class token takes from where (Brunner et al. 2020, Fig. 18).
-
-    Attributes:
-        token: The class token's name.
-        centre: The token at position 0: the class token itself, or the first separator.
-        frame: Columns as from `context_of_token`.
-    """
+    """What the class token takes from where, counted from itself or a separator (Brunner et al. 2020, Fig. 18)."""
 
     token: str
     centre: str
@@ -45,13 +35,7 @@ class ClassContext:
 
 @dataclass(frozen=True)
 class Series:
-    """Aggregates over all texts of a mixing result.
-
-    Attributes:
-        table: The result's table.
-        tokens: What stands at each position.
-        tags: The part of speech of each token; empty where there are none.
-    """
+    """Aggregates over all texts of a mixing result: of its table, token names and tags."""
 
     table: pl.DataFrame
     tokens: pl.DataFrame

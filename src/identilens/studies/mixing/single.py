@@ -37,9 +37,7 @@ def names_of(tokens: pl.DataFrame, text: int, kind: str, side: str = "hidden") -
 def telling_tokens(own: pl.DataFrame, text: int = 0) -> list[int]:
     """Return positions worth drawing: the class token, the word that kept least of itself and the one that kept most.
 
-    Args:
-        own: Own contributions of one kind, as from `own_contributions`.
-        text: Which text.
+    ``own`` is from `own_contributions`, of one kind.
     """
     last = own.filter((pl.col("text") == text) & (pl.col("layer") == pl.col("layer").max()))
     words = last.filter(~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}"))
@@ -59,10 +57,7 @@ def drawn_tokens(series: Series, tracked: pl.DataFrame) -> tuple[int, list[int]]
 def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
     """Return what hidden tokens take from each input token: rows of `track_token` with labels of both tokens.
 
-    Args:
-        series: Of the result.
-        text: Which text.
-        positions: Of the hidden tokens. Inputs behind the first 200 are left out.
+    Inputs behind the first 200 are left out.
     """
     names = names_of(series.tokens, text, series.kinds[0])
     label = pl.format("{}: {}", "position", "token")
@@ -77,10 +72,8 @@ def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
 def token_maps(series: Series, opening: tuple[int, int], budget: int = TEXT_BUDGET) -> list[TokenMap]:
     """Return a map [layer, input] of every hidden token of the texts that fit into a report.
 
-    Args:
-        series: Of the result.
-        opening: Text and position of the map that is shown first.
-        budget: Characters to spend on numbers; each takes two bytes in each of three measures.
+    ``opening`` is the text and position of the map that is shown first; the budget is in characters, of which each
+    number takes two bytes in each of three measures.
     """
     sizes = dict(series.table.group_by("text").len().iter_rows())
     chosen, used = [], 0

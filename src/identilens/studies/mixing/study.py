@@ -176,7 +176,6 @@ class MixingStudy(Study[MixingSettings, Mixing]):
             )  # fmt: skip
 
     def _tagged(self, texts: Any) -> pl.DataFrame | None:
-        """Return the part of speech of every token, where the texts carry tags or a pipeline is to give them."""
         pipeline = self.settings.spacy
         if any(item.text is None for item in self.items):
             if pipeline:
@@ -196,7 +195,6 @@ class MixingStudy(Study[MixingSettings, Mixing]):
 
 
 def _layer_table(text: int, label: HiddenState, norms: SquaredNorms, rollout: Rollout | None) -> pl.DataFrame:
-    """Return the rows of one layer of one text."""
     found = contributions(norms.squares, norms.variances)
     length, inputs = norms.squares.shape
     raw, effective = (

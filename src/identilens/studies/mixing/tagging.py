@@ -23,11 +23,8 @@ def tag_tokens(
 ) -> pl.DataFrame:
     """Return the tag of every token of every text: columns text, position, tag.
 
-    Args:
-        texts: Texts and pairs; those from a treebank carry their tags.
-        tokenizer: The model's, a fast one: it knows which characters make up a token.
-        tagger: From a text without tags to (start, end, tag) for its words; `spacy_tagger` makes one.
-        tags: Which tags of a treebank.
+    Texts and pairs from a treebank carry their tags; the tagger, such as from `spacy_tagger`, tags the others. The
+    tokenizer must be a fast one: it knows which characters make up a token.
 
     Raises:
         InputError: If a text has no tags and there is no tagger, or the tokenizer cannot tell which characters make
@@ -42,11 +39,9 @@ def tag_tokens(
 
 
 def spacy_tagger(pipeline: Any = "en_core_web_sm", tags: Tags = "xpos") -> Tagger:
-    """Return a tagger that asks a spaCy pipeline.
+    """Return a tagger that asks a spaCy pipeline: a loaded one, or an installed one by its name.
 
-    Args:
-        pipeline: A loaded pipeline, or the name of an installed one.
-        tags: The pipeline's own fine tags (Penn tags for English), or universal ones.
+    ``tags`` are the pipeline's own fine tags (Penn tags for English), or universal ones.
 
     Raises:
         InputError: If spaCy or the pipeline is not installed.

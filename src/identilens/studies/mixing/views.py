@@ -121,7 +121,6 @@ def part_of_speech(speech: pl.DataFrame) -> AnyChart:
 
 
 def _plain(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame whose names are text."""
     return frame.with_columns(selectors.enum().cast(pl.String))
 
 

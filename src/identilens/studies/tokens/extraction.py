@@ -32,12 +32,8 @@ _STATES, _PARTIAL, _TOKENS, _RECORD, _MARK = "states.npy", "partial.npy", "token
 class HiddenStates:
     """Hidden states of a corpus, sentence after sentence, without padding.
 
-    Attributes:
-        layers: e^l of every token, backed by a file; layer 0 is the output of the embedding block, Brunner's x.
-        lengths: Tokens in each sentence.
-        token_ids: Vocabulary id of each token.
-        tokens: Name of each token.
-        folder: Where the file lies.
+    Layers e^l of every token are backed by a file in the folder; layer 0 is the output of the embedding block,
+    Brunner's x. Lengths are tokens in each sentence.
     """
 
     layers: Float[Tensor, "layer token d"]
@@ -88,12 +84,7 @@ def extract(
 
 
 def fingerprint(lens: Lens, items: Sequence[Item]) -> str:
-    """Return a hash that is equal for equal models, precisions and inputs.
-
-    Args:
-        lens: The model.
-        items: What it reads.
-    """
+    """Return a hash that is equal for equal models, precisions and inputs."""
     digest = hashlib.sha256(f"{lens.digest} {lens.facts['dtype']}".encode())
     for item in items:
         digest.update(hashlib.sha256(item.identity.encode("utf-8", "surrogatepass")).digest())
@@ -101,11 +92,7 @@ def fingerprint(lens: Lens, items: Sequence[Item]) -> str:
 
 
 def check_tokens(items: Sequence[Item]) -> None:
-    """Raise InputError unless every text is made of tokens.
-
-    Args:
-        items: What the model reads.
-    """
+    """Raise InputError unless every text is made of tokens."""
     for index, item in enumerate(items):
         if "input_ids" not in item.tensors:
             raise InputError(
@@ -116,10 +103,6 @@ def check_tokens(items: Sequence[Item]) -> None:
 
 def layer_shape(lens: Lens, item: Item) -> tuple[int, int, np.dtype]:
     """Return the number of hidden states a token has, embeddings included, their width and their type on disk.
-
-    Args:
-        lens: The model.
-        item: Any text; the model runs on it once.
 
     Raises:
         InputError: If layers differ in width, or a text has another number of states than tokens.
@@ -148,7 +131,6 @@ def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
 def _fill(
     lens: Lens, items: list[Item], folder: Path, batch_size: int, progress: Callable[[int, int], None] | None
 ) -> None:
-    """Write a folder of hidden states, going on where an interrupted extraction was."""
     layers, width, kind = layer_shape(lens, items[0])
     lengths = [len(item.tensors["input_ids"]) for item in items]
     starts = [0, *accumulate(lengths)]
@@ -190,7 +172,6 @@ def _fill(
 
 
 def _finish(lens: Lens, items: list[Item], lengths: list[int], folder: Path) -> None:
-    """Give the array its name; the record, written last, says that all is there."""
     tokens = pl.DataFrame(
         {
             "text": np.repeat(np.arange(len(items), dtype=np.int64), lengths),
@@ -206,7 +187,6 @@ def _finish(lens: Lens, items: list[Item], lengths: list[int], folder: Path) -> 
 
 
 def _done(partial: Path, mark: Path, shape: tuple[int, int, int], kind: np.dtype) -> int | None:
-    """Return how many texts an interrupted extraction has written, or None where there is nothing to go on with."""
     try:
         done = json.loads(mark.read_text(encoding="utf-8"))["texts"]
         array = open_memmap(partial, mode="r")

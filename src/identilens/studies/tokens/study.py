@@ -113,7 +113,6 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         return self._held[name]
 
     def _check_same(self) -> None:
-        """Raise InputError unless both checkpoints read the same tokens."""
         own, other = self.items["model"], self.items.get("compared", self.items["model"])
         for text, (one, another) in enumerate(zip(own, other, strict=True)):
             if one.identity != another.identity:
@@ -124,12 +123,10 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
 
 
 def _beside(lens: Lens, model: str | Path | Lens) -> Lens:
-    """Return the second checkpoint, loaded where the first one is and in its precision."""
     return model if isinstance(model, Lens) else load(model, device=lens.device, dtype=lens.facts["dtype"])
 
 
 def _checked_layers(lens: Lens, items: list[Item], settings: TokenSettings) -> int:
-    """Return the number of layers after checking that the experiment can be done: before anything is written."""
     check_tokens(items)
     check_corpus(settings, [len(item.tensors["input_ids"]) for item in items])
     layers = layer_shape(lens, items[0])[0] - 1

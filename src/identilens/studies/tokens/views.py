@@ -13,11 +13,7 @@ _ERROR = "standard error"
 
 
 def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
-    """Return the charts of an experiment by name.
-
-    Args:
-        means: Over folds, a row a cell.
-    """
+    """Return the charts of an experiment by name, from its means over folds, a row a cell."""
     experiment = means["experiment"][0]
     rows = means.rename({"rate_error": _ERROR}).with_columns(
         pl.col("checkpoint").cast(pl.String),
@@ -104,7 +100,6 @@ def _neighbours(rows: pl.DataFrame) -> AnyChart:
 
 
 def _by_share(rows: pl.DataFrame, layer: int) -> AnyChart:
-    """Return the rates at one layer by share of the training sentences (B.2)."""
     return _rates(
         rows, "percent", "curve", "checkpoint" if compared(rows) else None,
         title=f"Layer {layer}: tokens recovered, by share of the training sentences",
@@ -135,7 +130,6 @@ def _rates(
     rows: pl.DataFrame, x: str, color: str, dash: str | None = None, *, measure: str = "rate", chance: str = "chance",
     title: str, x_title: str, color_title: str = "",
 ) -> AnyChart:  # fmt: skip
-    """Return lines of rates with standard errors over folds, and what a guess would recover."""
     # Errors were taken of the rate itself; other measures are shown without.
     known = measure == "rate" and rows[_ERROR].null_count() < len(rows)
     error = _ERROR if known else None
@@ -150,7 +144,6 @@ def _rates(
 
 
 def _by_checkpoint(chart: AnyChart, rows: pl.DataFrame) -> AnyChart:
-    """Return a chart that shows one of two checkpoints."""
     if not compared(rows):
         return chart
     return choose(chart, "checkpoint", "Checkpoint", {"model": "model", "compared": "compared"})
