@@ -24,9 +24,7 @@ def rollout_correlation(table: pl.DataFrame) -> pl.DataFrame:
                 for method in ("pearson", "spearman")
             ]
             by_text = rows.group_by("kind", "layer", "text").agg(correlations)
-            means = by_text.group_by("kind", "layer").agg(
-                pl.col("pearson", "spearman").mean(), pl.col("pearson").count().alias("texts")
-            )
-            labels = [pl.lit(rollout).alias("rollout"), pl.lit(pairs).alias("pairs")]
-            found.append(means.select("kind", "layer", *labels, "pearson", "spearman", "texts"))
+            labels = pl.lit(rollout).alias("rollout"), pl.lit(pairs).alias("pairs")
+            means = pl.col("pearson", "spearman").mean(), pl.col("pearson").count().alias("texts")
+            found.append(by_text.group_by("kind", "layer").agg(*labels, *means))
     return pl.concat(found).sort("kind", "pairs", "rollout", "layer").collect()

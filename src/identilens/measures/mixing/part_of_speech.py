@@ -28,8 +28,5 @@ def boxes_by_tag(own: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
             )
     boxes = box_statistics(own.join(tags, on=["text", "position"], how="inner"), ("kind", "layer", "tag"))
     last = boxes.filter(pl.col("layer") == pl.col("layer").max()).select("kind", "tag", last="median")
-    return (
-        boxes.join(last, on=["kind", "tag"])
-        .sort(["kind", "layer", "last"], descending=[False, False, True])
-        .drop("last")
-    )
+    joined = boxes.join(last, on=["kind", "tag"])
+    return joined.sort("kind", "layer", "last", descending=[False, False, True]).drop("last")

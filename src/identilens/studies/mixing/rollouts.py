@@ -29,11 +29,9 @@ def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
             continue
         group = len(layer.queries) // len(layer.values)
         effective = effective_attention(
-            layer.values.repeat_interleave(group, 0),
-            weights=layer.weights,
+            layer.values.repeat_interleave(group, 0), weights=layer.weights, visible=layer.visible,
             output_projection=layer.site.output_projection,
-            visible=layer.visible,
-        ).effective
+        ).effective  # fmt: skip
         pair = mean_over_heads(layer.weights.to(effective.dtype)), mean_over_heads(effective)
         layers.setdefault(layer.site.kind, []).append(pair)
     return {

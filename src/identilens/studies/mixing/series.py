@@ -1,6 +1,6 @@
 """What the charts and the finding of a mixing result are made from, worked out when first asked for."""
 
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -91,27 +91,18 @@ class Series:
     @cached_property
     def speech(self) -> pl.DataFrame:
         """Boxes by part of speech (Fig. 26–37): tags are those of the source; without rows where there are none."""
-        source = self.own_rows.filter(pl.col("kind") == self.own_kinds[0])
+        source = self.own_rows.filter(kind=self.own_kinds[0])
         return boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
 
     @cached_property
     def class_context(self) -> list[ClassContext]:
         """What the class token takes from where; empty where no text opens with one."""
-        return list(self._class_context())
-
-    def _class_context(self) -> Iterator[ClassContext]:
-        hidden = self.tokens.filter((pl.col("side") == "hidden") & (pl.col("kind") == "encoder"))
-        opening = set(hidden.filter(pl.col("position") == 0)["token"])
-        held = set(hidden["token"])
-        token = next((name for name in CLASS_TOKENS if name in opening), None)
-        if token is None:
-            return
-        separator = next((name for name in SEPARATORS if name in held), None)
-        for centre in (token, separator):
-            if centre is not None:
-                try:
+        hidden = self.tokens.filter(side="hidden", kind="encoder")
+        opening, held = set(hidden.filter(position=0)["token"]), set(hidden["token"])
+        found = []
+        for token in [name for name in CLASS_TOKENS if name in opening][:1]:
+            for centre in [token, *[name for name in SEPARATORS if name in held][:1]]:
+                with suppress(InputError):  # No text holds both of them and something beside.
                     frame = context_of_token(self.table, self.tokens, token, centre)
-                except InputError:
-                    # No text holds both of them and something beside.
-                    continue
-                yield ClassContext(token, centre, frame.filter(pl.col("kind") == "encoder"))
+                    found.append(ClassContext(token, centre, frame.filter(kind="encoder")))
+        return found

@@ -70,7 +70,11 @@ def _token_tags(parts: Sequence[str], tokenizer: Any, tagger: Tagger | None, tag
 
     Special tokens are their own tag; a token that overlaps no word gets `NO_WORD`.
     """
-    check_tokenizer(tokenizer)
+    if not getattr(tokenizer, "is_fast", False):
+        raise InputError(
+            f"{type(tokenizer).__name__} does not tell which characters make up a token. "
+            "Pass a fast tokenizer: AutoTokenizer.from_pretrained(..., use_fast=True)."
+        )
     spans = [_spans(part, tagger, tags) for part in parts]
     encoded = tokenizer(*parts, return_offsets_mapping=True, verbose=False)
     names = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
@@ -78,17 +82,6 @@ def _token_tags(parts: Sequence[str], tokenizer: Any, tagger: Tagger | None, tag
     return [name if part is None else _tag_at(spans[part], *place) for name, part, place in places]
 
 
-def check_tokenizer(tokenizer: Any) -> None:
-    """Check that a tokenizer tells which characters make up a token.
-
-    Raises:
-        InputError: If it does not.
-    """
-    if not getattr(tokenizer, "is_fast", False):
-        raise InputError(
-            f"{type(tokenizer).__name__} does not tell which characters make up a token. "
-            "Pass a fast tokenizer: AutoTokenizer.from_pretrained(..., use_fast=True)."
-        )
 
 
 def _spans(text: str, tagger: Tagger | None, tags: Tags) -> list[Span]:
