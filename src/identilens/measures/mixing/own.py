@@ -34,9 +34,7 @@ def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) ->
     Whiskers end at the furthest value within 1.5 times the box's height from the box (Tukey); what lies beyond is
     an outlier, which the paper does not show either.
 
-    Args:
-        rows: One row a token, with ``contribution``; as from `own_contributions`, or that with a ``tag``.
-        by: Columns that make the groups.
+    ``rows`` are as from `own_contributions`, one a token with its ``contribution``, or those with a ``tag``.
 
     Returns:
         The group columns, low, q1, median, q3, high, mean, not_largest where ``rows`` say so, and tokens.

@@ -29,12 +29,10 @@ class RidgeFit:
 
 
 def fit_ridge(
-    hidden: Float[Tensor, "train d_in"],
-    inputs: Float[Tensor, "train d_out"],
-    validation_hidden: Float[Tensor, "validation d_in"],
-    validation_inputs: Float[Tensor, "validation d_out"],
+    hidden: Float[Tensor, "train d_in"], inputs: Float[Tensor, "train d_out"],
+    validation_hidden: Float[Tensor, "validation d_in"], validation_inputs: Float[Tensor, "validation d_out"],
     penalties: Sequence[float],
-) -> RidgeFit:
+) -> RidgeFit:  # fmt: skip
     """Return the map W that minimises Σ‖W e − x‖² + λ‖W‖²_F, with λ chosen on the validation tokens.
 
     W = Xᵀ E (Eᵀ E + λ I)⁻¹ for the rows e of E and x of X: where the L2 training of Brunner et al. 2020,
@@ -82,8 +80,6 @@ def _products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 def _mean_squared(weight: Tensor, hidden: Tensor, inputs: Tensor) -> float:
     """Return the validation loss from the residuals, free of the cancellation in the expanded form."""
-    total = sum(
-        float((rows.to(weight.dtype) @ weight.T - wanted).square().sum(dtype=torch.float64))
-        for rows, wanted in zip(hidden.split(ROWS), inputs.split(ROWS), strict=True)
-    )
-    return total / inputs.numel()
+    blocks = zip(hidden.split(ROWS), inputs.split(ROWS), strict=True)
+    errors = ((rows.to(weight.dtype) @ weight.T - wanted).square() for rows, wanted in blocks)
+    return sum(float(error.sum(dtype=torch.float64)) for error in errors) / inputs.numel()

@@ -25,34 +25,18 @@ class FittedProbe:
 
 
 def fit_probes(
-    probe: Probe,
-    hidden: Layers,
-    targets: Targets,
-    lengths: Lengths,
-    splits: Sequence[Split],
-    *,
-    pairs: Sequence[tuple[int, int]] | None = None,
-    offset: int = 0,
-    search: Search = "every fold",
-    rates: dict[tuple[int, int], float] | None = None,
-    progress: Report | None = None,
-) -> list[FittedProbe]:
+    probe: Probe, hidden: Layers, targets: Targets, lengths: Lengths, splits: Sequence[Split], *,
+    pairs: Sequence[tuple[int, int]] | None = None, offset: int = 0, search: Search = "every fold",
+    rates: dict[tuple[int, int], float] | None = None, progress: Report | None = None,
+) -> list[FittedProbe]:  # fmt: skip
     """Return the probe fitted on every fold of every (layer, target) pair, fold by fold.
 
     Each equals ``probe.fit`` on the same tokens, but all of them train as one stack. Nothing is copied
     for a fold, an offset or a target: they are rows of the same tensors.
 
-    Args:
-        probe: Which probe, with its settings.
-        hidden: e^l of every layer, sentence after sentence.
-        targets: Vectors to predict: the inputs alone, or ``hidden`` itself to go from layer to layer.
-        lengths: Tokens in each sentence.
-        splits: The folds.
-        pairs: (layer, target) pairs; every layer with target 0 if None.
-        offset: Predict the neighbour at this offset (Brunner et al. 2020, B.5).
-        search: Where a trained probe searches the rate: on every fold, or on the first for the others too.
-        rates: Rates that are chosen already, by (layer, target); these pairs are not searched.
-        progress: Called as training goes on.
+    Targets are the inputs alone, or ``hidden`` itself to go from layer to layer; pairs are every layer with target 0
+    when not given. The offset is that of the neighbour to predict (Brunner et al. 2020, B.5). A trained probe searches
+    its rate on every fold, or on the first for the others too; pairs whose ``rates`` are given are not searched.
 
     Raises:
         InputError: Data that does not fit together, is not finite, or leaves a part without tokens.

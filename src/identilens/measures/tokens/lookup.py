@@ -26,15 +26,9 @@ BLOCK_ENTRIES = 4_000_000
 class LookUp:
     """Token identifiability rate of a set of predicted vectors, in [0, 1]; token rates are None without token ids.
 
-    Attributes:
-        rate: Share of tokens whose own position is the nearest, Brunner's rate.
-        token_rate: The same where any position with the same token id counts.
-        chance: Expected rate of a random guess, the mean of 1/n over the tokens looked up.
-        token_chance: Expected token rate of a random guess.
-        tokens: Tokens looked up.
-        sentences: Sentences they are in.
-        credit: What each token adds to the rate, in the order of the tokens: 1, 0, or a share on ties.
-        token_credit: What each token adds to the token rate.
+    Brunner's rate is the share of tokens whose own position is the nearest; for the token rate any position with the
+    same token id counts. Chance is the expected rate of a random guess, the mean of 1/n over the tokens looked up.
+    Credit is what each of them adds to the rate: 1, 0, or a share on ties.
     """
 
     rate: float
@@ -48,14 +42,10 @@ class LookUp:
 
 
 def look_up(
-    predicted: Float[Tensor, "token d"],
-    inputs: Float[Tensor, "token d"],
-    lengths: Sequence[int] | Int[Tensor, " sentence"],
-    *,
-    distance: Distance,
-    offset: int = 0,
-    token_ids: Int[Tensor, " token"] | None = None,
-) -> LookUp:
+    predicted: Float[Tensor, "token d"], inputs: Float[Tensor, "token d"],
+    lengths: Sequence[int] | Int[Tensor, " sentence"], *,
+    distance: Distance, offset: int = 0, token_ids: Int[Tensor, " token"] | None = None,
+) -> LookUp:  # fmt: skip
     """Return how often the nearest input of the same sentence is the right one.
 
     c(e_i) = NN(g(e_i)) = x_i (Brunner et al. 2020, section 4). An input x_i holds its position, so each
@@ -65,13 +55,8 @@ def look_up(
     no more: with cosine distance a zero vector is equally far from everything and scores 1/n. A sentence
     of one token is always recovered, and chance there is 1. Cost O(n² d) a sentence.
 
-    Args:
-        predicted: g(e_i), sentence after sentence.
-        inputs: x_i, in the same order.
-        lengths: Tokens in each sentence.
-        distance: "cosine" or "l2".
-        offset: The target of token i is i + offset; tokens without it in their sentence are left out.
-        token_ids: Vocabulary ids of the inputs, for the rate that ignores position.
+    The target of token i is i + offset; tokens without it in their sentence are left out. Vocabulary ids of the
+    inputs give the rate that ignores position.
 
     Raises:
         InputError: NaN or infinity, lengths that do not fit, or no token with such a neighbour.

@@ -66,12 +66,9 @@ class NaiveProbe(Probe):
     distance: Distance = "cosine"
 
     def fit(
-        self,
-        hidden: Hidden,
-        inputs: Inputs,
-        validation_hidden: HeldHidden | None = None,
-        validation_inputs: HeldInputs | None = None,
-    ) -> "NaiveProbe":
+        self, hidden: Hidden, inputs: Inputs,
+        validation_hidden: HeldHidden | None = None, validation_inputs: HeldInputs | None = None,
+    ) -> "NaiveProbe":  # fmt: skip
         """Return self; there is nothing to learn, only widths to check."""
         _check_widths(hidden, inputs)
         return self
@@ -97,14 +94,8 @@ class NaiveProbe(Probe):
 class TrainedProbe(Probe):
     """A probe trained by Adam with early stopping (Brunner et al. 2020, B.1).
 
-    Attributes:
-        distance: Of loss and look-up.
-        learning_rate: One rate, several to search by validation loss, or None for the paper's seven.
-        batch_size: Tokens a step.
-        patience: Epochs without a lower validation loss before training stops.
-        max_epochs: Limit on the epochs.
-        seed: Of the initial weights and the batches.
-        outcome_: What training found: the parameters, their rate, and the course of every rate.
+    The learning rate is one, several to search by validation loss, or None for the paper's seven; the seed is that of
+    the initial weights and the batches. For the other settings see `Schedule`, for ``outcome_`` see `Outcome`.
     """
 
     distance: Distance = "cosine"

@@ -109,11 +109,7 @@ def token_rows(
 
 
 def checked_lengths(lengths: Sequence[int] | Int[Tensor, " sentence"], tokens: int | None = None) -> list[int]:
-    """Return the sentence lengths as a list after checking that they describe a corpus, of so many tokens if given.
-
-    Raises:
-        InputError: There is no sentence, one is empty, or they do not add up to ``tokens``.
-    """
+    """Return the sentence lengths as a list; raise InputError unless they describe a corpus of so many tokens."""
     sizes = [int(size) for size in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
     if not sizes:
         raise InputError("expected a corpus with at least one sentence, got an empty one; check the input file")

@@ -22,14 +22,8 @@ PAPER_RATES = (0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001, 0.000003)
 class Job:
     """One probe to train, with every learning rate to try on it: each makes one member of the stack.
 
-    Attributes:
-        layer: Which hidden states it reads.
-        target: Which inputs it predicts.
-        train: Rows of its training tokens.
-        validation: Rows of its validation tokens.
-        rates: Learning rates.
-        offset: Row r of the hidden states is paired with row r + offset of the inputs.
-        seed: Of the initial weights and the batches; the same for every rate.
+    It reads a layer's hidden states and predicts a target's inputs: row r is paired with row r + offset. The seed, of
+    the initial weights and the batches, is the same for every rate.
     """
 
     layer: int
@@ -79,10 +73,7 @@ def batches(rows: Sequence[Tensor], size: int) -> Iterator[tuple[list[int], list
 
 @dataclass(eq=False)
 class Member:
-    """One rate of a job in training, with a generator of its batches.
-
-    ``best`` are its parameters at the lowest validation loss, ``loss`` is that loss, infinite before the first.
-    """
+    """One rate of a job in training; ``best`` are its parameters at its lowest validation loss, ``loss``."""
 
     job: Job
     rate: float

@@ -27,13 +27,9 @@ MEMBER_COPIES = 7
 class Schedule:
     """How long and in what steps members train.
 
-    Attributes:
-        distance: Loss, "cosine" or "l2".
-        batch_size: Tokens a step.
-        patience: Epochs without a lower validation loss after which a member stops.
-        max_epochs: Epochs after which it stops in any case; the paper names no limit.
-        stack_bytes: Memory for the members trained at once, which changes the speed and not the result; None takes what
-            fits the cache of the CPU or half of the free memory of the GPU.
+    A step takes ``batch_size`` tokens. A member stops after ``patience`` epochs without a lower validation loss, or
+    ``max_epochs``; the paper names no limit. ``stack_bytes``, the memory for the members trained at once, changes the
+    speed and not the result; None takes what fits the cache of the CPU or half of the free memory of the GPU.
     """
 
     distance: Distance
@@ -47,14 +43,9 @@ class Schedule:
 class Outcome:
     """The best member of a job, and how every rate did, in the order of the job.
 
-    Attributes:
-        parameters: Of the member and epoch with the lowest validation loss.
-        learning_rate: Its rate.
-        validation_loss: Its loss.
-        losses: Lowest validation loss of each rate; infinite where it diverged.
-        best_epochs: Epoch of that loss, counted from 1; 0 where it diverged.
-        epochs: Epochs each rate ran.
-        converged: Whether each rate stopped for lack of improvement, not at the limit or diverging.
+    The parameters are those of the epoch with the lowest validation loss. ``losses`` are the lowest of each rate,
+    infinite where it diverged; ``best_epochs`` count from 1, 0 where it diverged; ``converged`` says whether it stopped
+    for lack of improvement, not at the limit or diverging.
     """
 
     parameters: Parameters
@@ -78,13 +69,9 @@ class Progress:
 
 @torch.enable_grad()
 def train_probes(
-    jobs: Sequence[Job],
-    hidden: Float[Tensor, "layer token d_in"],
-    targets: Float[Tensor, "target token d_out"],
-    network: Network,
-    schedule: Schedule,
-    progress: Callable[[Progress], None] | None = None,
-) -> list[Outcome]:
+    jobs: Sequence[Job], hidden: Float[Tensor, "layer token d_in"], targets: Float[Tensor, "target token d_out"],
+    network: Network, schedule: Schedule, progress: Callable[[Progress], None] | None = None,
+) -> list[Outcome]:  # fmt: skip
     """Return the best probe of each job, all trained together as stacked parameters.
 
     Brunner et al. 2020, B.1: Adam (0.9, 0.999), Glorot uniform weights, early stopping on the validation
@@ -92,13 +79,7 @@ def train_probes(
     ends where it would end if trained alone with the same seed, to rounding. A member that stops leaves
     the stack. Training runs where ``hidden`` lives; the data is held once, whatever the number of members.
 
-    Args:
-        jobs: What to train; one job is one (layer, target, fold) with its rates.
-        hidden: Hidden states e^l of every layer, sentence after sentence.
-        targets: Vectors to predict: the inputs x as one set, or one set a layer.
-        network: Architecture.
-        schedule: Loss, batches, patience.
-        progress: Called after every epoch of a stack.
+    Targets are the inputs x as one set, or one set a layer. Progress is called after every epoch of a stack.
 
     Raises:
         InputError: NaN in the data, a job without tokens or rates, or settings that make no sense.
@@ -157,11 +138,11 @@ def _outcome(members: list[Member]) -> Outcome:
 def _stacks(jobs: Sequence[Job], task: Task, budget: int | None) -> Iterator[list[Job]]:
     """Yield groups of jobs whose members fit the memory for one stack; at least one job each."""
     size = MEMBER_COPIES * sum(p.nbytes for p in task.initial(torch.Generator()))
-    if budget is None:
+    room = CPU_STACK_BYTES if budget is None else budget
+    if budget is None and task.hidden.is_cuda:
         # What a batch takes beside the parameters is small: it is paid from the other half.
-        on_gpu = task.hidden.is_cuda
-        budget = int(GPU_SHARE * torch.cuda.mem_get_info(task.hidden.device)[0]) if on_gpu else CPU_STACK_BYTES
-    return packed(jobs, lambda group: size * sum(len(job.rates) for job in group) <= budget)
+        room = int(GPU_SHARE * torch.cuda.mem_get_info(task.hidden.device)[0])
+    return packed(jobs, lambda group: size * sum(len(job.rates) for job in group) <= room)
 
 
 def _check(jobs: Sequence[Job], hidden: Tensor, targets: Tensor, schedule: Schedule) -> None:

@@ -28,13 +28,9 @@ KIND = pl.Enum(["encoder", "decoder", "cross"])
 class Mixing(Result):
     """Contributions of input tokens to hidden tokens.
 
-    Layers are indices into the model's hidden states: layer l is what the l-th layer gives, from 1.
-
-    Attributes:
-        table: One row for each text, kind, layer, hidden token and input token, in this order.
-        token_names: What stands at each hidden and each input position.
-        tags: The part of speech of each token; empty where there are none.
-        tracked: Text and position of the token to show; empty where none was asked for.
+    Layers are indices into the model's hidden states: layer l is what the l-th layer gives, from 1. The table has one
+    row for each text, kind, layer, hidden token and input token, in this order; ``token_names`` says what stands at
+    each hidden and each input position, ``tags`` its part of speech, ``tracked`` the token to show, if any.
     """
 
     analysis: ClassVar = "mixing"

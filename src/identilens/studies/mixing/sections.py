@@ -11,7 +11,6 @@ from identilens.studies.mixing.series import Series
 
 def sections(series: Series, charts: Sequence[str], maps: Sequence[TokenMap], texts: int) -> list[Section]:
     """Return the parts of the report."""
-
     groups = (("part_of_speech",), ("class_token", "class_token_separator"), ("own_share", "rollout_correlation"))
     speech, classes, rollout = ([name for name in names if name in charts] for names in groups)
     context = [name for name in ("neighbours", "relative_positions") if name in charts]

@@ -7,15 +7,7 @@ from functools import cached_property
 import polars as pl
 
 from identilens.errors import InputError
-from identilens.measures.mixing import (
-    box_statistics,
-    boxes_by_tag,
-    by_relative_position,
-    context_of_token,
-    neighbour_groups,
-    own_contributions,
-    rollout_correlation,
-)
+from identilens.measures import mixing
 
 CLASS_TOKENS = ("[CLS]", "<s>", "<cls>")
 SEPARATORS = ("[SEP]", "</s>", "<sep>")
@@ -44,8 +36,7 @@ class Series:
     @cached_property
     def kinds(self) -> list[str]:
         """Kinds of hidden states, the source's first."""
-        held = set(self.table["kind"].unique())
-        return [kind for kind in ("encoder", "decoder", "cross") if kind in held]
+        return [str(kind) for kind in self.table["kind"].unique().sort()]
 
     @cached_property
     def own_kinds(self) -> list[str]:
@@ -55,27 +46,27 @@ class Series:
     @cached_property
     def own_rows(self) -> pl.DataFrame:
         """What each token contributes to its own hidden state."""
-        return own_contributions(self.table, self.tokens)
+        return mixing.own_contributions(self.table, self.tokens)
 
     @cached_property
     def own(self) -> pl.DataFrame:
         """Boxes of own contributions with the share not their own largest (Fig. 3a, 3b)."""
-        return box_statistics(self.own_rows)
+        return mixing.box_statistics(self.own_rows)
 
     @cached_property
     def neighbours(self) -> pl.DataFrame:
         """In which layer each group of neighbours contributes most (Fig. 4a)."""
-        return neighbour_groups(self.table)
+        return mixing.neighbour_groups(self.table)
 
     @cached_property
     def positions(self) -> pl.DataFrame:
         """Context by relative position at the first, middle and last layer (Fig. 4b)."""
-        return by_relative_position(self.table)
+        return mixing.by_relative_position(self.table)
 
     @cached_property
     def correlation(self) -> pl.DataFrame:
         """Rollouts against contributions by layer; without rows where there are no rollouts."""
-        return rollout_correlation(self.table.filter(pl.col("kind") != "cross"))
+        return mixing.rollout_correlation(self.table.filter(pl.col("kind") != "cross"))
 
     @cached_property
     def own_medians(self) -> pl.DataFrame:
@@ -92,7 +83,7 @@ class Series:
     def speech(self) -> pl.DataFrame:
         """Boxes by part of speech (Fig. 26–37): tags are those of the source; without rows where there are none."""
         source = self.own_rows.filter(kind=self.own_kinds[0])
-        return boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
+        return mixing.boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
 
     @cached_property
     def class_context(self) -> list[ClassContext]:
@@ -103,6 +94,6 @@ class Series:
         for token in [name for name in CLASS_TOKENS if name in opening][:1]:
             for centre in [token, *[name for name in SEPARATORS if name in held][:1]]:
                 with suppress(InputError):  # No text holds both of them and something beside.
-                    frame = context_of_token(self.table, self.tokens, token, centre)
+                    frame = mixing.context_of_token(self.table, self.tokens, token, centre)
                     found.append(ClassContext(token, centre, frame.filter(kind="encoder")))
         return found

@@ -34,10 +34,7 @@ def names_of(tokens: pl.DataFrame, text: int, kind: str, side: str = "hidden") -
 
 
 def telling_tokens(own: pl.DataFrame, text: int = 0) -> list[int]:
-    """Return positions worth drawing: the class token, the word that kept least of itself and the one that kept most.
-
-    ``own`` is from `own_contributions`, of one kind.
-    """
+    """Return positions worth drawing: the class token, and the words that kept least and most of themselves."""
     last = own.filter((pl.col("text") == text) & (pl.col("layer") == pl.col("layer").max()))
     words = last.filter(~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}"))
     words = words.sort("contribution")
@@ -54,10 +51,7 @@ def drawn_tokens(series: Series, tracked: pl.DataFrame) -> tuple[int, list[int]]
 
 
 def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
-    """Return what hidden tokens take from each input token: rows of `track_token` with labels of both tokens.
-
-    Inputs behind the first 200 are left out.
-    """
+    """Return what hidden tokens take from each of the first 200 input tokens, with labels of both."""
     names = names_of(series.tokens, text, series.kinds[0])
     label = pl.format("{}: {}", "position", "token")
     found = []
@@ -71,8 +65,7 @@ def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
 def token_maps(series: Series, opening: tuple[int, int], budget: int = TEXT_BUDGET) -> list[TokenMap]:
     """Return a map [layer, input] of every hidden token of the texts that fit into a report.
 
-    ``opening`` is the text and position of the map that is shown first; the budget is in characters, of which each
-    number takes two bytes in each of three measures.
+    ``opening`` is shown first. The budget is in characters; each number takes two bytes in each of three measures.
     """
     sizes = dict(series.table.group_by("text").len().iter_rows())
     chosen, used = [], 0

@@ -140,7 +140,6 @@ class MixingStudy(Study[MixingSettings, Mixing]):
             write_table(folder / "tracked.parquet", tracking.tracked)
         return tracking
 
-
     def _norms(self, hidden: HiddenMap, text: int, number: int) -> list[tuple[HiddenState, SquaredNorms]]:
         settings = self.settings
         seed = int(np.random.SeedSequence([settings.seed, text, number]).generate_state(1)[0])

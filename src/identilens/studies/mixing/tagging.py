@@ -23,11 +23,10 @@ def tag_tokens(
 ) -> pl.DataFrame:
     """Return the tag of every token of every text: columns text, position, tag.
 
-    Texts and pairs from a treebank carry their tags; the tagger, such as from `spacy_tagger`, tags the others. The
-    tokenizer must be a fast one: it knows which characters make up a token.
+    Texts from a treebank carry their tags; the tagger tags the others. The tokenizer must be a fast one.
 
     Raises:
-        InputError: If a text has no tags and there is no tagger, or the tokenizer cannot tell which characters make
+        InputError: If a text has no tags and there is no tagger, or the tokenizer does not tell which characters make
             up a token.
     """
     rows = [
@@ -39,9 +38,7 @@ def tag_tokens(
 
 
 def spacy_tagger(pipeline: Any = "en_core_web_sm", tags: Tags = "xpos") -> Tagger:
-    """Return a tagger that asks a spaCy pipeline: a loaded one, or an installed one by its name.
-
-    ``tags`` are the pipeline's own fine tags (Penn tags for English), or universal ones.
+    """Return a tagger that asks a spaCy pipeline, loaded or by name, for its own fine tags or universal ones.
 
     Raises:
         InputError: If spaCy or the pipeline is not installed.
@@ -80,8 +77,6 @@ def _token_tags(parts: Sequence[str], tokenizer: Any, tagger: Tagger | None, tag
     names = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
     places = zip(names, encoded.sequence_ids(0), encoded["offset_mapping"], strict=True)
     return [name if part is None else _tag_at(spans[part], *place) for name, part, place in places]
-
-
 
 
 def _spans(text: str, tagger: Tagger | None, tags: Tags) -> list[Span]:

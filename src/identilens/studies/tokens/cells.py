@@ -50,10 +50,7 @@ def probe_kinds(settings: TokenSettings) -> list[ProbeKind]:
 
 
 def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
-    """Return what one probe is fitted and tested on in a model of so many layers, embeddings not counted.
-
-    The naive probe learns nothing, so that in ``across-layers`` it is only tested where it stands, and in
-    ``data-share`` it has one share.
+    """Return what one probe is fitted and tested on; the naive one learns nothing and is tested where it stands.
 
     Raises:
         InputError: For a layer the model lacks.

@@ -22,6 +22,7 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens, split_states
 from identilens.runs.files import translated_write_errors, write_json, write_table
 
+Progress = Callable[[int, int], None]
 BATCH_SIZE = 16
 # Bytes written between two marks of how far an extraction has come: what an interruption can cost.
 MARK_BYTES = 256 * 2**20
@@ -44,14 +45,9 @@ class HiddenStates:
 
 
 def extract(
-    lens: Lens,
-    texts: Any,
-    cache: str | Path,
-    *,
-    max_length: int | None = None,
-    batch_size: int = BATCH_SIZE,
-    progress: Callable[[int, int], None] | None = None,
-) -> HiddenStates:
+    lens: Lens, texts: Any, cache: str | Path, *,
+    max_length: int | None = None, batch_size: int = BATCH_SIZE, progress: Progress | None = None,
+) -> HiddenStates:  # fmt: skip
     """Return the hidden states of all layers on all texts, from ``cache`` where they are held there already.
 
     The states of one model on one list of texts lie in a folder of their own, named by a hash of the model's
@@ -60,13 +56,8 @@ def extract(
     cut away. An interrupted extraction goes on where it was; the array gets its name when it is whole. Size: layers
     x tokens x d x 4 bytes (half precision is stored as float32, double precision as it is).
 
-    Args:
-        lens: The model. Of encoder-decoders, the encoder's states.
-        texts: Texts, pairs, token ids or a batch; see `InputReader.read`.
-        cache: Folder that holds the extractions, one subfolder each.
-        max_length: Cut longer texts to this many tokens.
-        batch_size: Texts in one forward pass.
-        progress: Called with (texts done, texts in all) after each batch.
+    Of encoder-decoders, the encoder's states. Texts are as in `InputReader.read`; progress is called with (texts done,
+    texts in all) after each batch.
 
     Raises:
         InputError: For texts that cannot be used, or input that is not made of tokens.
@@ -102,11 +93,7 @@ def check_tokens(items: Sequence[Item]) -> None:
 
 
 def layer_shape(lens: Lens, item: Item) -> tuple[int, int, np.dtype]:
-    """Return the number of hidden states a token has, embeddings included, their width and their type on disk.
-
-    Raises:
-        InputError: If layers differ in width, or a text has another number of states than tokens.
-    """
+    """Return how many hidden states a token has, embeddings included, their width and their type on disk."""
     states = _states(lens, [item])[0]
     if states.shape[1] != len(item.tensors["input_ids"]):
         raise InputError(
@@ -128,9 +115,7 @@ def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
         ) from error
 
 
-def _fill(
-    lens: Lens, items: list[Item], folder: Path, batch_size: int, progress: Callable[[int, int], None] | None
-) -> None:
+def _fill(lens: Lens, items: list[Item], folder: Path, batch_size: int, progress: Progress | None) -> None:
     layers, width, kind = layer_shape(lens, items[0])
     lengths = [len(item.tensors["input_ids"]) for item in items]
     starts = [0, *accumulate(lengths)]
@@ -141,8 +126,7 @@ def _fill(
     done = _done(partial, mark, (layers, starts[-1], width), kind)
     if done is None:
         with translated_write_errors(partial):
-            array = open_memmap(partial, mode="w+", dtype=kind, shape=(layers, starts[-1], width))
-            del array
+            open_memmap(partial, mode="w+", dtype=kind, shape=(layers, starts[-1], width))
         done = 0
     offset = open_memmap(partial, mode="r").offset
     row, unmarked = width * kind.itemsize, 0
@@ -172,14 +156,12 @@ def _fill(
 
 
 def _finish(lens: Lens, items: list[Item], lengths: list[int], folder: Path) -> None:
-    tokens = pl.DataFrame(
-        {
-            "text": np.repeat(np.arange(len(items), dtype=np.int64), lengths),
-            "token_id": torch.cat([item.tensors["input_ids"] for item in items]).numpy(),
-            "token": [name for item in items for name in item.tokens["encoder"]],
-        }
-    )
-    write_table(folder / _TOKENS, tokens)
+    tokens = {
+        "text": np.repeat(np.arange(len(items), dtype=np.int64), lengths),
+        "token_id": torch.cat([item.tensors["input_ids"] for item in items]).numpy(),
+        "token": [name for item in items for name in item.tokens["encoder"]],
+    }
+    write_table(folder / _TOKENS, pl.DataFrame(tokens))
     with translated_write_errors(folder):
         (folder / _PARTIAL).replace(folder / _STATES)
         (folder / _MARK).unlink(missing_ok=True)

@@ -25,8 +25,7 @@ CELL = {
 class TokenIdentifiability(Result):
     """Every number of a token identifiability analysis (Brunner et al. 2020, section 4, appendices B and D.1).
 
-    Attributes:
-        table: One row for each checkpoint, probe, distance, cell of the experiment, and fold.
+    The table has one row for each checkpoint, probe, distance, cell of the experiment, and fold.
     """
 
     analysis: ClassVar = "tokens"

@@ -114,8 +114,8 @@ class Runner:
     def _on_device(self, layers: Tensor) -> Tensor:
         if self.device.type != "cuda":
             return layers
-        free = torch.cuda.mem_get_info(self.device)[0]
-        return layers.to(self.device) if layers.numel() * layers.itemsize < GPU_SHARE * free else layers
+        room = GPU_SHARE * torch.cuda.mem_get_info(self.device)[0]
+        return layers.to(self.device) if layers.nbytes < room else layers
 
 
 def _course(probe: Probe) -> dict[str, Any]:

@@ -67,22 +67,20 @@ def _by_layer(rows: pl.DataFrame) -> dict[str, AnyChart]:
 def _across(rows: pl.DataFrame) -> AnyChart:
     """Return one probe, trained on one layer and tested on all: Fig. 2b, 8 to 10."""
     title = f"{rows['curve'][0]}: trained on one layer, tested on all"
-    chart = _rates(
+    return _by_checkpoint(_rates(
         rows, "layer_tested", "layer_trained",
         title=title, x_title="Layer tested on", color_title="Layer trained on",
-    )  # fmt: skip
-    return _by_checkpoint(chart, rows)
+    ), rows)  # fmt: skip
 
 
 def _across_map(rows: pl.DataFrame) -> AnyChart:
     """Return the same rates as a cell for each pair of layers."""
-    chart = heat(
+    return _by_checkpoint(heat(
         rows.select("layer_tested", "layer_trained", "rate", _ERROR, "checkpoint"),
         "layer_tested", "layer_trained", "rate", domain=(0, 1), stretch=True, also=(_ERROR,),
         title=f"{rows['curve'][0]}: share recovered by pair of layers",
         x_title="Layer tested on", y_title="Layer trained on", color_title="Share recovered",
-    )  # fmt: skip
-    return _by_checkpoint(chart, rows)
+    ), rows)  # fmt: skip
 
 
 def _neighbours(rows: pl.DataFrame) -> AnyChart:
@@ -92,11 +90,10 @@ def _neighbours(rows: pl.DataFrame) -> AnyChart:
         side=pl.when(right).then(pl.lit("to the right")).otherwise(pl.lit("to the left")),
         distance=pl.format("{} away", steps),
     ).sort(right, steps, "layer_tested")
-    chart = _rates(
+    return _by_checkpoint(_rates(
         sides, "layer_tested", "side", "distance",
         title=f"{rows['curve'][0]}: neighbours recovered, by layer", x_title="Layer",
-    )  # fmt: skip
-    return _by_checkpoint(chart, rows)
+    ), rows)  # fmt: skip
 
 
 def _by_share(rows: pl.DataFrame, layer: int) -> AnyChart:
@@ -144,9 +141,7 @@ def _rates(
 
 
 def _by_checkpoint(chart: AnyChart, rows: pl.DataFrame) -> AnyChart:
-    if not compared(rows):
-        return chart
-    return choose(chart, "checkpoint", "Checkpoint", {"model": "model", "compared": "compared"})
+    return choose(chart, "checkpoint", "Checkpoint", ["model", "compared"]) if compared(rows) else chart
 
 
 def _by_probe(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
