@@ -15,6 +15,10 @@ from .studies.alternatives.study import alternatives as alternatives
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
 from .studies.dyck_analyse.study import analyse_dyck as analyse_dyck
+from .studies.dyck_construct.result import Constructions as Constructions
+from .studies.dyck_construct.study import construct_dyck as construct_dyck
+from .studies.dyck_prune.result import Prunings as Prunings
+from .studies.dyck_prune.study import prune_dyck as prune_dyck
 from .studies.dyck_train.result import DyckRuns as DyckRuns
 from .studies.dyck_train.study import train_dyck as train_dyck
 from .studies.intervals.result import Intervals as Intervals

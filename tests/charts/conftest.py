@@ -3,9 +3,9 @@
 import polars as pl
 import pytest
 
+from helpers.pages import SCRIPT, TOKENS, heads, token_map
 from identilens.charts import Page, Section, bars, choose, heat, lines, rule, scatter
 from identilens.charts import token_map as token_sheet
-from pages import SCRIPT, TOKENS, heads, token_map
 
 
 @pytest.fixture(scope="session")

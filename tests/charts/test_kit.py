@@ -148,3 +148,15 @@ def test_unknown_words_fail():
 def test_looks_are_valid_vega_lite():
     for dark in (False, True):
         alt.Config.from_dict(theme(dark))
+
+
+def test_an_axis_can_be_stretched_and_whole_numbers_stay_whole():
+    frame = pl.DataFrame({"layer": [1, 2, 3], "rate": [0.8, 0.9, 0.85], "error": [0.02, None, 0.0]})
+    chart = rule(lines(frame, "layer", "rate", error="error", y_domain=(0, 1), stretch=True), y=0.1, label="chance")
+    spec = chart.to_dict()
+    (offer,) = spec["params"]
+    assert offer["bind"]["labels"] == ["0 to 1", "stretched to the values"]
+    first = spec["layer"][0]["layer"][0]["encoding"]
+    assert first["y"]["scale"]["domainMin"] == {"expr": "stretch ? 0.774 : 0"}
+    assert first["y"]["scale"]["domainMax"] == {"expr": "stretch ? 0.906 : 1"}
+    assert (first["x"]["axis"]["values"], first["x"]["axis"]["format"]) == ([1, 2, 3], ",d")

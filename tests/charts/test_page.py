@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 import torch
 
+from helpers.pages import SCRIPT, TOKENS
 from identilens.charts import Page, Section, TokenMap, render_page, write_page
 from identilens.charts.page import MOST_ROWS
 from identilens.charts.viewer import fitting, viewer_data
 from identilens.errors import InputError
-from pages import SCRIPT, TOKENS
 
 
 class Elements(HTMLParser):

@@ -1,8 +1,8 @@
 import pytest
 
 from helpers.browsing import Visit
+from helpers.pages import SCRIPT, TOKENS
 from identilens.charts import write_page
-from pages import TOKENS
 
 PARTS = ("raw", "effective", "null")
 
@@ -20,11 +20,14 @@ def visit(browser, path, request):
 
 
 def test_every_chart_is_drawn_as_wide_as_its_box(visit):
-    for chart in visit.page.locator(".chart").all():
+    charts = visit.page.locator(".chart").all()
+    labels = [chart.get_attribute("aria-label") for chart in charts]
+    assert labels == [f"Share {SCRIPT}", "Signed numbers", "Points", "More", "Lines", "For print"]
+    for chart in charts:
         drawn, box = chart.locator("svg").bounding_box(), chart.bounding_box()
         fits = 0.9 * box["width"] <= drawn["width"] <= box["width"] + 1
         # Maps for print have a width of their own, and scroll in their box.
-        assert drawn["width"] > 600 if chart.get_attribute("aria-label") == "For print" else fits
+        assert drawn["width"] > 400 if chart.get_attribute("aria-label") == "For print" else fits
     colors = visit.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert colors == ("rgb(20, 24, 28)" if visit.page.viewport_size["width"] == 390 else "rgb(255, 255, 255)")
 

@@ -3,9 +3,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from helpers.pages import heads
 from identilens.charts import choose, heat, lines, save_charts
 from identilens.errors import InputError, OutputFolderError
-from pages import heads
 
 FRAME = pl.DataFrame({"layer": [0, 1, 2], "rate": [0.5, 0.7, 0.6]})
 

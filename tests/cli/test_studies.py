@@ -45,7 +45,7 @@ def test_several_rows(bundled_path, tmp_path):
 def test_studies_join_the_audits_report(bundled_path, audited):
     options = ["--model", bundled_path, "--text", TEXT, "--layers", 2, "--heads", 5, "--out", audited]
     before = (audited / "table.parquet").read_bytes()
-    identilens("alternatives", *options, "--realisable", code=0)
+    identilens("alternatives", *options, "--realisable", "--distance", 0.03, code=0)
     identilens("intervals", *options, "--queries", "village", code=0)
     page = (audited / "report.html").read_text(encoding="utf-8")
     assert 'id="alternatives-alternatives"' in page

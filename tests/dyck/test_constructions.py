@@ -8,6 +8,7 @@ import torch
 
 import identilens as idl
 from identilens.dyck.balance import measure_balance
+from identilens.dyck.constructions import off_balance, score_construction
 from identilens.dyck.embeddings import symbols
 from identilens.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.dyck.language import Dyck, with_start
@@ -18,8 +19,6 @@ from identilens.dyck.subset_sum import closest_subsets
 from identilens.dyck.sufficiency import balanced_scores, sufficient_model
 from identilens.dyck.uniform import uniform_second_layer, uniform_transformer
 from identilens.errors import InputError
-from identilens.studies.dyck_construct.study import Construction, check_constructions, off_balance, score_construction
-from identilens.studies.dyck_prune.study import Pruning, prune_by_width
 from identilens.studies.dyck_train.misleading import dyck_lens
 
 
@@ -78,7 +77,7 @@ def test_off_balance_breaks_it_more_the_longer_the_prefix():
     scores = {}
     for size, length in itertools.product((0.0, 0.5), (20, 300)):
         model, _ = off_balance(language, size, seed=1)
-        scores[size, length] = score_construction(language, model, length, 10, 0)[1]
+        scores[size, length] = score_construction(language, model, length, 10, 0).argmax
     assert scores[0.0, 20] == scores[0.0, 300] == 1
     assert scores[0.5, 300] < 0.95
     assert scores[0.5, 300] < scores[0.5, 20]
@@ -94,12 +93,11 @@ def test_what_theorem_1_does_not_cover_is_refused():
 
 
 def test_the_table_of_constructions_is_resumed(tmp_path):
-    chosen = Construction(max_depth=2, lengths=(10, 40), count=3, off_balance=(0.0, 1.0))
-    table = check_constructions(chosen, out=tmp_path / "run")
+    small = {"max_depth": 2, "lengths": (10, 40), "count": 3, "off_balance": (0.0, 1.0), "out": tmp_path / "run"}
+    table = idl.construct_dyck(**small).table
     assert table.filter(pl.col("off_balance") == 0).select(pl.min_horizontal("support", "argmax")).min().item() == 1
     assert table.filter(pl.col("off_balance") > 0)["violation"].min() > 0.01
-    again = check_constructions(chosen, out=tmp_path / "run", resume=True)
-    assert again.equals(table)
+    assert idl.construct_dyck(**small, resume=True).table.equals(table)
     lens = idl.load(tmp_path / "run" / "model", device="cpu")
     assert type(lens.model).__name__ == "DyckForCausalLM"
 
@@ -107,14 +105,16 @@ def test_the_table_of_constructions_is_resumed(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"types": 1}, "at least 2 types and depth 2, got 1"),
-        ({"lengths": (1,)}, "lengths of at least 2"),
-        ({"off_balance": (-1.0,)}, "perturbations of at least 0"),
+        ({"types": 1}, "expected types of at least 2; got 1"),
+        ({"max_depth": 1}, "expected max_depth of at least 2; got 1"),
+        ({"lengths": (10, 1)}, "expected lengths of at least 2; got 1"),
+        ({"lengths": ()}, "expected lengths with at least one value"),
+        ({"off_balance": (-1.0,)}, "expected off_balance of at least 0; got -1"),
     ],
 )
 def test_impossible_constructions(options, message):
     with pytest.raises(InputError, match=message):
-        Construction(**options)
+        idl.construct_dyck(**options)
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 9])
@@ -168,23 +168,26 @@ def test_dead_units_change_nothing():
 
 
 def test_error_by_width(tmp_path):
-    chosen = Pruning(size=2, key_size=2, width=2, candidates=(3, 14), seeds=2, inputs=50, shared_layer=1)
-    table = prune_by_width(chosen, out=tmp_path / "run")
+    small = {"size": 2, "width": 2, "candidates": (3, 14), "seeds": 2, "inputs": 50, "shared_layer": 1}
+    table = idl.prune_dyck(**small, out=tmp_path / "run").table
     assert table["shared"].all()
     assert table["pruning"].all()
     means = table.group_by("candidates", maintain_order=True).agg(pl.col("error").mean())["error"]
     assert means[1] < means[0] / 5
-    assert prune_by_width(chosen, out=tmp_path / "run", resume=True).equals(table)
+    again = idl.prune_dyck(**small, key_size=2, out=tmp_path / "run", resume=True)
+    assert again.table.equals(table), "queries and keys have the size of the embeddings"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"candidates": (30,)}, "at most 24 candidates"),
-        ({"shared_layer": 4}, "shared layer from 0 to 3, got 4"),
-        ({"size": 0}, "sizes, seeds and candidates of at least 1"),
+        ({"candidates": (4, 30)}, "expected candidates of at most 24; got 30"),
+        ({"candidates": ()}, "expected candidates with at least one value"),
+        ({"shared_layer": 4}, "expected shared_layer from 0 to 3; got 4"),
+        ({"size": 0}, "expected size of at least 1; got 0"),
+        ({"norm_constant": 0}, "expected norm_constant above 0"),
     ],
 )
 def test_impossible_prunings(options, message):
     with pytest.raises(InputError, match=message):
-        Pruning(**options)
+        idl.prune_dyck(**options)

@@ -8,8 +8,6 @@ import identilens as idl
 from golden.stored import AFTER_TRAINING, Case, Tables, single
 from helpers.dycks import MEASURING, MINIMAL, QUICK, SETTINGS
 from identilens.dyck.settings import DyckSetting
-from identilens.studies.dyck_construct.study import Construction, check_constructions
-from identilens.studies.dyck_prune.study import Pruning, prune_by_width
 
 
 def dyck_tables(found: idl.DyckRuns) -> Tables:
@@ -43,12 +41,11 @@ def dyck_saved() -> Tables:
 
 
 def dyck_construction() -> Tables:
-    chosen = Construction(max_depth=3, lengths=(10, 60), count=4, off_balance=(0.0, 0.1, 1.0))
-    return {"table": check_constructions(chosen)}
+    return {"table": idl.construct_dyck(max_depth=3, lengths=(10, 60), count=4, off_balance=(0.0, 0.1, 1.0)).table}
 
 
 def dyck_pruning() -> Tables:
-    return {"table": prune_by_width(Pruning(size=2, width=2, candidates=(3, 8), seeds=2, inputs=200))}
+    return {"table": idl.prune_dyck(size=2, key_size=4, width=2, candidates=(3, 8), seeds=2, inputs=200).table}
 
 
 CASES: dict[str, Case] = {

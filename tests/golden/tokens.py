@@ -24,7 +24,7 @@ CASES: dict[str, Case] = {
         lambda: tokens("same-layer", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge", "mlp")), False
     ),  # 0.2 s
     "tokens_every_fold": single(
-        lambda: tokens("same-layer", tiny("gpt2"), SENTENCES, probes="linear", search="every fold"), False
+        lambda: tokens("same-layer", tiny("gpt2"), SENTENCES, probes=("linear",), search="every fold"), False
     ),  # 0.1 s
     "tokens_across_layers": single(
         lambda: tokens("across-layers", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge")), False

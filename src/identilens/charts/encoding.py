@@ -160,7 +160,7 @@ def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str,
     whole = frame.schema[column].is_integer()
     places = frame[column].drop_nulls().unique().sort().to_list() if (log or whole) and axis == "x" else []
     ticks = alt.Axis(
-        format=look.get(f"{axis}_format", alt.Undefined),
+        format=look.get(f"{axis}_format", ",d" if places and whole else alt.Undefined),
         tickMinStep=1 if whole and not log else alt.Undefined,
         values=places if 0 < len(places) <= _MOST_TICKS else alt.Undefined,
     )

@@ -192,25 +192,24 @@ def strip(frame: pl.DataFrame, value: str, group: str, color: str | None = None,
 
 
 def rule(
-    chart: AnyChart, *, x: Number | None = None, y: Number | None = None, label: str = "", clip: bool = False,
-    **of: Value,
-) -> alt.LayerChart:  # fmt: skip
+    chart: AnyChart, *, x: Number | None = None, y: Number | None = None, label: str = "", **of: Value
+) -> alt.LayerChart:
     """Return a chart with a dashed line across it.
 
     Args:
         chart: The chart.
         x: Where a standing line is.
-        y: Where a lying line is.
+        y: Where a lying line is; hidden where a stretched axis leaves it out.
         label: What is written on it.
-        clip: Whether it is hidden where it lies outside the axes.
         **of: Columns and values: the line is there only while these are chosen.
     """
     datum = {field(name): shown(value) for name, value in of.items()} | {"label": label}
     place: dict[str, Any] = {"x": alt.datum(x)} if x is not None else {"y": alt.datum(y)}
-    line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4], clip=clip).encode(**place)
+    held: Any = 1 if y is None else alt.expr(f"inrange({y}, domain('y')) ? 1 : 0")
+    line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4], opacity=held).encode(**place)
     corner: dict[str, Any] = {"y": alt.value(-4)} if x is not None else {"x": alt.value("width")}
     turn: dict[str, Any] = {"baseline": "bottom"} if x is not None else {"align": "right", "dy": -6}
-    word = alt.Chart(inline([datum])).mark_text(clip=clip, **turn).encode(text="label:N", **place, **corner)
+    word = alt.Chart(inline([datum])).mark_text(opacity=held, **turn).encode(text="label:N", **place, **corner)
     return layered([chart, line, word])
 
 

@@ -130,7 +130,9 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
     parts = []
     for section in page.sections:
         drawn = [page.charts[chart] if isinstance(chart, str) else chart for chart in section.charts]
-        figures = [_figure(f"{section.anchor}-{place}", chart, data) for place, chart in enumerate(drawn)]
+        figures = [
+            _figure(f"{section.anchor}-{place}", chart, section.title, data) for place, chart in enumerate(drawn)
+        ]
         shown = fitting(section.maps, budget)
         budget -= sum(one.characters for one in shown)
         if shown:
@@ -149,7 +151,7 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
     return parts, data
 
 
-def _figure(name: str, chart: AnyChart, data: dict[str, Any]) -> dict[str, str]:
+def _figure(name: str, chart: AnyChart, section: str, data: dict[str, Any]) -> dict[str, str]:
     """Put a chart into the page's data and return its id, title and description."""
     spec = chart.to_dict()
     data["datasets"] |= spec.pop("datasets", {})
@@ -158,8 +160,10 @@ def _figure(name: str, chart: AnyChart, data: dict[str, Any]) -> dict[str, str]:
     words = title if isinstance(title, str) else str(title.get("text", ""))
     for unused in ("config", "$schema"):
         spec.pop(unused, None)
+    # Vega makes its description the label of the element that it draws in.
+    spec["description"] = spec.get("description") or words or section
     data["charts"][name] = spec
-    return {"id": name, "title": words, "description": spec.pop("description", "") or words}
+    return {"id": name, "title": words, "description": spec["description"]}
 
 
 def _cell(value: Any) -> str:

@@ -41,7 +41,7 @@ def save_charts(charts: Mapping[str, AnyChart], folder: str | Path, formats: Seq
     chosen, paths = check_formats(formats), []
     for name, chart in charts.items():
         for full_name, spec in _choices(name, _for_print(chart)):
-            svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
+            svg = _renumbered(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
             for kind in chosen:
                 path, content = Path(folder) / f"{full_name}.{kind}", _DRAW[kind](svg)
                 write_atomically(path, lambda temporary, content=content: temporary.write_bytes(content))
@@ -63,11 +63,18 @@ def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(formats))
 
 
+def _renumbered(svg: str) -> str:
+    """Return a drawing whose gradients and clips count from 0: Vega counts on from the drawing before."""
+    numbers: dict[str, int] = {}
+    return _COUNTED.sub(lambda name: f"{name[1]}{numbers.setdefault(name[2], len(numbers))}", svg)
+
+
 def _pdf(svg: str) -> bytes:
     """Return a drawing as PDF, equal for equal drawings: names of a dictionary come in no order of their own."""
     return _NAMES.sub(lambda names: b"".join(sorted(names.group().splitlines(True))), vl_convert.svg_to_pdf(svg))
 
 
+_COUNTED = re.compile(r"""((?:id="|url\(#)(?:gradient_|clip))(\d+)""")
 _NAMES = re.compile(rb"(?: +/\w+ \d+ 0 R\n){2,}")
 _DRAW: dict[str, Callable[[str], bytes]] = {
     "png": lambda svg: vl_convert.svg_to_png(svg, scale=3),

@@ -2,20 +2,15 @@
 
 import pytest
 
-from identilens.errors import InputError
-from identilens.studies.tokens.settings import (
-    Cell,
-    ProbeKind,
-    TokenSettings,
-    cells,
-    check_corpus,
-    chosen_settings,
-    probe_kinds,
-)
+from identilens.errors import InputError, SettingError
+from identilens.studies.tokens.cells import Cell, ProbeKind, cells, check_corpus, probe_kinds
+from identilens.studies.tokens.settings import TokenSettings
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 
 def chosen(**options):
-    return chosen_settings(None, options)
+    return TokenSettings.of(None, options)
 
 
 def test_cells_of_each_experiment():
@@ -37,44 +32,60 @@ def test_cells_of_each_experiment():
 def test_ridge_has_no_cosine_form():
     settings = chosen(probes=("naive", "ridge"))
     assert probe_kinds(settings) == [ProbeKind("naive", "cosine"), ProbeKind("naive", "l2"), ProbeKind("ridge", "l2")]
-    with pytest.raises(InputError, match="no cosine form; add the distance l2"):
+    with pytest.raises(InputError, match="distances with l2: the ridge probe has no cosine form"):
         chosen(probes=("ridge",), distances="cosine")
 
 
 def test_probes_are_built_with_the_settings():
-    settings = chosen(learning_rates=0.01, batch_size=7, patience=3, max_epochs=5, hidden_units=9)
-    linear, mlp = (ProbeKind(name, "l2").build(settings, seed=4) for name in ("linear", "mlp"))
+    settings = chosen(learning_rates=0.01, batch_size=7, patience=3, max_epochs=5, hidden_units=9, seed=4)
+    linear, mlp = (ProbeKind(name, "l2").build(settings) for name in ("linear", "mlp"))
     course = {"learning_rate": (0.01,), "batch_size": 7, "patience": 3, "max_epochs": 5, "seed": 4, "distance": "l2"}
     assert {name: getattr(linear, name) for name in course} == course
     assert {name: getattr(mlp, name) for name in course} == course
     assert mlp.hidden_units == 9
-    assert ProbeKind("naive", "cosine").build(settings, 0).distance == "cosine"
+    assert ProbeKind("naive", "cosine").build(settings).distance == "cosine"
 
 
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"probe": "linear"}, "unknown options probe; choose from experiment, probes, distances"),
-        ({"probes": ("linear", "forest")}, "expected probes from naive, linear, mlp, ridge; got forest"),
-        ({"probes": ()}, "expected probes from naive, linear, mlp, ridge; got none"),
-        ({"distances": ("manhattan",)}, "expected distances from cosine, l2; got manhattan"),
-        ({"experiment": "layers"}, "expected experiment to be same-layer or across-layers"),
-        ({"search": "never"}, "expected search to be every fold or first fold"),
-        ({"folds": 0}, "folds of at least 1, got 0"),
-        ({"max_epochs": 0}, "max_epochs of at least 1, got 0"),
-        ({"folds": 3, "mlp_folds": 4}, "mlp_folds from 1 to the 3 folds, got 4"),
-        ({"learning_rates": (0.1, -1.0)}, r"positive learning_rates, got \[0.1, -1.0\]"),
-        ({"learning_rates": ()}, "positive learning_rates"),
-        ({"experiment": "neighbours", "offsets": (0, 1)}, "offsets other than 0"),
-        ({"shares": (0.5, 1.5)}, r"in \(0, 1\], got \[1.5\]"),
+        ({"probe": "linear"}, "probe to be one of the options experiment, probes, distances"),
+        ({"probes": "linear,forest"}, "probes to be naive or linear or mlp or ridge; got 'forest'"),
+        ({"probes": ()}, r"probes with one value or more; got \(\)"),
+        ({"layers": ()}, "layers with one value or more"),
+        ({"distances": ("manhattan",)}, "distances to be cosine or l2; got 'manhattan'"),
+        ({"experiment": "layers"}, "experiment to be same-layer or across-layers"),
+        ({"search": "never"}, "search to be every fold or first fold"),
+        ({"folds": 0}, "folds of at least 1; got 0"),
+        ({"max_epochs": 0}, "max_epochs of at least 1; got 0"),
+        ({"folds": 3, "mlp_folds": 4}, "mlp_folds of at most the 3 folds; got 4"),
+        ({"learning_rates": (0.1, -1.0)}, "learning_rates above 0; got -1.0"),
+        ({"learning_rates": float("inf")}, "learning_rates below inf"),
+        ({"learning_rates": ()}, "learning_rates with one value or more"),
+        ({"experiment": "neighbours", "offsets": "-1,0,1"}, "offsets other than 0, which is the experiment same-layer"),
+        ({"shares": (0.5, 1.5)}, "shares of at most 1; got 1.5"),
+        ({"shares": 0}, "shares above 0; got 0.0"),
     ],
 )
-def test_options_that_make_no_sense(options, expected, unchecked_shapes):
-    with pytest.raises(InputError, match=expected):
+def test_options_that_make_no_sense(options, expected):
+    with pytest.raises(SettingError, match=expected):
         chosen(**options)
 
 
-@pytest.mark.parametrize(("layers", "got"), [((0,), r"got \[0\]"), ((2, 4), r"got \[4\]"), ((), "got none")])
+def test_lists_as_they_are_typed():
+    typed = chosen(probes="naive, mlp", distances="l2", layers="1-3,6", offsets="-2,1", shares="0.5,1",
+                   learning_rates="3e-4")  # fmt: skip
+    assert (typed.probes, typed.distances, typed.layers) == (("naive", "mlp"), ("l2",), (1, 2, 3, 6))
+    assert (typed.offsets, typed.shares, typed.learning_rates) == ((-2, 1), (0.5, 1.0), (0.0003,))
+
+
+def test_what_does_not_change_the_numbers_is_not_recorded():
+    recorded = chosen(states="somewhere", compare_model="tuned").recorded()
+    assert recorded == TokenSettings().recorded()
+    assert {"states", "compare_model"}.isdisjoint(recorded)
+
+
+@pytest.mark.parametrize(("layers", "got"), [((0,), r"got \[0\]"), ((2, 4), r"got \[4\]")])
 def test_layers_the_model_lacks(layers, got):
     with pytest.raises(InputError, match="layers 1 to 3; " + got):
         cells(chosen(layers=layers), 3, "naive")
@@ -82,19 +93,18 @@ def test_layers_the_model_lacks(layers, got):
 
 def test_single_options_go_over_settings():
     base = TokenSettings(folds=4, probes=("mlp",))
-    assert chosen_settings(base, {"folds": 2, "distances": "l2"}) == TokenSettings(
-        folds=2, probes=("mlp",), distances=("l2",)
-    )
+    expected = TokenSettings(folds=2, probes=("mlp",), distances=("l2",))
+    assert TokenSettings.of(base, {"folds": 2, "distances": "l2"}) == expected
 
 
 def test_corpora_that_are_too_small():
-    check_corpus(chosen(folds=3), [5] * 10, seed=0)
+    check_corpus(chosen(folds=3), [5] * 10)
     with pytest.raises(InputError, match="got 10 folds for 9 sentences; use folds <= 9 or more text"):
-        check_corpus(chosen(), [5] * 9, seed=0)
+        check_corpus(chosen(), [5] * 9)
     with pytest.raises(InputError, match="corpus with at least one sentence, got an empty one"):
-        check_corpus(chosen(), [], seed=0)
+        check_corpus(chosen(), [])
     near = chosen(experiment="neighbours", folds=1, offsets=(1, -4))
     with pytest.raises(InputError, match=r"neighbours at -4, got at most 4 in fold 0; use a smaller offset"):
-        check_corpus(near, [4] * 10, seed=0)
+        check_corpus(near, [4] * 10)
     with pytest.raises(InputError, match=r"neighbours at \+1, got at most 1 in fold 0"):
-        check_corpus(near, [1] * 10, seed=0)
+        check_corpus(near, [1] * 10)

@@ -13,11 +13,12 @@ from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.measures.tokens import LinearProbe, fit_probes, look_up, split_sentences
 from identilens.measures.tokens.splits import keep_training_share, token_rows
 from identilens.models import Lens
-from identilens.results.tokens import RATE_COLUMNS, TokenIdentifiability
 from identilens.studies.tokens import runner
+from identilens.studies.tokens.cells import ProbeKind
 from identilens.studies.tokens.extraction import HiddenStates, extract
+from identilens.studies.tokens.result import TokenIdentifiability
 from identilens.studies.tokens.runner import Part, Runner
-from identilens.studies.tokens.settings import ProbeKind, TokenSettings
+from identilens.studies.tokens.settings import TokenSettings
 from identilens.studies.tokens.study import token_identifiability
 
 TEXTS = [ids(4 + seed % 7, seed) for seed in range(40)]
@@ -44,9 +45,9 @@ def row(result, **where):
 @pytest.mark.parametrize("search", ["first fold", "every fold"])
 def test_numbers_are_those_of_the_measures(search, lens, cache):
     result = token_identifiability(
-        lens, TEXTS, probes="linear", distances="cosine", search=search, states=cache, **QUICK
+        lens, TEXTS, probes=("linear",), distances=("cosine",), search=search, states=cache, **QUICK
     )
-    assert result.table.schema == pl.Schema(RATE_COLUMNS)
+    assert result.table.schema == pl.Schema(TokenIdentifiability.schema["table"])
     states = extract(lens, TEXTS, cache)
     splits = split_sentences(40, folds=2)
     probe = LinearProbe("cosine", learning_rate=(0.01, 0.003), max_epochs=4)
@@ -91,7 +92,7 @@ def test_across_layers_holds_the_same_layer_on_its_diagonal(lens, cache):
 def test_layer_to_layer_and_two_checkpoints(lens, cache):
     other = Lens(build("bert", seed=3))
     options = {"experiment": "layer-to-layer", "probes": ("naive", "ridge"), "states": cache, "folds": 2}
-    both = token_identifiability(lens, TEXTS, compare=other, **options)
+    both = token_identifiability(lens, TEXTS, compare_model=other, **options)
     for name, one in (("model", lens), ("compared", other)):
         alone = token_identifiability(one, TEXTS, **options).table.drop("checkpoint")
         assert_frame_equal(both.table.filter(pl.col("checkpoint") == name).drop("checkpoint"), alone)
@@ -103,9 +104,9 @@ def test_layer_to_layer_and_two_checkpoints(lens, cache):
     assert found["rate"] == pytest.approx(down.rate)
     assert both.table["layer_target"].to_list() == (both.table["layer_trained"] - 1).to_list()
     assert both.provenance["settings"]["compared"]["sha256"] == other.digest
-    assert "(compared)" in both.summary()
+    assert "(compared)" in both.summary().text
     with pytest.raises(InputError, match="two checkpoints that read the same tokens, but text 0 differs"):
-        token_identifiability(lens, {"input_ids": torch.tensor([TEXTS[0]] * 9)}, compare=_typed(other), folds=1)
+        token_identifiability(lens, {"input_ids": torch.tensor([TEXTS[0]] * 9)}, compare_model=_typed(other), folds=1)
 
 
 def _typed(lens):
@@ -124,7 +125,7 @@ def _typed(lens):
 
 def test_neighbours_and_shares(lens, cache):
     near = token_identifiability(
-        lens, TEXTS, experiment="neighbours", offsets=(-2, 1), probes="ridge", folds=1, states=cache
+        lens, TEXTS, experiment="neighbours", offsets=(-2, 1), probes=("ridge",), folds=1, states=cache
     )
     states = extract(lens, TEXTS, cache)
     split = split_sentences(40, folds=1)[0]
@@ -132,7 +133,7 @@ def test_neighbours_and_shares(lens, cache):
     assert found["tokens"] == sum(max(0, LENGTHS[s] - 2) for s in split.test)
     sizes = [LENGTHS[s] for s in split.test]
     mapped = fit_probes(
-        ProbeKind("ridge", "l2").build(TokenSettings(), 0),
+        ProbeKind("ridge", "l2").build(TokenSettings()),
         states.layers,
         states.layers[:1],
         LENGTHS,
@@ -162,7 +163,9 @@ def hand_made(layers):
     def run(kind, **options):
         settings = TokenSettings(learning_rates=(0.02,), max_epochs=60, hidden_units=64, batch_size=64, **options)
         split = split_sentences(40, folds=1)[0]
-        return Runner(lambda name: states, settings, 0, torch.device("cpu")).run(Part("model", kind, split))
+        return Runner(lambda name: states, settings, torch.device("cpu"), lambda note: None).run(
+            Part("model", kind, split)
+        )
 
     return run
 
@@ -195,10 +198,10 @@ def test_chunks_change_nothing(monkeypatch):
 
 
 def test_a_killed_run_goes_on_with_the_rates_it_found(lens, cache, tmp_path):
-    options = {"probes": ("linear", "mlp"), "distances": "l2", "states": cache, **QUICK, "folds": 3, "mlp_folds": 2}
+    options = {"probes": ("linear", "mlp"), "distances": ("l2",), "states": cache, **QUICK, "folds": 3, "mlp_folds": 2}
     whole = token_identifiability(lens, TEXTS, **options)
 
-    def stop(done, total):
+    def stop(done, total, note):
         assert total == 5
         if done == 2:
             raise KeyboardInterrupt
@@ -206,7 +209,9 @@ def test_a_killed_run_goes_on_with_the_rates_it_found(lens, cache, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         token_identifiability(lens, TEXTS, out=tmp_path / "run", progress=stop, **options)
     said = []
-    found = token_identifiability(lens, TEXTS, out=tmp_path / "run", resume=True, watch=said.append, **options)
+    found = token_identifiability(
+        lens, TEXTS, out=tmp_path / "run", resume=True, progress=lambda *told: said.append(told[2]), **options
+    )
     assert_frame_equal(found.table, whole.table)
     # The last fold of the linear probe trains one rate a layer: what the first fold chose.
     assert not any("linear l2, fold 0" in line or "linear l2, fold 1" in line for line in said)
@@ -227,26 +232,48 @@ def test_a_killed_run_goes_on_with_the_rates_it_found(lens, cache, tmp_path):
 
 
 def test_seed_decides_and_states_need_no_folder(lens, cache):
-    options = {"probes": "linear", "distances": "cosine", **QUICK}
+    options = {"probes": ("linear",), "distances": ("cosine",), **QUICK}
     one, other = (token_identifiability(lens, TEXTS, seed=seed, states=cache, **options) for seed in (1, 2))
     assert not one.table["rate"].equals(other.table["rate"])
     assert_frame_equal(token_identifiability(lens, TEXTS, seed=1, **options).table, one.table)
 
 
+def test_hidden_states_lie_in_the_runs_folder_or_nowhere(lens, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    options = {"probes": ("naive",), "distances": ("l2",), "folds": 1}
+    alone = token_identifiability(lens, TEXTS, **options)
+    assert list((tmp_path / "temporary").iterdir()) == []
+    kept = token_identifiability(lens, TEXTS, out=tmp_path / "run", **options)
+    assert len(list((tmp_path / "run" / "states").glob("*/states.npy"))) == 1
+    assert_frame_equal(kept.table, alone.table)
+
+
+def test_a_checkpoint_to_compare_is_loaded_in_the_precision_of_the_model(tmp_path):
+    model = build("bert").double()
+    model.save_pretrained(tmp_path / "tuned", safe_serialization=True)
+    options = {"probes": ("naive",), "distances": ("l2",), "folds": 1}
+    same = token_identifiability(Lens(model), TEXTS, compare_model=str(tmp_path / "tuned"), **options)
+    first, second = (same.table.filter(checkpoint=name).drop("checkpoint") for name in ("model", "compared"))
+    assert_frame_equal(first, second)
+    assert same.provenance["settings"]["compared"]["dtype"] == "float64"
+    assert "compare_model" not in same.provenance["settings"]
+
+
 def test_means_and_their_errors(lens, cache):
-    result = token_identifiability(lens, TEXTS, probes="naive", distances="l2", folds=4, states=cache)
+    result = token_identifiability(lens, TEXTS, probes=("naive",), distances=("l2",), folds=4, states=cache)
     means = result.means().row(1, named=True)
     rates = result.table.filter(pl.col("layer_tested") == 2)["rate"]
     assert (means["folds"], means["rate"]) == (4, pytest.approx(rates.mean()))
     assert means["rate_error"] == pytest.approx(rates.std() / 2)
     assert means["tokens"] == result.table.filter(pl.col("layer_tested") == 2)["tokens"].sum()
-    assert "4 folds" in result.summary()
-    single = token_identifiability(lens, TEXTS, probes="naive", distances="l2", folds=1, states=cache)
+    assert "4 folds" in result.summary().text
+    single = token_identifiability(lens, TEXTS, probes=("naive",), distances=("l2",), folds=1, states=cache)
     assert single.means()["rate_error"].to_list() == [None, None]
 
 
 def test_saved_and_loaded(lens, cache, tmp_path, capsys):
-    result = token_identifiability(lens, TEXTS, probes="ridge", folds=1, states=cache)
+    result = token_identifiability(lens, TEXTS, probes=("ridge",), folds=1, states=cache)
     result.save(tmp_path / "run")
     again = TokenIdentifiability.load(tmp_path / "run")
     assert_frame_equal(again.table, result.table)
@@ -285,7 +312,7 @@ def test_what_cannot_be_analysed(lens, tmp_path):
         (TEXTS[:9], {}, "got 10 folds for 9 sentences"),
         ([], {}, "expected one or more texts"),
         (TEXTS, {"layers": (3,)}, r"layers 1 to 2; got \[3\]"),
-        (TEXTS, {"probe": "linear"}, "unknown options probe"),
+        (TEXTS, {"probe": "linear"}, "probe to be one of the options"),
     ):
         with pytest.raises(InputError, match=expected):
             token_identifiability(lens, texts, out=out, **options)

@@ -82,7 +82,7 @@ def d_v_lines(table: pl.DataFrame) -> list[tuple[str, int]]:
 def length_note(table: pl.DataFrame) -> str:
     """Return what a point of the chart by length is, and what is not on it."""
     points, width = correlation_points(table)
-    undefined = table["pearson"].len() - table["pearson"].is_finite().sum()
+    undefined = len(table) - len(table.filter(pl.col("pearson").is_finite()))
     said = []
     if points.is_empty():
         said.append("No map has a correlation: all entries are equal in every map.")
@@ -119,7 +119,7 @@ def received_chart(received: pl.DataFrame, weights: str) -> AnyChart:
     heads = received.select("kind", "layer", "head", "key_type", weights)
     means = heads.group_by("kind", "layer", "key_type", maintain_order=True).agg(pl.col(weights).mean())
     drawn = [
-        scatter(heads, "layer", weights, "key_type", also=["head"], size=10, **look),
+        scatter(heads, "layer", weights, "key_type", size=10, **(look | Look(also=["head"]))),
         lines(means, "layer", weights, "key_type", **look),
     ]
     return by_kind(layered(drawn), received)

@@ -1,152 +1,125 @@
 """Theorem 3 measured: how near pruned random transformers come to a small target; and Corollary 3's pair."""
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
-import polars as pl
+from annotated_types import Ge, Gt, Le
 
-from identilens.dyck.plain import PlainLayer, small_target
+from identilens.dyck.plain import small_target
 from identilens.dyck.pruning import Sizes, approximation_error, is_pruning, prune_to, random_transformer
-from identilens.errors import InputError
-from identilens.results.parts import run_parts, whole
-from identilens.results.provenance import provenance
-
-PRUNING_COLUMNS: dict[str, Any] = {
-    "candidates": pl.Int64,
-    "seed": pl.Int64,
-    "layers": pl.Int64,
-    "embedding": pl.Int64,
-    "key_size": pl.Int64,
-    "width": pl.Int64,
-    "weights": pl.Int64,
-    "kept": pl.Int64,
-    "error": pl.Float64,
-    "other_error": pl.Float64,
-    "apart": pl.Float64,
-    "shared_layer": pl.Int64,
-    "shared": pl.Boolean,
-    "pruning": pl.Boolean,
-}
-"""Columns: one row a number of candidates and a random transformer.
-
-``error`` is the largest error of a token for the target, ``other_error`` for a second target pruned from the same
-random weights; ``shared`` says that both prunings coincide on every weight of ``shared_layer``, ``apart`` how far the
-two functions lie apart, ``pruning`` that every weight kept is the random one.
-"""
+from identilens.errors import SettingError
+from identilens.runs.provenance import Identity
+from identilens.runs.settings import LIST, Settings
+from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import table_of
+from identilens.studies.dyck_prune.result import Prunings
 
 
-@dataclass(frozen=True)
-class Pruning:
+@dataclass(frozen=True, kw_only=True)
+class PruneSettings(Settings):
     """What is hidden in what.
 
     Attributes:
-        layers: L of the target; the random transformer has 4 L.
-        size: m of the target.
-        key_size: m_a of the target.
-        width: w of the target.
-        norm_constant: C_LN.
-        candidates: Random products for each weight of the target: width of the random transformer.
-        seeds: Random transformers for each width.
+        layers: Layers of the target, L; the random transformer has 4 L.
+        size: Embedding size of the target, m.
+        key_size: Size of the target's queries and keys, m_a; that of its embeddings by default.
+        width: Width of the target's feed-forward block, w.
+        norm_constant: C_LN, above 0 (Lemma 10).
+        candidates: Random products for each weight of the target, which set the random transformer's width.
+        seeds: Random transformers for each number of candidates.
         target_seed: Of the target; the second target has the next one.
         inputs: Random inputs that errors are taken over.
         shared_layer: Layer of the random transformer whose pruned weights both targets share (Corollary 3).
     """
 
-    layers: int = 1
-    size: int = 4
-    key_size: int = 4
-    width: int = 8
-    norm_constant: float = 0.1
-    candidates: tuple[int, ...] = (4, 6, 8, 10, 12, 14, 16)
-    seeds: int = 3
-    target_seed: int = 0
-    inputs: int = 2000
-    shared_layer: int = 0
+    layers: Annotated[int, Ge(1)] = 1
+    size: Annotated[int, Ge(1)] = 4
+    key_size: Annotated[int | None, Ge(1)] = None
+    width: Annotated[int, Ge(1)] = 8
+    norm_constant: Annotated[float, Gt(0)] = 0.1
+    candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (4, 6, 8, 10, 12, 14, 16, 18)
+    seeds: Annotated[int, Ge(1)] = 3
+    target_seed: Annotated[int, Ge(0)] = 0
+    inputs: Annotated[int, Ge(1)] = 2000
+    shared_layer: Annotated[int, Ge(0)] = 0
 
-    def __post_init__(self) -> None:
-        if min(self.layers, self.size, self.key_size, self.width, self.seeds, self.inputs, *self.candidates) < 1:
-            raise InputError(f"expected sizes, seeds and candidates of at least 1, got {self}")
-        if max(self.candidates) > 24 or self.norm_constant <= 0:
-            raise InputError(
-                f"expected at most 24 candidates and a positive norm constant (Lemma 10), got {max(self.candidates)} "
-                f"and {self.norm_constant}"
-            )
-        if not 0 <= self.shared_layer < 4 * self.layers:
-            raise InputError(f"expected a shared layer from 0 to {4 * self.layers - 1}, got {self.shared_layer}")
-
-    def target(self, offset: int = 0) -> list[PlainLayer]:
-        """Return the target, or with an offset another one."""
-        return small_target(
-            self.layers,
-            self.size,
-            self.key_size,
-            self.width,
-            norm_constant=self.norm_constant,
-            seed=self.target_seed + offset,
-        )
+    def check(self) -> None:
+        """Check that there is something to prune, and that the shared layer is one of it."""
+        if not self.candidates:
+            raise SettingError("candidates", "with at least one value", self.candidates)
+        if self.shared_layer >= 4 * self.layers:
+            raise SettingError("shared_layer", f"from 0 to {4 * self.layers - 1}", self.shared_layer)
 
 
-def prune_by_width(
-    pruning: Pruning | None = None,
-    *,
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    progress: Callable[[int, int], None] | None = None,
-) -> pl.DataFrame:
-    """Return the error of prunings of random transformers of growing width (Theorem 3), each with Corollary 3's pair.
+class DyckPruneStudy(Study[PruneSettings, Prunings]):
+    """Prune larger random transformers down to a small target (Theorem 3), and to two that share a layer.
 
-    Args:
-        pruning: Target and widths.
-        out: Folder to fill row by row; nothing is written when not given.
-        resume: Go on with an interrupted run in ``out``.
-        overwrite: Drop the run that ``out`` holds.
-        progress: Called with (rows done, rows in all).
+    Random transformers of growing width lose all weights but those whose sums make the target's; the error is the
+    largest of a token over random inputs. A second target pruned from the same weights agrees with the first on every
+    weight of one layer (Corollary 3).
 
     Raises:
-        InputError: For sizes that make no sense.
-        OutputFolderError: If the folder holds something else or cannot be written.
+        InputError: For settings that cannot be used.
+        OutputFolderError: If ``out`` holds something else or cannot be written.
     """
-    chosen = pruning or Pruning()
-    parts = [(candidates, seed) for candidates in chosen.candidates for seed in range(chosen.seeds)]
-    record = provenance(
-        "dyck-pruning",
-        model={"name": f"random transformers of {4 * chosen.layers} layers"},
-        texts=[f"{candidates} {seed}" for candidates, seed in parts],
-        settings=asdict(chosen),
-    )
-    tables = run_parts(
-        record,
-        [1] * len(parts),
-        lambda part: {"table": _row(chosen, *parts[part])},
-        {"table": whole},
-        out=out,
-        resume=resume,
-        overwrite=overwrite,
-        progress=progress,
-    )
-    return tables["table"]
+
+    name = "dyck prune"
+    unit = "transformers"
+    takes = ()
+    settings_type = PruneSettings
+    result_type = Prunings
+
+    def __init__(self, settings: PruneSettings) -> None:
+        self.settings = settings
+        self.key_size = settings.key_size or settings.size
+        self.pairs = [(candidates, seed) for candidates in settings.candidates for seed in range(settings.seeds)]
+        self.targets = [
+            small_target(
+                settings.layers, settings.size, self.key_size, settings.width,
+                norm_constant=settings.norm_constant, seed=settings.target_seed + offset,
+            )
+            for offset in range(2)
+        ]  # fmt: skip
+
+    def identity(self) -> Identity:
+        """Return the random transformers."""
+        name = f"random transformers of {4 * self.settings.layers} layers"
+        texts = [f"{candidates} {seed}" for candidates, seed in self.pairs]
+        return Identity({"name": name}, texts, {"key_size": self.key_size})
+
+    def sizes(self) -> Sequence[int]:
+        """Return one random transformer for each part."""
+        return [1] * len(self.pairs)
+
+    def run(self, part: int) -> Output:
+        """Return the row of one random transformer."""
+        settings, (candidates, seed) = self.settings, self.pairs[part]
+        sizes = Sizes(candidates, settings.size, settings.width)
+        large = random_transformer(sizes, 4 * settings.layers, settings.norm_constant, seed)
+        pruned = [prune_to(target, large, sizes, untouched=settings.shared_layer) for target in self.targets]
+        error, other_error = (
+            approximation_error(target, found, inputs=settings.inputs)
+            for target, found in zip(self.targets, pruned, strict=True)
+        )
+        one, other = (found[settings.shared_layer].matrices for found in pruned)
+        row = {
+            "candidates": candidates,
+            "seed": seed,
+            "layers": len(large),
+            "embedding": sizes.embedding,
+            "key_size": sizes.key_size,
+            "width": sizes.projection,
+            "weights": sizes.parameters * len(large),
+            "kept": sum(int((weight != 0).sum()) for layer in pruned[0] for weight in layer.matrices.values()),
+            "error": error,
+            "other_error": other_error,
+            "apart": approximation_error(*self.targets, inputs=settings.inputs),
+            "shared_layer": settings.shared_layer,
+            "shared": all(bool((one[name] == other[name]).all()) for name in one),
+            "pruning": all(is_pruning(found, large) for found in pruned),
+        }
+        return Output({"table": table_of(Prunings.schema["table"], [row])})
 
 
-def _row(chosen: Pruning, candidates: int, seed: int) -> pl.DataFrame:
-    sizes = Sizes(candidates, chosen.size, chosen.width)
-    large = random_transformer(sizes, 4 * chosen.layers, chosen.norm_constant, seed)
-    targets = [chosen.target(), chosen.target(1)]
-    pruned = [prune_to(target, large, sizes, untouched=chosen.shared_layer) for target in targets]
-    errors = [
-        approximation_error(target, found, inputs=chosen.inputs) for target, found in zip(targets, pruned, strict=True)
-    ]
-    one, other = (found[chosen.shared_layer].matrices for found in pruned)
-    row = (
-        candidates, seed, len(large), sizes.embedding, sizes.key_size, sizes.projection,
-        sizes.parameters * len(large),
-        sum(int((weight != 0).sum()) for layer in pruned[0] for weight in layer.matrices.values()),
-        *errors,
-        approximation_error(targets[0], targets[1], inputs=chosen.inputs),
-        chosen.shared_layer,
-        all(bool((one[name] == other[name]).all()) for name in one),
-        all(is_pruning(found, large) for found in pruned),
-    )  # fmt: skip
-    return pl.DataFrame([row], schema=PRUNING_COLUMNS, orient="row")
+prune_dyck = study_function(DyckPruneStudy, "prune_dyck")

@@ -158,7 +158,7 @@ def _choices(table: pl.DataFrame, positions: pl.DataFrame, side: str) -> Mapping
     for (_, _, position), token in _tokens(positions, side).items():
         tokens.setdefault(position, set()).add(token)
     places = table[side].unique().sort().to_list()
-    return {at: f"{at}: {shortened(*tokens[at], 40)}" if len(tokens[at]) == 1 else str(at) for at in places}
+    return {at: f"{at}: {shortened(next(iter(tokens[at])), 40)}" if len(tokens[at]) == 1 else str(at) for at in places}
 
 
 def _compared(order: pl.DataFrame) -> pl.DataFrame:

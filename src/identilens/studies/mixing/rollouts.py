@@ -37,7 +37,7 @@ def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
             layer.values.repeat_interleave(group, 0),
             weights=layer.weights,
             output_projection=layer.site.output_projection,
-            visible=None if bool(layer.visible.all()) else layer.visible,
+            visible=layer.visible,
         ).effective
         pair = mean_over_heads(layer.weights.to(effective.dtype)), mean_over_heads(effective)
         layers.setdefault(layer.site.kind, []).append(pair)

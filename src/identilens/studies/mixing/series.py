@@ -91,7 +91,7 @@ class Series:
     @cached_property
     def correlation(self) -> pl.DataFrame:
         """Rollouts against contributions by layer; without rows where there are no rollouts."""
-        return rollout_correlation(self.table)
+        return rollout_correlation(self.table.filter(pl.col("kind") != "cross"))
 
     @cached_property
     def own_medians(self) -> pl.DataFrame:

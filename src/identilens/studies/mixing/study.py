@@ -122,7 +122,8 @@ class MixingStudy(Study[MixingSettings, Mixing]):
                 hidden = self._map(self.items[part], source)
                 for label, norms in self._norms(hidden, part, number):
                     tables.append(_layer_table(part, label, norms, rollouts.get(label.kind)))
-                for kind in dict.fromkeys(label.kind for label in hidden.outputs):
+                kinds: list[Kind] = list(dict.fromkeys([label.kind for label in hidden.outputs]))
+                for kind in kinds:
                     rows += _token_rows(part, kind, "hidden", hidden.tokens(kind))
                     rows += _token_rows(part, kind, "input", hidden.tokens())
         except NumericalError as error:

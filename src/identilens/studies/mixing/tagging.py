@@ -19,7 +19,7 @@ TAG_COLUMNS = {"text": pl.Int32, "position": pl.Int32, "tag": pl.String}
 
 
 def tag_tokens(
-    texts: Iterable[str | tuple[str, str]], tokenizer: Any, tagger: Tagger | None = None, tags: Tags = "xpos"
+    texts: Iterable[str | tuple[str, ...]], tokenizer: Any, tagger: Tagger | None = None, tags: Tags = "xpos"
 ) -> pl.DataFrame:
     """Return the tag of every token of every text: columns text, position, tag.
 

@@ -37,7 +37,8 @@ def neighbours(groups: pl.DataFrame) -> AnyChart:
     """Return in which layer neighbours at each distance contribute most."""
     chart = lines(
         _plain(groups), "layer", "share", "group",
-        x_title="Layer", y_title="Relative contribution", color_title="Neighbour", y_format=_PERCENT, also=("mean",),
+        x_title="Layer", y_title="Relative contribution", color_title="Neighbour", x_format="d", y_format=_PERCENT,
+        also=("mean",),
         title="In which layer neighbours contribute most",
     )  # fmt: skip
     return _by_kind(chart, groups)
@@ -73,7 +74,7 @@ def tracked_token(rows: pl.DataFrame, text: int) -> AnyChart:
     """Return what a hidden token takes from every input token, layer by layer."""
     context = rows.filter(~pl.col("own"))
     # The own token would take all the colour.
-    top = (context if len(context) else rows)["contribution"].max()
+    top = max((context if len(context) else rows)["contribution"].to_list())
     inputs = rows["position"].n_unique()
     chart = heat(
         rows.select("state", "layer", "input", "contribution", "standard_error"), "layer", "input", "contribution",
@@ -88,7 +89,7 @@ def own_share(medians: pl.DataFrame) -> AnyChart:
     """Return the median own share in contributions and in rollouts, by layer."""
     chart = lines(
         _plain(medians), "layer", "median", "measure", dash="measure",
-        x_title="Layer", y_title="Median own share", y_format=_PERCENT, title="Median own share",
+        x_title="Layer", y_title="Median own share", x_format="d", y_format=_PERCENT, title="Median own share",
     )  # fmt: skip
     return _by_kind(chart, medians)
 
@@ -100,7 +101,7 @@ def rollout_correlation(correlation: pl.DataFrame) -> AnyChart:
     )
     chart: AnyChart = lines(
         _plain(long), "layer", "value", "rollout", dash="rollout",
-        x_title="Layer", y_title="Correlation", title="Correlation of rollouts with contributions",
+        x_title="Layer", y_title="Correlation", x_format="d", title="Correlation of rollouts with contributions",
     )  # fmt: skip
     chart = choose(chart, "method", "Correlation", {"pearson": "Pearson", "spearman": "Spearman (ranks)"})
     chart = choose(chart, "pairs", "Pairs", {"context": "context only", "all": "all, own token included"})
@@ -125,7 +126,7 @@ def _plain(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _reach(ends: pl.Series) -> float:
-    return 1.05 * float(ends.max() or 1.0)  # pyright: ignore[reportArgumentType] numbers
+    return 1.05 * (max(ends.to_list()) or 1.0)
 
 
 def _by_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:

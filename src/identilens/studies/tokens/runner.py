@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 import torch
@@ -159,10 +160,10 @@ class Runner:
         return layers.to(self.device) if layers.numel() * layers.itemsize < GPU_SHARE * free else layers
 
 
-def _course(probe: Probe) -> dict[str, object]:
+def _course(probe: Probe) -> dict[str, Any]:
     """Return the columns on how a probe was found."""
-    names = ("validation_loss", "learning_rate", "penalty", "epochs", "best_epoch", "converged")
-    course: dict[str, object] = dict.fromkeys(names)
+    names = ["validation_loss", "learning_rate", "penalty", "epochs", "best_epoch", "converged"]
+    course: dict[str, Any] = dict.fromkeys(names)
     if isinstance(probe, RidgeProbe) and probe.solution_ is not None:
         return course | {"validation_loss": probe.solution_.validation_loss, "penalty": probe.solution_.penalty}
     if isinstance(probe, TrainedProbe) and probe.outcome_ is not None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from cyclopts import Parameter
@@ -12,7 +12,6 @@ from identilens.errors import SettingError
 from identilens.measures.tokens.fitting import Search
 from identilens.measures.tokens.lookup import Distance
 from identilens.measures.tokens.splits import PAPER_FOLDS
-from identilens.models.lens import Lens
 from identilens.runs.settings import AS_TYPED, LIST, NOT_RECORDED, Numbers, Settings
 
 Experiment = Literal["same-layer", "across-layers", "layer-to-layer", "neighbours", "data-share"]
@@ -20,6 +19,9 @@ ProbeName = Literal["naive", "linear", "mlp", "ridge"]
 
 _NEGATIVE = Parameter(allow_leading_hyphen=True)
 """Lets a list on the command line begin with a negative number."""
+
+_Model = str | Any
+"""A hub id or folder, or in Python a lens, whose parts are no options of the command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +45,7 @@ class TokenSettings(Settings):
         hidden_units: Width of the MLP's hidden layer.
         max_length: Cut longer texts to this many tokens.
         seed: Of splits, initial weights and batches.
-        compare_model: A second checkpoint on the same texts, such as after fine-tuning: hub id or folder.
+        compare_model: A second checkpoint on the same texts, such as after fine-tuning; in Python also a lens.
         states: Folder to keep hidden states in for later runs; states/ in the run's folder by default.
     """
 
@@ -63,7 +65,7 @@ class TokenSettings(Settings):
     hidden_units: Annotated[int, Ge(1)] = 1000
     max_length: Annotated[int | None, Ge(1)] = None
     seed: Annotated[int, Ge(0)] = 0
-    compare_model: Annotated[str | Path | Lens | None, AS_TYPED, NOT_RECORDED] = None
+    compare_model: Annotated[_Model | None, AS_TYPED, NOT_RECORDED] = None
     states: Annotated[Path | None, NOT_RECORDED] = None
 
     def check(self) -> None:

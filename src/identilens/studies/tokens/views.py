@@ -146,7 +146,7 @@ def _rates(
         y_format=".0~%", also=[error, "folds"] if error else ["folds"],
     )  # fmt: skip
     guess = rows[chance].mean()
-    return rule(chart, y=guess, label="chance", clip=True) if isinstance(guess, float) else chart
+    return rule(chart, y=guess, label="chance") if isinstance(guess, float) else chart
 
 
 def _by_checkpoint(chart: AnyChart, rows: pl.DataFrame) -> AnyChart:

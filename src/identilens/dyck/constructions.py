@@ -1,0 +1,71 @@
+"""Theorem 1's layer moved off balance, and how well a constructed transformer does on prefixes of one length."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.dyck.embeddings import close_symbol, open_symbol, symbols
+from identilens.dyck.evaluation import closing_accuracy, support_accuracy
+from identilens.dyck.language import Dyck, with_start
+from identilens.dyck.modeling import DyckForCausalLM
+from identilens.dyck.stacked import stack_parameters
+from identilens.dyck.sufficiency import balanced_scores, sufficient_model
+
+
+def off_balance(
+    language: Dyck, size: float, *, spread: float = 1.0, seed: int = 0
+) -> tuple[DyckForCausalLM, Float[Tensor, "symbol d"]]:
+    """Return Theorem 1's layer for random embeddings with its attention moved off balance, and the embeddings.
+
+    Everything but W_K stays as it was built for the balanced logits; to the logit of every bracket of a matching pair,
+    seen from every closing bracket, a number even in ±size/2 is added.
+
+    Args:
+        language: Dyck_{k,D}.
+        size: Largest change of a pair's difference, in logits; 0 for the balanced layer itself.
+        spread: Size of the logits.
+        seed: Of embeddings, logits and perturbation.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    count = symbols(language)
+    embeddings = torch.randn(count, count + 8, dtype=torch.float64, generator=generator)
+    scores = balanced_scores(language, spread, generator)
+    model = sufficient_model(language, embeddings, scores, seed=seed)
+    if size > 0:
+        k, D = language.types, language.max_depth
+        queries = [close_symbol(language, j, d) for j in range(k) for d in range(D)]
+        keys = [open_symbol(language, i, d) for i in range(k) for d in range(1, D + 1)]
+        keys += [close_symbol(language, i, d) for i in range(k) for d in range(D)]
+        moved = torch.zeros_like(scores)
+        drawn = torch.rand(len(queries), len(keys), dtype=torch.float64, generator=generator) - 0.5
+        moved[torch.tensor(queries)[:, None], torch.tensor(keys)] = size * drawn
+        inverse = torch.linalg.pinv(embeddings)
+        with torch.no_grad():
+            key = model.get_parameter("dyck.layers.0.attention.k_proj.weight")
+            key += embeddings.shape[1] ** 0.5 * (inverse @ moved @ inverse.T)
+    return model, embeddings
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How well a model does on prefixes of one length.
+
+    Attributes:
+        support: Share of places with exactly the possible next tokens.
+        argmax: Share of closing brackets that are right, in prefixes of at least nine tenths of the length.
+        threshold: Share of the places there where the right closing bracket has most of the probability.
+    """
+
+    support: float
+    argmax: float
+    threshold: float
+
+
+def score_construction(language: Dyck, model: DyckForCausalLM, length: int, count: int, seed: int) -> Scores:
+    """Return the scores of a model on ``count`` random prefixes of one length."""
+    tokens = with_start(language.sample_prefixes(count, length, torch.Generator().manual_seed(seed + length)))
+    parameters = stack_parameters([model])
+    found = closing_accuracy(model.config, parameters, tokens, shortest=max(2, (9 * length) // 10))[0]
+    return Scores(support_accuracy(model.config, parameters, tokens), found.argmax, found.threshold)

@@ -1,1 +1,0 @@
-"""Old reports of the Dyck laboratory, until its studies draw their own."""

@@ -1,1 +1,0 @@
-"""Old results of the Dyck laboratory, until its studies have their own."""
