@@ -10,8 +10,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg.tolerance import relative_tolerance
 
-# Rows that are turned to float64 at a time.
-ROWS = 4096
+ROWS = 4096  # Turned to float64 at a time.
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,7 @@ Distance = Literal["cosine", "l2"]
 # Look-up runs in float64, so what is left between two computed distances below this share of their
 # size is rounding: whether the vectors are the same cannot be told apart from it.
 TIE = 1e-12
-# Float64 entries that one block of vectors or distances may hold: 32 MB.
-BLOCK_ENTRIES = 4_000_000
+BLOCK_ENTRIES = 4_000_000  # Float64 entries that one block of vectors or distances may hold: 32 MB.
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,4 @@
-"""Probes that read the input token off a hidden state, in the style of scikit-learn.
-
-The constructor stores parameters only, ``fit`` returns self, and what it found ends in an underscore.
-"""
+"""Probes that read the input token off a hidden state, in the style of scikit-learn: ``fit`` returns self."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

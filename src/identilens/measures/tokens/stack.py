@@ -14,8 +14,7 @@ from identilens.errors import InputError
 from identilens.measures.tokens.lookup import Distance
 from identilens.measures.tokens.networks import Network, Parameters, row_losses
 
-# Brunner et al. 2020, B.1.
-PAPER_RATES = (0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001, 0.000003)
+PAPER_RATES = (0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001, 0.000003)  # Brunner et al. 2020, B.1.
 
 
 @dataclass(frozen=True, eq=False)

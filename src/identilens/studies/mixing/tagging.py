@@ -9,12 +9,8 @@ import polars as pl
 from identilens.errors import InputError
 from identilens.runs.conllu import Span, TaggedText, Tags
 
-Tagger = Callable[[str], Iterable[Span]]
-"""From a text to (start, end, tag) for its words."""
-
-NO_WORD = "no word"
-"""Tag of tokens that overlap no tagged word."""
-
+Tagger = Callable[[str], Iterable[Span]]  # From a text to (start, end, tag) for its words.
+NO_WORD = "no word"  # Tag of tokens that overlap no tagged word.
 TAG_COLUMNS = {"text": pl.Int32, "position": pl.Int32, "tag": pl.String}
 
 

@@ -19,10 +19,8 @@ from identilens.studies.tokens.extraction import HiddenStates
 from identilens.studies.tokens.result import TokenIdentifiability
 from identilens.studies.tokens.settings import TokenSettings
 
-# Tokens that are looked up at a time, so that memory holds only these rows of a large corpus.
-CHUNK_TOKENS = 16_384
-# Share of a GPU's free memory that hidden states may take; training needs the rest.
-GPU_SHARE = 0.4
+CHUNK_TOKENS = 16_384  # Looked up at a time, so that memory holds only these rows of a large corpus.
+GPU_SHARE = 0.4  # Of a GPU's free memory, for hidden states; training needs the rest.
 
 RateKey = tuple[str, str, str, Cell]
 
