@@ -7,8 +7,8 @@ from typing import Literal
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.measures.tokens.probes import Layers, Lengths, Probe, Report, Targets, TrainedProbe
-from identilens.measures.tokens.splits import Split, checked_lengths, token_rows
+from identilens.measures.tokens.probes import Layers, Probe, Report, Targets, TrainedProbe
+from identilens.measures.tokens.splits import Lengths, Split, checked_lengths, token_rows
 from identilens.measures.tokens.stack import Job
 
 Search = Literal["every fold", "first fold"]

@@ -1,6 +1,6 @@
 """Nearest neighbour look-up within a sentence: which input token a predicted vector points to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from identilens.errors import InputError
-from identilens.measures.tokens.splits import checked_lengths, packed
+from identilens.measures.tokens.splits import Lengths, checked_lengths, packed
 
 Distance = Literal["cosine", "l2"]
 
@@ -41,8 +41,7 @@ class LookUp:
 
 
 def look_up(
-    predicted: Float[Tensor, "token d"], inputs: Float[Tensor, "token d"],
-    lengths: Sequence[int] | Int[Tensor, " sentence"], *,
+    predicted: Float[Tensor, "token d"], inputs: Float[Tensor, "token d"], lengths: Lengths, *,
     distance: Distance, offset: int = 0, token_ids: Int[Tensor, " token"] | None = None,
 ) -> LookUp:  # fmt: skip
     """Return how often the nearest input of the same sentence is the right one.

@@ -156,10 +156,8 @@ class MixingStudy(Study[MixingSettings, Mixing]):
         chosen = self.settings.layers
         missing = sorted(set(chosen or ()) - held)
         if missing or chosen == ():
-            raise SettingError(
-                "layers", f"from 1 (the first layer's output) to {max(held)}; the embeddings (0) are what contributes",
-                missing,
-            )  # fmt: skip
+            expected = f"from 1 (the first layer's output) to {max(held)}; the embeddings (0) are what contributes"
+            raise SettingError("layers", expected, missing)
 
     def _tagged(self, texts: Any) -> pl.DataFrame | None:
         pipeline = self.settings.spacy
