@@ -15,12 +15,10 @@ from identilens.models.sequences import Kind, sides
 
 @dataclass(frozen=True)
 class CapturedText:
-    """One text with everything asked for.
+    """One text with everything asked for; attention layers in call order.
 
-    Attributes:
-        tokens: What stands at each position, by sequence: "encoder" (or the only one), "decoder".
-        layers: Attention layers in call order.
-        hidden_states: Embedding output and every layer's output, by sequence, when asked for.
+    Tokens and hidden states (embedding output and every layer's output) stand by sequence: "encoder" (or the only
+    one) and "decoder".
     """
 
     tokens: dict[str, tuple[str, ...]]

@@ -51,11 +51,9 @@ class InputReader:
 
         Args:
             inputs: An item; a string; token ids; a pair as a tuple of two strings; a mapping of batched model inputs
-                (padding on any side is cut away by its attention mask); an image; or a list of any of the
-                first three or of images. For encoder-decoder models a pair is (source, target); a single
-                text is its own target.
-            max_length: Cut texts to this many tokens, special tokens kept. Longer texts than the model's
-                positions are an error unless this is given.
+                (padding on any side is cut away by its attention mask); an image; or a list of any of the first three
+                or of images. For encoder-decoder models a pair is (source, target); a single text is its own target.
+            max_length: Cut texts to this many tokens, special tokens kept; without it longer ones are an error.
 
         Raises:
             InputError: For empty input, a text without tokens or with too many, or a missing processor.
@@ -79,10 +77,8 @@ class InputReader:
         if isinstance(entry, Tensor):
             entry = entry.tolist()
         if _is_ids(entry):
-            ids, types, text = list(entry), None, None
-            self._check_ids(ids, index)
-            if max_length is not None:
-                ids = ids[:max_length]
+            self._check_ids(entry, index)
+            ids, types, text = entry[:max_length], None, None
         else:
             ids, types, text = self._tokenize(entry, index, max_length)
         self._check_length(len(ids), index, truncated=max_length is not None)
@@ -138,8 +134,7 @@ class InputReader:
                 "an image needs an image processor, and the model came without one. "
                 "Pass image_processor=... to Lens, or a batch with pixel_values."
             )
-        pixels = self.image_processor(images=image, return_tensors="pt")
-        return next(self._from_batch(dict(pixels), None))
+        return next(self._from_batch(dict(self.image_processor(images=image, return_tensors="pt")), None))
 
     def _from_batch(self, batch: Mapping[str, Any], max_length: int | None) -> Iterator[Item]:
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
@@ -152,11 +147,9 @@ class InputReader:
             item = {name: value[row] for name, value in tensors.items() if not name.endswith("attention_mask")}
             for prefix in ("", "decoder_"):
                 mask = batch.get(f"{prefix}attention_mask")
-                for name in _PER_TOKEN:
-                    if mask is not None and prefix + name in item:
-                        item[prefix + name] = item[prefix + name][mask[row].bool()]
-                    if max_length is not None and prefix + name in item:
-                        item[prefix + name] = item[prefix + name][:max_length]
+                own = slice(None) if mask is None else mask[row].bool()
+                for name in item.keys() & {prefix + name for name in _PER_TOKEN}:
+                    item[name] = item[name][own][:max_length]
             tokens = {}
             for kind, name in (("encoder", "input_ids"), ("decoder", "decoder_input_ids")):
                 if name in item:
@@ -178,17 +171,12 @@ class InputReader:
     def _check_length(self, length: int, index: int, truncated: bool) -> None:
         limit = position_limit(self.config)
         if limit is not None and length > limit:
-            remedy = f"Lower max_length to {limit}." if truncated else f"Pass max_length={limit} (--max-length {limit})"
-            raise InputError(
-                f"text {index} has {length} tokens, the model has {limit} positions. {remedy} to cut it, or split it."
-                if not truncated
-                else f"text {index} has {length} tokens, the model has {limit} positions. {remedy}"
-            )
+            pass_it = f"Pass max_length={limit} (--max-length {limit}) to cut it, or split it."
+            remedy = f"Lower max_length to {limit}." if truncated else pass_it
+            raise InputError(f"text {index} has {length} tokens, the model has {limit} positions. {remedy}")
 
     def _names(self, ids: Sequence[int]) -> tuple[str, ...]:
-        if self.tokenizer is None:
-            return tuple(str(token) for token in ids)
-        return tuple(str(token) for token in self.tokenizer.convert_ids_to_tokens(list(ids)))
+        return tuple(map(str, ids if self.tokenizer is None else self.tokenizer.convert_ids_to_tokens(list(ids))))
 
 
 def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tensor]:

@@ -48,13 +48,9 @@ def load(
     refuse_known(config)
     try:
         network = _model_class(config).from_pretrained(
-            model,
-            config=config,
-            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-            attn_implementation=attn_implementation,
-            use_safetensors=True,
-            **common,
-        )
+            model, config=config, dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            attn_implementation=attn_implementation, use_safetensors=True, **common,
+        )  # fmt: skip
     except OSError as error:
         raise ModelNotFoundError(
             f"{str(model)!r} has a configuration but no safetensors weights that can be read. "
@@ -63,12 +59,8 @@ def load(
     except ImportError as error:
         raise InputError(f"{str(model)!r} needs a package that is not installed: {_first_line(error)}") from error
     network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-    return Lens(
-        network,
-        _processor(AutoTokenizer, model, common),
-        image_processor=_processor(AutoImageProcessor, model, common),
-        name=str(model),
-    )
+    tokenizer, images = (_processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor))
+    return Lens(network, tokenizer, image_processor=images, name=str(model))
 
 
 def _model_class(config: Any) -> Any:

@@ -1,7 +1,7 @@
 """The parameters that make one head's queries and keys, and putting others in their place."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -23,8 +23,6 @@ class HeadProjection:
     """The rows of a linear layer that give one head's queries or keys.
 
     Attributes:
-        module: The layer.
-        rows: Which of its outputs they are.
         factor: What the outputs are multiplied with before the dot product.
         inputs: What the layer reads on the text.
     """
@@ -52,11 +50,6 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
 
     They are found by their output, so that separate and fused layers are told apart without family knowledge.
 
-    Args:
-        lens: The model.
-        item: The text.
-        head: The head as it computes on that text.
-
     Raises:
         UnsupportedModelError: If something stands between the projection and the dot product (a rotation, a
             norm), or several heads or layers share the parameters.
@@ -74,13 +67,11 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
     def listen(module: nn.Module, inputs: tuple, output: Tensor) -> None:
         seen.append((module, inputs[0].detach(), output.detach()))
 
-    layers = [module for module in attention.modules() if isinstance(module, nn.Linear | Conv1D)]
-    hooks = [layer.register_forward_hook(listen) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for module in attention.modules():
+            if isinstance(module, nn.Linear | Conv1D):
+                hooks.enter_context(module.register_forward_hook(listen))
         lens.run([item])
-    finally:
-        for hook in hooks:
-            hook.remove()
     found = [_matching(seen, wanted) for wanted in (head.queries, head.keys)]
     if found[0] is None or found[1] is None:
         raise UnsupportedModelError(
@@ -94,11 +85,7 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
 def changed_parameters(
     changes: Sequence[tuple[HeadProjection, Float[Tensor, "d_k d_model"], Float[Tensor, " d_k"] | None]],
 ) -> Iterator[None]:
-    """Give projections other weights and biases while the context lasts; the old ones are back afterwards.
-
-    Args:
-        changes: For each projection its new rows of weight and bias.
-    """
+    """Give the rows of projections other weights and biases while the context lasts; the old ones are back afterwards."""
     before = [
         (projection.module, {name: value.detach().clone() for name, value in projection.module.named_parameters()})
         for projection, _, _ in changes
@@ -129,9 +116,9 @@ def _matching(seen: Sequence[tuple[nn.Module, Tensor, Tensor]], wanted: Tensor) 
         if len(flat) != len(goal):
             continue
         for start in range(0, flat.shape[1] - size + 1, size):
-            block = flat[:, start : start + size]
+            rows = slice(start, start + size)
+            block = flat[:, rows]
             factor = float((block * goal).sum() / (block * block).sum().clamp_min(1e-300))
             if float(torch.linalg.vector_norm(factor * block - goal)) <= _MATCH * float(torch.linalg.vector_norm(goal)):
-                rows = slice(start, start + size)
                 return HeadProjection(module, rows, factor, inputs.reshape(-1, inputs.shape[-1]))
     return None

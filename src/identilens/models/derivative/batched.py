@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from identilens.models.derivative.rowwise import RowMap, stacked
@@ -62,15 +63,12 @@ class Rowwise:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """x @ matrix, or matrix @ x, or a batch of such products; onto what is there, if something is.
+    """x @ matrix, or matrix @ x (``left``), or a batch of such products; onto what is there, if something is.
 
-    Attributes:
-        matrix: [..., k, m].
-        left: Whether the matrix stands left of x.
-        shape: What one result has, leading or other axes of length 1 aside.
+    ``shape`` is what one result has, leading or other axes of length 1 aside.
     """
 
-    matrix: Tensor
+    matrix: Float[Tensor, "... k m"]
     left: bool
     shape: torch.Size
 

@@ -1,9 +1,8 @@
 """Frobenius norms of the Jacobian blocks between input tokens and hidden tokens, by forward mode.
 
-The entry to this folder, which holds a derivative engine of our own: a text's derivative is recorded once
-(`linear_map`) and all tangents go through the recording. It is there because it is faster than the library's way,
-`torch.vmap` of `torch.func.jvp`, on the whole job: ``benchmarks/mixing.py`` measures both. Below 1.5 times it should
-go.
+The entry to a derivative engine of our own: a text's derivative is recorded once (`linear_map`) and all tangents go
+through the recording. It is there because it is faster than the library's way, `torch.vmap` of `torch.func.jvp`, on
+the whole job: ``benchmarks/mixing.py`` measures both. Below 1.5 times it should go.
 
 Seen on the bundled encoder, n = 43, whole sketch, on a machine that others used too: 19.9 s by the library and 8.7 s
 here on two threads; 1.5 to 1.75 times in processor time on one. `torch.func.linearize` needs masks that are always
@@ -42,12 +41,9 @@ DEFAULT_PROBES = 32
 
 @dataclass(frozen=True)
 class SquaredNorms:
-    """Squared Frobenius norms ‖∂e_j/∂x_i‖² of one output.
+    """Squared Frobenius norms ‖∂e_j/∂x_i‖² of one output; `variances` of the estimates are zero where they are exact.
 
-    Attributes:
-        squares: [hidden token j, input token i].
-        variances: Of the estimates in ``squares``; zero where they are exact.
-        path: How they were computed; both ways give the same numbers.
+    ``path`` says how they were computed; both ways give the same numbers.
     """
 
     squares: Float[Tensor, "hidden input"]
@@ -113,14 +109,9 @@ def jacobian_norms(
 
 
 def _sweep(
-    function: Function,
-    inputs: Tensor,
-    frames: Float[Tensor, "input d_in probe"],
-    leading: int,
-    budget: int,
-    reserved: int,
-    path: Path,
-) -> tuple[SquaredNorms, ...]:
+    function: Function, inputs: Tensor, frames: Float[Tensor, "input d_in probe"], leading: int, budget: int,
+    reserved: int, path: Path,
+) -> tuple[SquaredNorms, ...]:  # fmt: skip
     """Push every probe of every token through the function's derivative and gather squared lengths."""
     n, width, k = frames.shape
     pairs = torch.cartesian_prod(torch.arange(n), torch.arange(k)).to(inputs.device)

@@ -20,14 +20,12 @@ from identilens.models.derivative.tracing import NotTraceableError, Step, Tracer
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """A recorded derivative.
+    """A recorded derivative: its operations in order, and the bytes of the constants it keeps.
 
     Attributes:
-        steps: The operations, in order.
         dying: For each step the tensors that none after it needs.
         outputs: Number of each output's tensor; None where the output does not depend on the input.
         shapes: Shape of each output.
-        nbytes: Bytes of the constants it keeps.
     """
 
     steps: tuple[Step, ...]
@@ -62,10 +60,7 @@ def linear_map(
     must give the same, within the root of the machine epsilon (3.5e-4 for single, 1.5e-8 for double precision) of the
     largest number. A linear map that is right for a tangent of random numbers is right for all.
 
-    Args:
-        function: Differentiable forward; run once.
-        inputs: The point at which it is looked at.
-        budget: Bytes that may be alive at once while recording, the constants that are kept among them.
+    No more than ``budget`` bytes may be alive while recording, the constants that are kept among them.
 
     Cost:
         Two forward passes, and as many bytes as they and the constants take.

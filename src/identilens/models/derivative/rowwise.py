@@ -18,9 +18,7 @@ class RowMap:
     """The map x ↦ diagonal ∘ x + Σ_k outer_k (inner_k · x) of each row x (last axis) of a tensor.
 
     Attributes:
-        base: Number of the tensor that is mapped.
-        shape: Its shape.
-        diagonal: Factor of x itself.
+        base: Number of the tensor that is mapped; ``shape`` is its shape.
         terms: Pairs (outer, inner).
         summed: Whether the result's last axis has length 1, as after a sum over rows; there is no diagonal then.
     """

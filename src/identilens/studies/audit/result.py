@@ -95,10 +95,7 @@ class Audit(Result):
                 percent(numbers["null_share"]),
                 "of squared attention weight without effect on the output (mean null share)",
             ),
-            (
-                "undefined" if pearson is None else f"{pearson:.2f}",
-                "mean correlation of raw and effective attention",
-            ),
+            ("undefined" if pearson is None else f"{pearson:.2f}", "mean correlation of raw and effective attention"),
         )
         return Finding("\n".join(self._sentences()), numbers, headline)
 
