@@ -136,14 +136,15 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
 @contextmanager
 def configured(model: nn.Module, name: str, value: str) -> Iterator[None]:
     """Set an attribute of every configuration of the model's modules that has it while the context lasts."""
-    configs = [vars(module).get("config") for module in model.modules()]
-    before = {id(config): (config, vars(config)[name]) for config in configs if config is not None and name in vars(config)}
+    modules = [vars(module) for module in model.modules()]
+    configs = {id(held["config"]): held["config"] for held in modules if held.get("config") is not None}
+    before = [(config, vars(config)[name]) for config in configs.values() if name in vars(config)]
     try:
-        for config, _ in before.values():
+        for config, _ in before:
             setattr(config, name, value)
         yield
     finally:
-        for config, previous in before.values():
+        for config, previous in before:
             setattr(config, name, previous)
 
 

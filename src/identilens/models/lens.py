@@ -96,9 +96,7 @@ class Lens:
         return self._sites
 
     @torch.no_grad()
-    def run(
-        self, items: Sequence[Item], handler: Handler | None = None, *, whole: bool = False, **options: Any
-    ) -> Any:
+    def run(self, items: Sequence[Item], handler: Handler | None = None, *, whole: bool = False, **options: Any) -> Any:
         """Return the model's output on one batch of items, padded on the right here; with its task head if ``whole``.
 
         Every attention call goes to ``handler``, which returns its output; to the model's own attention where none is

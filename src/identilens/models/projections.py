@@ -85,7 +85,7 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
 def changed_parameters(
     changes: Sequence[tuple[HeadProjection, Float[Tensor, "d_k d_model"], Float[Tensor, " d_k"] | None]],
 ) -> Iterator[None]:
-    """Give the rows of projections other weights and biases while the context lasts; the old ones are back afterwards."""
+    """Give the rows of projections other weights and biases while the context lasts; then the old ones are back."""
     before = [
         (projection.module, {name: value.detach().clone() for name, value in projection.module.named_parameters()})
         for projection, _, _ in changes

@@ -155,7 +155,7 @@ class Tracer(TorchDispatchMode):
 
 
 class _Call:
-    """One call of an operation; ``tracked`` are its arguments that depend on the tangent, at ``places`` of the flattened."""
+    """One call of an operation; ``tracked`` are its arguments that depend on the tangent, ``places`` where they are."""
 
     def __init__(self, func: Any, args: tuple, kwargs: dict, values: WeakTensorKeyDictionary) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
