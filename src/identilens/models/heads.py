@@ -137,13 +137,12 @@ class CapturedLayer:
         rows, columns = call.query.shape[-2], call.key.shape[-2]
         visible, bias, scaling = call.visible(), call.arguments.get("position_bias"), call.arguments.get("scaling")
         return cls(
-            site,
-            *(tensor[0].clone() for tensor in (call.query, call.key, call.value, output.transpose(1, 2))),
+            site, call.query[0].clone(), call.key[0].clone(), call.value[0].clone(), output[0].transpose(0, 1).clone(),
             None if weights is None else weights[0].clone(),
             None if visible is None or bool(visible.all()) else visible[0].expand(rows, columns).clone(),
             call.query.shape[-1] ** -0.5 if scaling is None else float(scaling),
             None if bias is None else bias[0].expand(-1, rows, columns),
-        )
+        )  # fmt: skip
 
     @property
     def heads(self) -> Iterator[Head]:

@@ -85,23 +85,16 @@ def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: To
     queries, keys = axis_tokens(tokens, row)
     first = tokens.get("encoder", queries)
     words = shortened(visible_text(" ".join(first[:12])), 36)
+    text = f"{row['text']} ({len(first)} {'token' if len(first) == 1 else 'tokens'}): {words}"
     space = "a null space" if row["nullity"] else "no null space"
     pearson = "undefined" if row["pearson"] is None else f"{row['pearson']:.3f}"
     return TokenMap(
-        choices={
-            "text": f"{row['text']} ({len(first)} {'token' if len(first) == 1 else 'tokens'}): {words}",
-            "kind": row["kind"],
-            "layer": row["layer"],
-            "head": row["head"],
-        },
-        layers={"raw": raw, "effective": effective},
-        queries=queries,
-        keys=keys,
-        note=f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}: {space} (rank {row['rank']}, "
+        {"text": text, "kind": row["kind"], "layer": row["layer"], "head": row["head"]},
+        {"raw": raw, "effective": effective}, queries, keys,
+        f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}: {space} (rank {row['rank']}, "
         f"nullity {row['nullity']}); null share {row['null_share']:.3f}, correlation of raw and effective {pearson}.",
-        differences={"null": ("raw", "effective")},
-        interest=row["null_share"],
-    )
+        {"null": ("raw", "effective")}, row["null_share"],
+    )  # fmt: skip
 
 
 def _parts(row: Mapping[str, Any], matrices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
