@@ -107,14 +107,9 @@ class Lens:
             return model(**collate(items, self.device), use_cache=False, **options)
 
     def capture(
-        self,
-        inputs: Any,
-        *,
-        weights: bool = False,
-        hidden_states: bool = False,
-        batch_size: int = 8,
+        self, inputs: Any, *, weights: bool = False, hidden_states: bool = False, batch_size: int = 8,
         max_length: int | None = None,
-    ) -> Iterator[CapturedText]:
+    ) -> Iterator[CapturedText]:  # fmt: skip
         """Yield what each text leaves in the model, text by text and with padding cut away.
 
         Args:
@@ -143,13 +138,9 @@ class Lens:
                 yield CapturedText(names, layers, states)
 
     def substitute(
-        self,
-        replacements: Replacements,
-        text: Any,
-        *,
-        labels: Tensor | Sequence[int] | int | None = None,
+        self, replacements: Replacements, text: Any, *, labels: Tensor | Sequence[int] | int | None = None,
         max_length: int | None = None,
-    ) -> ModelRun:
+    ) -> ModelRun:  # fmt: skip
         """Return what the model gives for a text when some heads have the given weights.
 
         Each of these heads mixes its own values with the weights given for it. Layers behind see the change and

@@ -1,7 +1,6 @@
 """The model as a function of one text: from what enters its first layer to the hidden states of every layer.
 
-The function can be differentiated both ways: attention runs on the family's own eager path, which has
-forward-mode rules where fused attention has none.
+Attention runs on the family's own eager path, which has forward-mode rules where fused attention has none.
 """
 
 from contextlib import ExitStack
@@ -37,18 +36,14 @@ class HiddenState:
 class HiddenMap:
     """Maps what enters the first layer to the hidden states after each layer, for one text.
 
-    Calling it with ``inputs`` gives the model's own hidden states, as transformers reports them: where a family
-    ends with a norm, the last one is behind it.
+    Calling it with ``inputs`` gives the model's own hidden states, in the order of ``outputs``, as transformers reports
+    them: where a family ends with a norm, the last one is behind it. The model is run in evaluation mode.
 
     Args:
-        lens: The model; it is run in evaluation mode.
+        lens: The model.
         item: The text.
         source: Which sequence is varied: the only one, or an encoder–decoder's encoder or decoder input.
         wrt: ``embeddings``, what enters the first layer, or ``embedding_sum``, what enters the norm before it.
-
-    Attributes:
-        inputs: The point at which the model is looked at: [position, d_in].
-        outputs: What each returned tensor is, in order.
 
     Raises:
         InputError: If the model computes in half precision, or has no norm behind its embedding sum.
@@ -94,17 +89,12 @@ class HiddenMap:
         return names_at(self._tokens, self.source, len(self.inputs), self._config)
 
     def _states(self, inputs: Tensor) -> list[tuple[HiddenState, Tensor]]:
-        taken = False
-
-        def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-            nonlocal taken
-            if taken:
-                # A shared layer is called once for each layer; only its first call takes the embeddings.
-                return None
-            taken = True
+        def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+            # A shared layer is called once for each layer; only its first call takes the embeddings.
+            handle.remove()
             return ((inputs[None], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": inputs[None]})
 
-        with self._module.register_forward_pre_hook(replace, with_kwargs=True):
+        with self._module.register_forward_pre_hook(replace, with_kwargs=True) as handle:
             output = self._forward()
         found: dict[Kind, tuple[Tensor, ...]]
         if not self._seq2seq:

@@ -15,14 +15,9 @@ Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
 
 
 def load(
-    model: str | Path,
-    *,
-    dtype: Dtype = "auto",
-    device: str | torch.device | None = None,
-    attn_implementation: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-) -> Lens:
+    model: str | Path, *, dtype: Dtype = "auto", device: str | torch.device | None = None,
+    attn_implementation: str | None = None, revision: str | None = None, trust_remote_code: bool = False,
+) -> Lens:  # fmt: skip
     """Return a lens on the model under a hub id or local path, in the class its checkpoint was saved from.
 
     Args:

@@ -52,16 +52,10 @@ class SquaredNorms:
 
 
 def jacobian_norms(
-    function: Function,
-    inputs: Float[Tensor, "input d_in"],
-    *,
-    method: Method = "sketch",
-    probes: int = DEFAULT_PROBES,
-    leading: int | None = None,
-    seed: int = 0,
-    memory_budget: int = DEFAULT_BUDGET,
-    path: Path = "recorded",
-) -> tuple[SquaredNorms, ...]:
+    function: Function, inputs: Float[Tensor, "input d_in"], *, method: Method = "sketch",
+    probes: int = DEFAULT_PROBES, leading: int | None = None, seed: int = 0,
+    memory_budget: int = DEFAULT_BUDGET, path: Path = "recorded",
+) -> tuple[SquaredNorms, ...]:  # fmt: skip
     """Return ‖∂e_j/∂x_i‖²_F for every hidden token j and input token i of every output of a function.
 
     Each input token gets its tangents, and one forward sweep of a chunk of them serves all outputs; they go through
@@ -76,15 +70,9 @@ def jacobian_norms(
     the estimate is (d − q)² s²/(k − q) · (1 − (k − q)/(d − q)), with s² their sample variance: also unbiased, and
     zero at k = d, where the sketch is exact.
 
-    Args:
-        function: Differentiable both ways; called under `torch.vmap`.
-        inputs: The point at which it is looked at.
-        method: ``exact`` or ``sketch``.
-        probes: k, tangents a token for the sketch.
-        leading: q; a quarter of ``probes`` when not given, 0 for random ones only.
-        seed: Of the random probes.
-        memory_budget: Bytes of tensors that may be alive at once, the returned ones not counted.
-        path: ``forward`` does without a recording.
+    k is ``probes`` and q ``leading``: a quarter of k when not given, 0 for random ones only. ``memory_budget`` are
+    bytes of tensors that may be alive at once, the returned ones not counted. The function is called under
+    `torch.vmap` and must be differentiable both ways; the path ``forward`` does without a recording.
 
     Cost:
         n d_in (exact) or n k (sketch) forward tangents; the sketch runs 3 k reverse passes beside them.

@@ -18,13 +18,9 @@ _ITERATIONS = 3
 
 
 def leading_directions(
-    function: Callable[[Tensor], tuple[Tensor, ...]],
-    inputs: Float[Tensor, "input d_in"],
-    count: int,
-    passes: int,
-    generator: torch.Generator,
-    memory_budget: int,
-) -> Float[Tensor, "input d_in count"]:
+    function: Callable[[Tensor], tuple[Tensor, ...]], inputs: Float[Tensor, "input d_in"], count: int,
+    passes: int, generator: torch.Generator, memory_budget: int,
+) -> Float[Tensor, "input d_in count"]:  # fmt: skip
     """Return, for each input token, orthonormal directions that carry much of its effect on other tokens.
 
     One reverse pass from a random combination of hidden tokens gives, for *every* input token at once, a random

@@ -1,8 +1,4 @@
-"""Linear maps of the rows of a tensor, composed symbolically: a diagonal and a few rank-one terms.
-
-The derivatives of norms, softmax, activations and scalings are all of this form, however many operations they are
-written in; composed, each is carried out in three passes over memory.
-"""
+"""Linear maps of the rows of a tensor, as norms, softmax and activations have them, composed symbolically."""
 
 from dataclasses import dataclass, replace
 

@@ -19,14 +19,8 @@ _VALUES_AT_ONCE = 2**20
 class TextMeasure:
     """Takes one text's attention call, padding cut away, and returns its output, summary and matrices.
 
-    Args:
-        text: Number of the text.
-        site: The layer.
-        call: The text's own attention call (a batch of one).
-        factor: Small factor of each head's output projection.
-        types: Token types of queries and keys.
-        value_bias: What to subtract from the values, one row a value head; None to leave the bias in.
-        keep: Whether the matrices are kept.
+    ``types`` are those of queries and keys; ``value_bias`` is subtracted from the values, one row a value head, where
+    it is given; ``keep`` keeps the matrices.
     """
 
     def __init__(
