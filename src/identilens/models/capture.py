@@ -28,18 +28,15 @@ class CapturedText:
     @property
     def heads(self) -> Iterator[Head]:
         """Every head of every layer."""
-        for layer in self.layers:
-            yield from layer.heads
+        return (head for layer in self.layers for head in layer.heads)
 
 
 class Collector:
     """Keeps, for each text of a batch, what its attention layers hold."""
 
     def __init__(self, sites: tuple[Site, ...], items: Sequence[Item], weights: bool, use_sdpa: bool) -> None:
-        self.sites = sites
+        self.sites, self.weights, self.use_sdpa = sites, weights, use_sdpa
         self.lengths = Lengths(items)
-        self.weights = weights
-        self.use_sdpa = use_sdpa
         self.layers: list[list[CapturedLayer]] = [[] for _ in items]
 
     def __call__(self, call: AttentionCall) -> Tensor:

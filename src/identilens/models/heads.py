@@ -29,7 +29,6 @@ class Head:
         head_output: A V, as the model computed it.
         weights: A after softmax, as the model's family computes it; None where it was not asked for.
         visible: Which keys each query may use; None when every key.
-        scaling: Factor of the dot product.
         bias: Position bias added to the logits, where the family has one.
         group: Query heads that share these keys and values.
     """

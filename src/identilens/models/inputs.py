@@ -42,9 +42,7 @@ class InputReader:
     """Turns user input into items for one model: the only place that knows tokenizers and image processors."""
 
     def __init__(self, config: Any, tokenizer: Any = None, image_processor: Any = None) -> None:
-        self.config = config
-        self.tokenizer = tokenizer
-        self.image_processor = image_processor
+        self.config, self.tokenizer, self.image_processor = config, tokenizer, image_processor
 
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return one item for each text.
@@ -103,9 +101,8 @@ class InputReader:
             raise InputError(
                 f"text {index} is a {type(first).__name__}; expected a string, a pair of strings, token ids or image."
             )
-        for part in (first, second):
-            if part is not None and not part.strip():
-                raise InputError(f"text {index} is empty. Remove it, or give at least one word.")
+        if not all(part.strip() for part in (first, second) if part is not None):
+            raise InputError(f"text {index} is empty. Remove it, or give at least one word.")
         pair = None if self.config.is_encoder_decoder else second
         # Length is checked by _check_length, which names the option that truncates; the tokenizer only warns.
         encoded = self.tokenizer(
@@ -118,9 +115,7 @@ class InputReader:
         return ids, None if types is None else list(types), first if second is None else f"{first} ||| {second}"
 
     def _target(self, entry: Any, ids: list[int], index: int, max_length: int | None) -> list[int]:
-        """Return decoder inputs: the start token, then the target without its last token (teacher forcing)."""
-        start = getattr(self.config, "decoder_start_token_id", None)
-        if start is None:
+        if (start := getattr(self.config, "decoder_start_token_id", None)) is None:
             raise InputError(
                 "the model's configuration names no decoder_start_token_id, so decoder inputs cannot be made. "
                 "Pass a batch with decoder_input_ids."

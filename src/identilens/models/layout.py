@@ -27,7 +27,6 @@ class Site:
         layer: Counts from 0 within its kind, in call order (a shared module counts anew each time).
         kind: ``encoder`` sees both ways, ``decoder`` only backwards, ``cross`` another sequence.
         name: Path of the attention module inside the model.
-        heads: Query heads.
         projection: The linear map applied to the head outputs.
         value_bias: What the values are for a zero input: the bias of the value map.
         added: Head outputs are added before they are projected; they are put side by side otherwise.
@@ -132,16 +131,14 @@ class _Watch:
         self.sites: list[tuple[AttentionCall, nn.Module | None, Kind, bool]] = []
         self.entered: dict[nn.Module, bool] = {}
         self.inputs: dict[nn.Module, tuple[tuple, dict]] = {}
-        self.called: set[nn.Module] = set()
         self.pending: Tensor | None = None
 
     def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
         bound = {**bound, **bound.get("kwargs", {})}
         # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
-        other = bound.get("key_value_states")
-        other = bound.get("encoder_hidden_states") if other is None else other
-        self.entered[module] = other is not None
+        others = (bound.get(name) for name in ("key_value_states", "encoder_hidden_states"))
+        self.entered[module] = any(other is not None for other in others)
         self.inputs[module] = args, kwargs
 
     def attending(self, call: AttentionCall) -> Tensor:
@@ -151,7 +148,6 @@ class _Watch:
                 f"attention call {call.index} ({type(call.module).__name__}): attention output has NaN or infinite "
                 "entries. Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
             )
-        self.called.add(call.module)
         seen = call.visible()
         backwards = seen is not None and not bool(seen[0].triu(1).any())
         kind: Kind = "cross" if self.entered.get(call.module, False) else "decoder" if backwards else "encoder"
@@ -192,7 +188,8 @@ def _is_attention(module: nn.Module) -> bool:
 
 
 def _refuse_bypass(model: PreTrainedModel, watch: _Watch) -> None:
-    silent = sorted({type(module).__name__ for module in watch.entered if module not in watch.called})
+    called = {call.module for call, *_ in watch.sites}
+    silent = sorted({type(module).__name__ for module in watch.entered if module not in called})
     if not watch.sites or silent:
         who = ", ".join(silent) or type(model).__name__
         raise UnsupportedModelError(

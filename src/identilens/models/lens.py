@@ -18,8 +18,6 @@ from identilens.models.layout import Site, discover
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 
-_FUSED = ("sdpa", "flash", "flex")
-
 
 class Lens:
     """A transformer and its tokenizer, opened for inspection; the model itself is never changed.
@@ -38,8 +36,7 @@ class Lens:
         self, model: PreTrainedModel, tokenizer: Any = None, *, image_processor: Any = None, name: str | None = None
     ) -> None:
         refuse_known(model.config)
-        self.model = model
-        self.tokenizer = tokenizer
+        self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.reader = InputReader(model.config, tokenizer, image_processor)
         self._sites: tuple[Site, ...] | None = None
@@ -59,7 +56,7 @@ class Lens:
     def runs_fused(self) -> bool:
         """Whether the model runs fused attention (SDPA, flash, flex) outside of capture."""
         implementation = self.model.config._attn_implementation or ""
-        return any(name in implementation for name in _FUSED)
+        return any(name in implementation for name in ("sdpa", "flash", "flex"))
 
     @cached_property
     def digest(self) -> str:
@@ -114,8 +111,7 @@ class Lens:
 
         Args:
             inputs: Texts, pairs, token ids, images or a batch; see `InputReader.read`.
-            weights: Keep attention weights (n x n a head). Without them a model on fused attention runs it
-                unchanged.
+            weights: Keep attention weights (n x n a head). Without them fused attention runs unchanged.
             hidden_states: Keep the embedding output and each layer's output.
             batch_size: Texts in one forward pass.
             max_length: Cut longer texts.

@@ -70,7 +70,6 @@ def _model_class(config: Any) -> Any:
 
 
 def _processor(auto: Any, model: str | Path, common: dict[str, Any]) -> Any:
-    """Return the tokenizer or image processor that comes with the model, or None where it has none."""
     try:
         return auto.from_pretrained(model, **common)
     except (OSError, ValueError, TypeError, KeyError, ImportError):

@@ -22,9 +22,7 @@ _MATCH = 1e-4
 class HeadProjection:
     """The rows of a linear layer that give one head's queries or keys.
 
-    Attributes:
-        factor: What the outputs are multiplied with before the dot product.
-        inputs: What the layer reads on the text.
+    ``factor`` is what the outputs are multiplied with before the dot product, ``inputs`` what the layer reads.
     """
 
     module: nn.Module
@@ -86,10 +84,8 @@ def changed_parameters(
     changes: Sequence[tuple[HeadProjection, Float[Tensor, "d_k d_model"], Float[Tensor, " d_k"] | None]],
 ) -> Iterator[None]:
     """Give the rows of projections other weights and biases while the context lasts; then the old ones are back."""
-    before = [
-        (projection.module, {name: value.detach().clone() for name, value in projection.module.named_parameters()})
-        for projection, _, _ in changes
-    ]
+    modules = {projection.module for projection, _, _ in changes}
+    before = [(module, {name: value.clone() for name, value in module.state_dict().items()}) for module in modules]
     try:
         with torch.no_grad():
             for projection, weight, bias in changes:
@@ -100,15 +96,11 @@ def changed_parameters(
                     projection.module.get_parameter("bias")[projection.rows] = bias.to(target)
         yield
     finally:
-        # Last first: a fused layer may hold queries and keys both, and was then seen already changed.
-        with torch.no_grad():
-            for module, values in reversed(before):
-                for name, value in values.items():
-                    module.get_parameter(name).copy_(value)
+        for module, values in before:
+            module.load_state_dict(values)
 
 
 def _matching(seen: Sequence[tuple[nn.Module, Tensor, Tensor]], wanted: Tensor) -> HeadProjection | None:
-    """Return the layer and rows whose output is a multiple of what is wanted."""
     size = wanted.shape[-1]
     goal = wanted.double()
     for module, inputs, output in seen:

@@ -18,19 +18,12 @@ from identilens.models.derivative.rowwise import RowMap, stacked
 
 @dataclass(frozen=True, eq=False)
 class Rowwise:
-    """A `RowMap` laid out for a product with each row.
-
-    Attributes:
-        kept: Whether the row itself is in the result, and not only the terms.
-        diagonal: [1 or row, 1, width], what it is multiplied with; None for 1.
-        inner: [row, width, term].
-        outer: [row, term, width of the result].
-    """
+    """A `RowMap` laid out for a product with each row; ``kept`` says whether the row itself is in the result too."""
 
     kept: bool
-    diagonal: Tensor | None
-    inner: Tensor | None
-    outer: Tensor | None
+    diagonal: Float[Tensor, "one_or_row 1 width"] | None
+    inner: Float[Tensor, "row width term"] | None
+    outer: Float[Tensor, "row term result"] | None
 
     @classmethod
     def of(cls, rows: RowMap, like: Tensor) -> "Rowwise":

@@ -25,10 +25,7 @@ from identilens.models.derivative.memory import chunk_size
 from identilens.models.derivative.probes import NOT_FINITE, leading_directions, orthonormal_probes
 
 Function = Callable[[Tensor], tuple[Tensor, ...]]
-"""From [position, d_in] to any number of tensors [position, d_out]."""
-
-Derivative = Callable[[Tensor], tuple[Tensor, ...]]
-"""From many tangents [count, position, d_in] to that of every output [count, position, d_out]."""
+"""From [position, d_in] to any number of tensors [position, d_out]; a derivative with an axis of tangents before."""
 
 Method = Literal["exact", "sketch"]
 
@@ -104,13 +101,13 @@ def _sweep(
     n, width, k = frames.shape
     pairs = torch.cartesian_prod(torch.arange(n), torch.arange(k)).to(inputs.device)
 
-    def push(run: Derivative, token: Tensor, probe: Tensor) -> list[Tensor]:
+    def push(run: Function, token: Tensor, probe: Tensor) -> list[Tensor]:
         # In memory all tangents of a token lie side by side, as a recorded derivative has them.
         tangents = inputs.new_zeros(n, len(token), width).transpose(0, 1)
         tangents[torch.arange(len(token), device=inputs.device), token] = frames[token, :, probe]
         return [output.square().sum(-1, dtype=torch.float64) for output in run(tangents)]
 
-    def fitting(run: Derivative, held: int) -> int:
+    def fitting(run: Function, held: int) -> int:
         return chunk_size(lambda count: push(run, *pairs[:1].expand(count, -1).T), len(pairs), budget, "tangent", held)
 
     with torch.no_grad():

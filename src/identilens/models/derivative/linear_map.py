@@ -17,10 +17,8 @@ from identilens.models.derivative.tracing import NotTraceableError, Step, Tracer
 class LinearMap:
     """A recorded derivative: its operations in order, and the bytes of the constants it keeps.
 
-    Attributes:
-        dying: For each step the tensors that none after it needs.
-        outputs: Number of each output's tensor; None where the output does not depend on the input.
-        shapes: Shape of each output.
+    ``dying`` has, for each step, the tensors that none after it needs. ``outputs`` are the numbers of the outputs'
+    tensors; None where an output does not depend on the input.
     """
 
     steps: tuple[Step, ...]

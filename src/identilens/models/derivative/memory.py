@@ -24,8 +24,7 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self, limit: int | None = None) -> None:
         super().__init__()
-        self.live = 0
-        self.peak = 0
+        self.live = self.peak = 0
         self._limit = limit
         self._seen: dict[int, weakref.ref] = {}
 

@@ -14,8 +14,6 @@ NOT_FINITE = (
     'or run in double precision: load(..., dtype="float64").'
 )
 
-_ITERATIONS = 3
-
 
 def leading_directions(
     function: Callable[[Tensor], tuple[Tensor, ...]], inputs: Float[Tensor, "input d_in"], count: int,
@@ -25,10 +23,10 @@ def leading_directions(
 
     One reverse pass from a random combination of hidden tokens gives, for *every* input token at once, a random
     vector of the row space that its Jacobian blocks share. A token's effect on its own position is close to a
-    multiple of the identity, has no leading directions and would hide the others; each pass therefore starts
-    from a random half of the positions of one output, and a token looks only at passes that leave its own
-    position out. The directions are the leading right singular vectors of those vectors, each
-    scaled to length 1; found to a few digits, which is enough: any directions leave the sketch unbiased.
+    multiple of the identity, has no leading directions and would hide the others; each pass therefore starts from a
+    random half of the positions of one output, and a token looks only at passes that leave its own position out. The
+    directions are the leading right singular vectors of those vectors, each scaled to length 1; found to a few
+    digits, which is enough: any directions leave the sketch unbiased.
 
     Raises:
         NumericalError: If a derivative is NaN or infinite.
@@ -41,7 +39,7 @@ def leading_directions(
     found = _row_space(function, inputs, passes, generator, memory_budget, kept)
     # Subspace iteration on the rows: unlike a decomposition it cannot fail on the many zero rows.
     basis = torch.linalg.qr(found.mT @ torch.randn(n, passes, count, generator=generator).to(found))[0]
-    for _ in range(_ITERATIONS):
+    for _ in range(3):
         basis = torch.linalg.qr(found.mT @ (found @ basis))[0]
     return basis
 

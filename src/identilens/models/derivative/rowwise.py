@@ -13,10 +13,8 @@ Factor = Tensor | float
 class RowMap:
     """The map x ↦ diagonal ∘ x + Σ_k outer_k (inner_k · x) of each row x (last axis) of a tensor.
 
-    Attributes:
-        base: Number of the tensor that is mapped; ``shape`` is its shape.
-        terms: Pairs (outer, inner).
-        summed: Whether the result's last axis has length 1, as after a sum over rows; there is no diagonal then.
+    ``base`` is the number of the tensor that is mapped, ``shape`` its shape; ``terms`` are pairs (outer, inner). If
+    ``summed``, the result's last axis has length 1, as after a sum over rows; there is no diagonal then.
     """
 
     base: int

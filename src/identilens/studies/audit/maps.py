@@ -18,12 +18,8 @@ from identilens.studies.head_views import axis_tokens, head_name
 PAGE_BUDGET = 14_000_000
 """Characters of a report that may be spent on maps."""
 
-MOST_PRINTED = 24
+MOST_PRINTED, LARGEST_PRINTED = 24, 256
 """Maps that are drawn for print, and the largest number of tokens of one."""
-LARGEST_PRINTED = 256
-
-_CHARACTERS_A_CELL = 2 * 4 * 4 / 3
-"""Two matrices of four bytes, four characters for three bytes."""
 
 
 def kept_maps(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
@@ -41,7 +37,8 @@ def fitting_maps(kept: pl.DataFrame, budget: int = PAGE_BUDGET) -> pl.DataFrame:
     """
     layer = ("text", "kind", "layer")
     sized = kept.with_columns(
-        _size=pl.col("n_query") * pl.col("n_key") * _CHARACTERS_A_CELL,
+        # Two matrices of four bytes a cell, four characters for three bytes.
+        _size=pl.col("n_query") * pl.col("n_key") * (2 * 4 * 4 / 3),
         _rank=pl.col("null_share").rank("ordinal", descending=True).over(layer),
         _place=pl.int_range(pl.len()),
     )

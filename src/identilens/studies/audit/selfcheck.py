@@ -17,11 +17,7 @@ _NOISE = {torch.float64: 1e-9, torch.float32: 5e-4, torch.float16: 1e-2, torch.b
 
 @dataclass(frozen=True)
 class Check:
-    """One check: what was measured, against which limit, and whether it holds.
-
-    ``figure`` is the largest deviation found (or the smallest change, for the last check); ``remark`` says how to
-    read it.
-    """
+    """One check; its figure is the largest deviation found (the smallest change, for the last check)."""
 
     name: str
     figure: float

@@ -91,10 +91,7 @@ def length_note(table: pl.DataFrame) -> str:
 
 
 def received_chart(received: pl.DataFrame, weights: str) -> AnyChart:
-    """Return the raw or effective attention that each token type receives (Brunner et al. 2020, Fig. 1b, 1c).
-
-    Raw and effective attention have the same scale.
-    """
+    """Return raw or effective attention received by token types, on one scale (Brunner et al. 2020, Fig. 1b, 1c)."""
     both = [0.0, 0.05, *received["raw"], *received["effective"]]
     room = 0.04 * (max(both) - min(both))
     look = Look(
