@@ -148,7 +148,8 @@ def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str,
     title = look.get(f"{axis}_title", column) or None
     if axis in grouped or not frame.schema[column].is_numeric():
         turned = alt.Undefined if axis == "y" or frame.schema[column] == pl.String else 0
-        return named(channel, frame, column).title(title).axis(labelAngle=turned)
+        thinned = True if axis == "x" else alt.Undefined
+        return named(channel, frame, column).title(title).axis(labelAngle=turned, labelOverlap=thinned)
     log, ends = look.get(f"log_{axis}", False), look.get(f"{axis}_domain")
     scale = alt.Scale(
         type="log" if log else alt.Undefined,
