@@ -12,9 +12,7 @@ SUM_ERROR = 1e-3
 
 
 def checked_weights(
-    weights: Float[Tensor, "query key"],
-    projected: ProjectedValues,
-    visible: Bool[Tensor, "query key"] | None = None,
+    weights: Float[Tensor, "query key"], projected: ProjectedValues, visible: Bool[Tensor, "query key"] | None = None
 ) -> Float[Tensor, "query key"]:
     """Return the weights in float64 after checking that they are distributions over T's rows.
 

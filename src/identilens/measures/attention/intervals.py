@@ -107,10 +107,7 @@ def certify_row(
 
 
 def certified_order(
-    weights_row: Float[Tensor, " key"],
-    projected_values: HeadValues,
-    *,
-    visible: Bool[Tensor, " key"] | None = None,
+    weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
 ) -> list[tuple[int, int]]:
     """Return the pairs (j, k) with a'_j > a'_k in every alternative: min (a'_j − a'_k) > 0.
 
@@ -127,10 +124,7 @@ def certified_order(
 
 
 def certified_top(
-    weights_row: Float[Tensor, " key"],
-    projected_values: HeadValues,
-    *,
-    visible: Bool[Tensor, " key"] | None = None,
+    weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
 ) -> int | None:
     """Return the key that stays first in every alternative, or None: at most n − 1 programs.
 
@@ -144,10 +138,7 @@ def certified_top(
 
 
 def minimum_norm_alternative(
-    weights_row: Float[Tensor, " key"],
-    projected_values: HeadValues,
-    *,
-    visible: Bool[Tensor, " key"] | None = None,
+    weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
 ) -> LeastNorm:
     """Return the distribution of least norm with the same output, with its duality gap.
 

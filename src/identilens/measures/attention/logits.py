@@ -123,10 +123,7 @@ def logit_alternative(
 
 
 def check_logit_alternative(
-    logits: Float[Tensor, "query key"],
-    alternative: Float[Tensor, "query key"],
-    projected_values: HeadValues,
-    d_k: int,
+    logits: Float[Tensor, "query key"], alternative: Float[Tensor, "query key"], projected_values: HeadValues, d_k: int
 ) -> LogitAlternative:
     """Return what holds of any proposed alternative to raw logits: its rank, distance and lost output.
 

@@ -89,13 +89,7 @@ def sample_alternatives(
         generator: Source of randomness.
     """
     drawn = iterate_alternatives(
-        weights,
-        projected_values,
-        count,
-        method=method,
-        share=share,
-        visible=visible,
-        generator=generator,
+        weights, projected_values, count, method=method, share=share, visible=visible, generator=generator
     )
     return torch.stack(list(drawn)) if count else weights.new_zeros((0, *weights.shape), dtype=torch.float64)
 

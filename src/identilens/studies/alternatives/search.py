@@ -139,11 +139,5 @@ def _realisable(head: Head, distance: float, generator: torch.Generator) -> Foun
     if counted.formula is not None and counted.formula != counted.dimension:
         notes.append(f"the dimension differs from the generic {counted.formula}")
     return Found(
-        "realisable",
-        found.weights,
-        found.queries,
-        found.keys,
-        counted.dimension,
-        counted.formula,
-        "; ".join(notes),
+        "realisable", found.weights, found.queries, found.keys, counted.dimension, counted.formula, "; ".join(notes)
     )

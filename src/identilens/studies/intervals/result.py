@@ -48,13 +48,7 @@ class Intervals(Result):
             "gap": pl.Float64,
         },
         "order": {**_ROW, "above": pl.Int64, "below": pl.Int64},
-        "positions": {
-            "text": pl.Int64,
-            "kind": pl.String,
-            "side": pl.String,
-            "position": pl.Int64,
-            "token": pl.String,
-        },
+        "positions": {"text": pl.Int64, "kind": pl.String, "side": pl.String, "position": pl.Int64, "token": pl.String},
     }
     keys: ClassVar = {"table": [*_ROW, "key"], "rows": [*_ROW]}
 
