@@ -58,13 +58,7 @@ def base_chart(
 ) -> alt.Chart:
     """Return a chart without marks whose axes, colours and tooltip are set.
 
-    Args:
-        frame: The data.
-        x: Column of the x axis.
-        y: Column of the y axis.
-        color: Column of the colours.
-        grouped: Axes ("x", "y", "xy") whose numbers are names of groups; text always is.
-        **look: See `Look`.
+    Numbers on the ``grouped`` axes ("x", "y", "xy") are names of groups; text always is.
 
     Raises:
         TypeError: For a name that `Look` does not have.

@@ -74,11 +74,7 @@ class Page:
 def write_page(page: Page, path: str | Path, *, budget: int = MAP_BUDGET) -> Path:
     """Write a page as one file, whole or not at all, and return its path.
 
-    Args:
-        page: What it holds.
-        path: The file to write; missing folders are made.
-        budget: Characters to spend on token maps, over all sections. Maps that do not fit are left out, and the page
-            says so.
+    ``budget`` characters are spent on token maps, over all sections; the page says so where some do not fit.
 
     Raises:
         OutputFolderError: If the file cannot be written.
@@ -125,7 +121,6 @@ def vega() -> str:
 
 
 def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return what the template shows of each section, and what the scripts read."""
     data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": {}}
     parts = []
     for section in page.sections:
@@ -152,7 +147,6 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
 
 
 def _figure(name: str, chart: AnyChart, section: str, data: dict[str, Any]) -> dict[str, str]:
-    """Put a chart into the page's data and return its id, title and description."""
     spec = chart.to_dict()
     data["datasets"] |= spec.pop("datasets", {})
     # Titles of Vega do not break into lines; those of the page do.

@@ -38,11 +38,7 @@ class TokenMap:
     interest: int | float = 0
 
     def __post_init__(self) -> None:
-        """Check that matrices and tokens fit each other.
-
-        Raises:
-            InputError: If a matrix has another size, or a difference names no layer.
-        """
+        """Raise InputError if a matrix has another size than its tokens, or a difference names no layer."""
         size = (len(self.queries), len(self.keys))
         for name, matrix in self.layers.items():
             if tuple(matrix.shape) != size:

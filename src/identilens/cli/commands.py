@@ -49,10 +49,7 @@ def with_options(
 ) -> Callable[..., None]:
     """Return a function with one parameter for each group of options, flattened on the command line.
 
-    Args:
-        function: Takes the groups by name.
-        docstring: Its first line is the help.
-        groups: Name of the parameter, heading in the help, and the settings of each group.
+    A group is the name of the parameter, the heading in the help, and the settings; the docstring's first line is the help.
     """
     function.__doc__ = inspect.cleandoc(docstring).split("\n\n")[0]
     function.__signature__ = inspect.Signature([_parameter(*group) for group in groups])  # pyright: ignore[reportFunctionMemberAccess]
