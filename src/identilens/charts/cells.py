@@ -25,8 +25,8 @@ def heat(
 ) -> alt.LayerChart:  # fmt: skip
     """Return a cell for every row, coloured by its value, such as one for each layer and head; smallest ``y`` on top.
 
-    ``diverging`` colours part at zero and end at ``domain``, or where the values do; ``stretch`` offers a drop-down from
-    the one to the other. ``numbers`` is how those in the cells are written (d3-format), None leaves them out.
+    ``diverging`` colours part at zero; all end at ``domain``, or where the values do; ``stretch`` offers to stretch them
+    from the one to the other. ``numbers`` is how those in the cells are written (d3-format), None leaves them out.
     """
     rows, columns = frame[y].n_unique(), frame[x].n_unique()
     look = Look(height=max(90, 22 * rows)) | look
@@ -115,11 +115,6 @@ def _labels(names: Sequence[str]) -> list[str]:
 def _token_axis(labels: str, names: Sequence[str], pixels: int, angle: int = 0) -> alt.Axis:
     step = -(-len(names) * _TICK // pixels)
     return alt.Axis(
-        values=list(range(0, len(names), step)),
-        labelExpr=f"{labels}[datum.value]",
-        labelAngle=angle,
-        labelFontSize=8,
-        labelOverlap=False,
-        ticks=False,
-        domain=False,
-    )
+        values=list(range(0, len(names), step)), labelExpr=f"{labels}[datum.value]", labelAngle=angle,
+        labelFontSize=8, labelOverlap=False, ticks=False, domain=False,
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import altair as alt
@@ -83,14 +84,12 @@ def base_chart(
 def layered(layers: Sequence[Any]) -> alt.LayerChart:
     """Return charts on top of each other, with the size and words of the first."""
     names = ("width", "height", "title", "description")
-    about = {name: layers[0][name] for name in names if layers[0][name] is not alt.Undefined}
     bare = [layer.copy(deep=False) for layer in layers]
-    for layer in bare:
-        for name in names:
-            layer[name] = alt.Undefined
+    for layer, name in product(bare, names):
+        layer[name] = alt.Undefined
     whole = alt.LayerChart(layer=bare)
-    for name, value in about.items():
-        whole[name] = value
+    for name in names:
+        whole[name] = layers[0][name]
     return whole
 
 
@@ -164,9 +163,8 @@ def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str,
 def _tip(frame: pl.DataFrame, column: str, title: str) -> alt.Tooltip:
     kind = frame.schema[column]
     number = ".4~g" if kind.is_float() else alt.Undefined
-    return alt.Tooltip(
-        field(column), type="quantitative" if kind.is_numeric() else "nominal", title=title, format=number
-    )
+    scale = "quantitative" if kind.is_numeric() else "nominal"
+    return alt.Tooltip(field(column), type=scale, title=title, format=number)
 
 
 def _values(frame: pl.DataFrame, look: Look, x: str, y: str) -> alt.InlineData:

@@ -124,14 +124,9 @@ def intervals(
 
 
 def boxes(
-    frame: pl.DataFrame,
-    group: str,
-    value_title: str,
-    color: str | None = None,
-    *,
-    lying: bool = False,
+    frame: pl.DataFrame, group: str, value_title: str, color: str | None = None, *, lying: bool = False,
     **look: Unpack[Look],
-) -> alt.LayerChart:
+) -> alt.LayerChart:  # fmt: skip
     """Return a box for each group, in the frame's order, from columns ``low``, ``q1``, ``median``, ``q3`` and ``high``.
 
     ``color`` gives each of its values a box within a group; ``lying`` puts the groups below each other (long names).
@@ -180,9 +175,8 @@ def choose(chart: AnyChart, column: str, label: str, values: Mapping[Value, str]
 
     The first of the values is chosen at first; they may have names; None shows all rows.
     """
-    names = (
-        values if isinstance(values, Mapping) else {value: "all" if value is None else str(value) for value in values}
-    )
+    names = {value: "all" if value is None else str(value) for value in values}
+    names |= values if isinstance(values, Mapping) else {}
     options = [shown(value) for value in names]
     bind = alt.binding_select(options=options, labels=list(names.values()), name=f"{label} ")
     param = alt.param(name=CHOICE + field(column), value=options[0], bind=bind)

@@ -74,16 +74,14 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
 
     rows = [
         {
-            "choices": dict(one.choices),
+            "choices": dict(one.choices), "note": one.note,
             "layers": {name: _encoded(matrix, bool(one.differences)) for name, matrix in one.layers.items()},
             "bytes": 4 if one.differences else 2,
             "differences": {name: list(pair) for name, pair in one.differences.items()},
-            "queries": place(one.queries),
-            "keys": place(one.keys),
-            "note": one.note,
+            "queries": place(one.queries), "keys": place(one.keys),
         }
         for one in maps
-    ]
+    ]  # fmt: skip
     first = max(range(len(maps)), key=lambda place: maps[place].interest)
     return {"maps": rows, "tokens": [list(names) for names in tokens], "first": first}
 

@@ -19,7 +19,7 @@ class EncodedExamples(Dataset):
         pairs = isinstance(examples.texts[0], tuple)
         sides: list[Any] = list(zip(*examples.texts, strict=True)) if pairs else [examples.texts]
         encoded = [tokenizer(list(side), truncation=True).input_ids for side in sides]
-        names = ("input_ids", "pair_input_ids")[: len(sides)] + ("labels",)
+        names = (*("input_ids", "pair_input_ids")[: len(sides)], "labels")
         self._rows = [dict(zip(names, row, strict=True)) for row in zip(*encoded, examples.labels, strict=True)]
 
     def __len__(self) -> int:

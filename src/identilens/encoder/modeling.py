@@ -65,8 +65,8 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
     ) -> BaseModelOutput:
         """Return the states behind the last layer, and what else is asked for, as in transformers.
 
-        Positions are counted from each text's first token when not given. With ``first_token_only`` the last layer works
-        only for the first position, which must not be padding: the same state as otherwise, at less cost.
+        Positions are counted from each text's first token when not given. With ``first_token_only`` the last layer
+        works only for the first position, which must not be padding: the same state as otherwise, at less cost.
 
         Raises:
             InputError: For both or neither kind of input, an empty text, more positions than the model has, or
@@ -120,7 +120,7 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
     ) -> SequenceClassifierOutput:
         """Return logits [batch, label], with the mean cross-entropy where labels (0 to num_labels − 1) are given.
 
-        A model with ``sentence_pairs`` takes a second sentence; hidden states and attention weights are those of the first.
+        A model with ``sentence_pairs`` takes a second sentence; hidden states and weights are those of the first.
 
         Raises:
             InputError: For a second sentence that is missing or not wanted, or labels outside the range.

@@ -18,8 +18,8 @@ def figure1(out: Path, run: wen.Run) -> Reproduction:
     found = wen.run_settings(out, SETTINGS, run)
     findings = (
         f"{wen.variations(found)}\n\n{wen.LOST} Its claim is that patterns of standard training vary nearly as much as "
-        "random ones and are mostly not stack-like; an independent reimplementation found 1.02 without positions and 0.54 "
-        f"with linear ones (start token left out, second layer).\n\n{wen.misleading(found)}"
+        "random ones and are mostly not stack-like; an independent reimplementation found 1.02 without positions and "
+        f"0.54 with linear ones (start token left out, second layer).\n\n{wen.misleading(found)}"
     )
     return wen.reproduction("wen2023-figure1", "Wen et al. 2023, Figure 1", found, SETTINGS, run, findings)
 

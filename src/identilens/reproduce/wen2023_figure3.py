@@ -64,8 +64,8 @@ def _figure(number: str, data: Data, out: Path, run: wen.Run) -> Reproduction:
     findings = (
         f"Rank correlation of the balance violation with accuracy on long prefixes and with the training loss:\n\n"
         f"{markdown_table(table)}\n\n{REIMPLEMENTED} {wen.LOST}\n\nTheorem 2 says S ≤ (C/N) P for all queries and "
-        "pairs, with a constant C, when the loss on length N is near its least. The least C that each model needs, N times "
-        "its largest S/P, is in bound.csv: mean "
+        "pairs, with a constant C, when the loss on length N is near its least. The least C that each model needs, N "
+        "times its largest S/P, is in bound.csv: mean "
         f"{bound['C'].mean():.2f} over all models, largest {bound['C'].max():.2f}. Corollary 2 says that the violation "
         "falls with the strength of weight decay as that goes to 0; the settings with weight decay are in the table "
         "above."

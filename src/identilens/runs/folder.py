@@ -96,7 +96,7 @@ class RunFolder:
 
 
 def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
-    """Return the folder of a run: ``out`` itself, or one beneath it when it holds a run of the analysis that this one joins.
+    """Return the folder of a run: ``out`` itself, or one beneath it when it holds a run that this one joins.
 
     Raises:
         OutputFolderError: If ``out`` holds such a run of another model.

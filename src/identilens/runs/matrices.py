@@ -67,7 +67,7 @@ class StoredMatrices(Mapping[str, Tensor]):
 
 
 def add_matrices(folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]) -> None:
-    """Write matrices into a result's folder: those of a text, with its tokens, beside what its file holds, others in one."""
+    """Write matrices into a result's folder: those of a text beside what its file holds, with its tokens."""
     place = folder / "matrices"
     for text, names in tokens.items():
         own = {key: matrices[key] for key in matrices if key.startswith(f"text{text}.")}

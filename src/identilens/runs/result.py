@@ -137,7 +137,7 @@ class Result(ABC):
         return write_page(Page(*words, self.provenance, sections, self.charts()), path)
 
     def save_figures(self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
-        """Write every chart for print, in any of png, svg and pdf, replacing files of the same names, and return the paths.
+        """Write every chart for print, in any of png, svg and pdf, over files of the same names; return the paths.
 
         Raises:
             InputError: For a format that is not supported.

@@ -19,8 +19,8 @@ def read_texts(
 ) -> list[Any]:  # fmt: skip
     """Return the texts of a file, or those of a list; pairs when two columns are named, or asked for.
 
-    A file is .txt (one text a line, blank lines skipped), .jsonl, .csv, .tsv or .conllu, also behind .gz or .xz. Pairs are
-    every two of a list, lines with a tab in a .txt file, or two columns.
+    A file is .txt (one text a line, blank lines skipped), .jsonl, .csv, .tsv or .conllu, also behind .gz or .xz.
+    Pairs are every two of a list, lines with a tab in a .txt file, or two columns.
 
     Raises:
         InputError: For a missing or unreadable file, a wrong encoding, a missing column, an empty text, or what is
