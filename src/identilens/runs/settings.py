@@ -132,14 +132,15 @@ def _converted(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> A
 def _sequence(kind: Any, value: Any, metadata: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the values of a tuple field: a pair as it is, any number of them each once."""
     element, *others = (_unwrapped(one)[0] for one in get_args(kind))
+    make: Any = element
     pair = bool(others) and others[0] is not Ellipsis
     if isinstance(value, str) and LIST in metadata:
         if element is int and not pair:
             return parse_numbers(value)
         value = [piece.strip() for piece in re.split("[-,]" if pair else ",", value)]
-        value = [element(piece) for piece in value] if element in (int, float) else value
+        value = [make(piece) for piece in value] if element in (int, float) else value
     values = (value,) if isinstance(value, str | int | float | Path) else tuple(value)
-    values = tuple(element(one) if element in (float, Path) else one for one in values)
+    values = tuple(make(one) if element in (float, Path) else one for one in values)
     if pair and len(values) != len(others) + 1:
         raise ValueError(values)
     return values if pair else tuple(dict.fromkeys(values))
