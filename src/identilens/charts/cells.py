@@ -25,8 +25,8 @@ def heat(
 ) -> alt.LayerChart:  # fmt: skip
     """Return a cell for every row, coloured by its value, such as one for each layer and head; smallest ``y`` on top.
 
-    ``diverging`` colours part at zero; all end at ``domain``, or where the values do; ``stretch`` offers to stretch them
-    from the one to the other. ``numbers`` is how those in the cells are written (d3-format), None leaves them out.
+    ``diverging`` colours part at zero; all end at ``domain``, or where the values do; ``stretch`` offers a choice
+    of the two. ``numbers`` is how those in the cells are written (d3-format), None leaves them out.
     """
     rows, columns = frame[y].n_unique(), frame[x].n_unique()
     look = Look(height=max(90, 22 * rows)) | look

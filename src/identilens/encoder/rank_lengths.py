@@ -18,7 +18,7 @@ def rank_by_length(
     """Return rank(T) and dim LN(T) of heads on texts clipped to given lengths, one row a text and head.
 
     For each length d_s (special tokens counted), a random choice of ``per_length`` texts with at least so many tokens
-    is clipped to it before the model sees it (section 6, "Numerical rank"). Measure and tolerance are those of the audit.
+    is clipped to it before the model sees it (section 6, "Numerical rank"). Measure and tolerance are the audit's.
 
     Returns:
         Columns seq_len, text (index into ``texts``), head, d_v, rank, nullity, simplex_nullity.

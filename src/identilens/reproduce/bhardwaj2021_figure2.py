@@ -70,7 +70,7 @@ def rank_figure(
 
 
 def rank_chart(ranks: pl.DataFrame, bound: int) -> AnyChart:
-    """Return rank(T) and dim LN(T) against text length, one dot a text, d_v a line (Bhardwaj et al. 2021, Fig. 2, 6)."""
+    """Return rank(T) and dim LN(T) against text length, a dot a text, d_v a line (Bhardwaj et al. 2021, Fig. 2, 6)."""
     long = ranks.select("seq_len", pl.col("rank").alias("rank(T)"), pl.col("nullity").alias("dim LN(T)"))
     drawn = long.unpivot(["rank(T)", "dim LN(T)"], index="seq_len", variable_name="of", value_name="dimension")
     chart = scatter(

@@ -43,7 +43,8 @@ def translated_write_errors(path: Path) -> Iterator[None]:
         if not system and "os error" not in str(error).lower() and "no space" not in str(error).lower():
             raise
         raise OutputFolderError(
-            f"could not write {path}: {getattr(error, 'strerror', None) or error}. Nothing that was finished before is lost; "
+            f"could not write {path}: {getattr(error, 'strerror', None) or error}. "
+            "Nothing that was finished before is lost; "
             f"free some space{' or fix the permissions' if system else ''}, then run the same command with --resume."
         ) from error
 
