@@ -43,14 +43,9 @@ class Accuracy:
 def closing_accuracy(
     config: DyckConfig, parameters: Parameters, tokens: Int[Tensor, "count n"], shortest: int = 1
 ) -> list[Accuracy]:
-    """Return the accuracy of each member of a stack.
+    """Return the accuracy of each member of a stack on sequences behind a start token.
 
-    Args:
-        config: Of the members.
-        parameters: Stacked.
-        tokens: Sequences behind a start token; every prefix of at least ``shortest`` brackets is one to predict the
-            last bracket of.
-        shortest: Brackets in the shortest prefix.
+    Every prefix of at least ``shortest`` brackets is one to predict the last bracket of.
     """
     members = len(parameters["lm_head.weight"])
     found = parse(config.language, tokens)
@@ -87,16 +82,7 @@ def generalisation(
     """Return each model's accuracy in distribution and on long prefixes.
 
     In distribution: fresh sequences of the training law, every prefix of them. Long: prefixes by Definition 1 of every
-    length from the shortest to the longest, whatever the models were trained on.
-
-    Args:
-        models: Models of one configuration.
-        law: Of the sequences that they were trained on.
-        count: Sequences in distribution.
-        long_count: Long sequences.
-        lengths: Brackets in the shortest and the longest long prefix.
-        seed: Of the sequences.
-        device: Where to compute.
+    length from the shortest to the longest of ``lengths``, whatever the models, of one configuration, were trained on.
     """
     config: DyckConfig = models[0].config
     parameters = stack_parameters(models, device)
@@ -104,10 +90,7 @@ def generalisation(
     own = law.sample(config.language, count, 1_000_003 + seed).to(device)
     generator = torch.Generator().manual_seed(2_000_003 + seed)
     long = with_start(config.language.sample_prefixes(long_count, lengths[1], generator)).to(device)
-    return (
-        closing_accuracy(config, parameters, own),
-        closing_accuracy(config, parameters, long, shortest=lengths[0]),
-    )
+    return closing_accuracy(config, parameters, own), closing_accuracy(config, parameters, long, lengths[0])
 
 
 @torch.no_grad()
@@ -116,20 +99,13 @@ def support_accuracy(
 ) -> float:
     """Return the share of prefixes, the empty one included, whose next tokens are exactly the possible ones.
 
-    A token counts as given by the model where its probability exceeds ``least``.
-
-    Args:
-        config: Of the one model.
-        parameters: Stacked, one member.
-        tokens: Sequences behind a start token; the prefixes are those of all but the last bracket.
-        least: Probability below which a token is not given.
+    A token counts as given by the one model where its probability exceeds ``least``. The sequences stand behind a start
+    token; the prefixes are those of all but the last bracket.
     """
     found = parse(config.language, tokens)
     law = next_token_distribution(config.language, found.depth, found.top_type)[:, :-1]
-    right = total = 0
-    for row in range(len(tokens)):
-        logits = stacked_logits(config, parameters, tokens[None, row : row + 1, :-1])[0, 0]
-        given = torch.softmax(logits, -1) > least
-        right += int((given == (law[row] > 0)).all(-1).sum())
-        total += len(logits)
-    return right / total
+    right = 0
+    for row, possible in zip(tokens[:, None, :-1], law > 0, strict=True):
+        given = torch.softmax(stacked_logits(config, parameters, row[None])[0, 0], -1) > least
+        right += int((given == possible).all(-1).sum())
+    return right / law[..., 0].numel()

@@ -43,10 +43,8 @@ class DyckLaw(Settings):
         Raises:
             InputError: For a length that the language has no word of.
         """
-        generator = torch.Generator().manual_seed(seed)
-        if self.data == "complete":
-            return with_start(language.sample_complete(count, self.length, generator))
-        return with_start(language.sample_prefixes(count, self.length, generator))
+        draw = language.sample_complete if self.data == "complete" else language.sample_prefixes
+        return with_start(draw(count, self.length, torch.Generator().manual_seed(seed)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,21 +55,14 @@ class LayerWeights:
 
 
 @torch.no_grad()
-def paper_model(language: Dyck, layers: Sequence[LayerWeights], norm_constant: float, **options: Any) -> DyckForCausalLM:
-    """Return the model in float64 that has layers of the paper's block with the given weights."""
+def paper_model(language: Dyck, layers: Sequence[LayerWeights], constant: float, **options: Any) -> DyckForCausalLM:
+    """Return the model in float64 that has layers of the paper's block with the given weights, and C_LN."""
+    widths = [[len(bias) for _, bias in layer.projection[:-1]] for layer in layers]
     config = DyckConfig(
-        bracket_types=language.types,
-        max_depth=language.max_depth,
-        open_probability=language.open_probability,
-        hidden_size=len(layers[0].v),
-        key_size=len(layers[0].q),
-        num_hidden_layers=len(layers),
-        block="paper",
-        projection_widths=[[len(bias) for _, bias in layer.projection[:-1]] for layer in layers],
-        projection_residual=False,
-        norm_constant=norm_constant,
-        **options,
-    )
+        bracket_types=language.types, max_depth=language.max_depth, open_probability=language.open_probability,
+        hidden_size=len(layers[0].v), key_size=len(layers[0].q), num_hidden_layers=len(layers), block="paper",
+        projection_widths=widths, projection_residual=False, norm_constant=constant, **options,
+    )  # fmt: skip
     model = DyckForCausalLM(config).double().eval()
     for number, layer in enumerate(layers):
         for name, weight in layer.named(number).items():
@@ -111,11 +104,10 @@ def sufficient_model(
     e = embeddings.double()
     # Orthonormal and orthogonal to the vector of ones (Lemma 16), one for each open bracket.
     brackets = language.types * language.max_depth
-    drawn = torch.randn(e.shape[1], brackets, dtype=torch.float64, generator=_seeded(seed))
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(e.shape[1], brackets, dtype=torch.float64, generator=generator)
     directions = torch.linalg.qr(drawn - drawn.mean(0))[0].T
-    model = paper_model(
-        language, [balanced_layer(language, e, scores, directions)], _ROUNDING, first_layer="given"
-    )
+    model = paper_model(language, [balanced_layer(language, e, scores, directions)], _ROUNDING, first_layer="given")
     model.get_buffer("dyck.embeddings.symbol_table").copy_(e)
     return model
 
@@ -239,15 +231,10 @@ def _code(embeddings: Tensor, directions: Tensor, tries: int = 2000) -> Float[Te
     if int(torch.linalg.matrix_rank(off)) == count:
         code = torch.linalg.pinv(off) @ torch.arange(count).double()
         return code - directions.T @ (directions @ code)
-    drawn = torch.randn(off.shape[1], tries, dtype=torch.float64, generator=_seeded(0))
+    drawn = torch.randn(off.shape[1], tries, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     drawn = drawn - directions.T @ (directions @ drawn)
     drawn = drawn / torch.linalg.vector_norm(drawn, dim=0)
-    gaps = (off @ drawn).sort(0).values.diff(dim=0).amin(0)
-    best = int(gaps.argmax())
-    if float(gaps[best]) < 1e-6:
+    gap, best = (off @ drawn).sort(0).values.diff(dim=0).amin(0).max(0)
+    if float(gap) < 1e-6:
         raise InputError("the embeddings cannot be told apart off the brackets' directions; add dimensions")
     return drawn[:, best]
-
-
-def _seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)

@@ -1,7 +1,7 @@
 """Saved Dyck models looked into, with the measures of training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -77,10 +77,9 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
         config: DyckConfig = self.models[0].config
         training = DyckTraining(length=self.settings.length, data=self.settings.data)
         setting = DyckSetting("models", {name: getattr(config, name) for name in _OPTIONS}, training)
-        measuring = Measuring(**{field.name: getattr(self.settings, field.name) for field in fields(Measuring)})
         count = len(self.models)
         trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
-        return Output(measure_models(setting, trained, measuring, "cpu"))
+        return Output(measure_models(setting, trained, self.settings, "cpu"))
 
 
 analyse_dyck = study_function(DyckAnalyseStudy, "analyse_dyck")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from annotated_types import Ge, Gt, Le
 
 from identilens.dyck.plain import small_target
@@ -104,21 +105,15 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
         )
         one, other = (found[settings.shared_layer].matrices for found in pruned)
         row = {
-            "candidates": candidates,
-            "seed": seed,
-            "layers": len(large),
-            "embedding": sizes.embedding,
-            "key_size": sizes.key_size,
-            "width": sizes.projection,
-            "weights": sizes.parameters * len(large),
-            "kept": sum(int((weight != 0).sum()) for layer in pruned[0] for weight in layer.matrices.values()),
-            "error": error,
-            "other_error": other_error,
+            "candidates": candidates, "seed": seed, "layers": len(large), "embedding": sizes.embedding,
+            "key_size": sizes.key_size, "width": sizes.projection, "weights": sizes.parameters * len(large),
+            "kept": sum(int(weight.count_nonzero()) for layer in pruned[0] for weight in layer.matrices.values()),
+            "error": error, "other_error": other_error,
             "apart": approximation_error(*self.targets, inputs=settings.inputs),
             "shared_layer": settings.shared_layer,
-            "shared": all(bool((one[name] == other[name]).all()) for name in one),
+            "shared": all(torch.equal(one[name], other[name]) for name in one),
             "pruning": all(is_pruning(found, large) for found in pruned),
-        }
+        }  # fmt: skip
         return Output({"table": table_of(Prunings.schema["table"], [row])})
 
 

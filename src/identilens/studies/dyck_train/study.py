@@ -70,10 +70,6 @@ class DyckTrainSettings(DyckTraining, Measuring):
         training = DyckTraining(**{field.name: getattr(self, field.name) for field in fields(DyckTraining)})
         return DyckSetting(self._name(), config, training)
 
-    def measuring(self) -> Measuring:
-        """Return how much is measured on."""
-        return Measuring(**{field.name: getattr(self, field.name) for field in fields(Measuring)})
-
     def _name(self) -> str:
         behind = "" if self.first_layer == "learned" else f" behind {self.first_layer}"
         layers = f"{self.layers} {'layer' if self.layers == 1 else 'layers'}{behind}"
@@ -114,10 +110,8 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         self.folder: Path | None = None
         seeds = self.settings.seeds
         size = self.settings.at_once or len(seeds)
-        self._check(size)
-        self.parts = [
-            (kind, list(seeds[start : start + size])) for kind in self.kinds for start in range(0, len(seeds), size)
-        ]
+        stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
+        self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
 
     def identity(self) -> Identity:
         """Return what is trained."""
@@ -143,7 +137,7 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         trained = train_models(kind.make(), seeds, kind.training, device=self.settings.device, progress=told)
         if self.folder is not None:
             save_models(trained, self.folder / "models" / folder_name(kind.name))
-        return Output(measure_models(kind, trained, self.settings.measuring(), self.settings.device))
+        return Output(measure_models(kind, trained, self.settings, self.settings.device))
 
     def _check(self, size: int) -> None:
         if not self.kinds or len({folder_name(one.name) for one in self.kinds}) < len(self.kinds):
