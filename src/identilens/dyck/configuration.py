@@ -10,8 +10,10 @@ from identilens.dyck.language import END, PADDING, SPECIAL, START, Dyck
 from identilens.errors import InputError
 
 _CHOICES = {
-    "block": ("gpt", "paper", "minimal"), "first_layer": ("learned", "given", *MINIMAL), "positions": ("none", "linear"),
-}  # fmt: skip
+    "block": ("gpt", "paper", "minimal"),
+    "first_layer": ("learned", "given", *MINIMAL),
+    "positions": ("none", "linear"),
+}
 
 
 @no_type_check  # by jaxtyping, which knows only the fields below; the base class takes many more keywords

@@ -56,29 +56,22 @@ def closing_accuracy(
     rows, real = first_places(wanted)
     tops, ends = found.top_type[:, :-1].gather(1, rows), closing.gather(1, rows) & real
     size = max(1, _CHUNK_BYTES // (4 * members * n * max(config.hidden_size, 2 * n * config.num_attention_heads)))
-    for start in range(0, len(tokens), size):
-        part = slice(start, start + size)
-        own, top = rows[part], tops[part]
-        logits = stacked_logits(config, parameters, inputs[part].expand(members, -1, -1), own.expand(members, -1, -1))
+    parts = (part.split(size) for part in (inputs, rows, tops, ends, real))
+    for batch, own, top, end, there in zip(*parts, strict=True):
+        logits = stacked_logits(config, parameters, batch.expand(members, -1, -1), own.expand(members, -1, -1))
         probabilities = torch.softmax(logits[..., config.language.closing], -1)
-        right[0] += ((probabilities.argmax(-1) == top) & ends[part]).sum((1, 2)).cpu()
+        right[0] += ((probabilities.argmax(-1) == top) & end).sum((1, 2)).cpu()
         certain = probabilities.take_along_dim(top.clamp_min(0)[None, ..., None], -1)[..., 0] > CERTAIN
-        right[1] += (certain & real[part]).sum((1, 2)).cpu()
+        right[1] += (certain & there).sum((1, 2)).cpu()
     prefixes, places = int((wanted & closing).sum()), int(wanted.sum())
     argmax, threshold = (right / torch.tensor([[max(1, prefixes)], [max(1, places)]])).tolist()
     return [Accuracy(one, other, prefixes, places) for one, other in zip(argmax, threshold, strict=True)]
 
 
 def generalisation(
-    models: Sequence[DyckForCausalLM],
-    law: DyckLaw,
-    *,
-    count: int = 1000,
-    long_count: int = 100,
-    lengths: tuple[int, int] = LONG,
-    seed: int = 1,
-    device: str | torch.device = "cpu",
-) -> tuple[list[Accuracy], list[Accuracy]]:
+    models: Sequence[DyckForCausalLM], law: DyckLaw, *, count: int = 1000, long_count: int = 100,
+    lengths: tuple[int, int] = LONG, device: str | torch.device = "cpu",
+) -> tuple[list[Accuracy], list[Accuracy]]:  # fmt: skip
     """Return each model's accuracy in distribution and on long prefixes.
 
     In distribution: fresh sequences of the training law, every prefix of them. Long: prefixes by Definition 1 of every
@@ -87,8 +80,8 @@ def generalisation(
     config: DyckConfig = models[0].config
     parameters = stack_parameters(models, device)
     # Seeds of training sets and of tests are told apart by this offset.
-    own = law.sample(config.language, count, 1_000_003 + seed).to(device)
-    generator = torch.Generator().manual_seed(2_000_003 + seed)
+    own = law.sample(config.language, count, 1_000_004).to(device)
+    generator = torch.Generator().manual_seed(2_000_004)
     long = with_start(config.language.sample_prefixes(long_count, lengths[1], generator)).to(device)
     return closing_accuracy(config, parameters, own), closing_accuracy(config, parameters, long, lengths[0])
 

@@ -47,13 +47,9 @@ def new_model(config: DyckConfig, seed: int) -> DyckForCausalLM:
 
 
 def train_models(
-    config: DyckConfig,
-    seeds: Sequence[int],
-    training: DyckTraining | None = None,
-    *,
-    device: str | torch.device = "cpu",
-    progress: Progress | None = None,
-) -> Trained:
+    config: DyckConfig, seeds: Sequence[int], training: DyckTraining | None = None, *,
+    device: str | torch.device = "cpu", progress: Progress | None = None,
+) -> Trained:  # fmt: skip
     """Return models trained from several seeds, all in one stack of parameters.
 
     AdamW without dropout; the learning rate is that of the settings times (1 + cos(π e/E))/2 in epoch e of E. Every
@@ -115,7 +111,7 @@ def _epochs(
 def counted_places(
     language: Dyck, tokens: Int[Tensor, "member batch n"], training: DyckTraining
 ) -> tuple[Int[Tensor, "member batch row"], Float[Tensor, "member batch row"]]:
-    """Return the places of each sequence that count in the loss, filled up, and their weights: of a member they sum to 1."""
+    """Return the places of each sequence that count in the loss, filled up, and weights that sum to 1 for a member."""
     labels = tokens[..., 1:]
     counted = language.is_close(labels) if training.loss == "closing" else labels >= SPECIAL
     rows, real = first_places(counted)
@@ -171,8 +167,8 @@ def check_memory(config: DyckConfig, members: int, training: DyckTraining, devic
     if members * each > _MEMORY_SHARE * free:
         fit = max(1, int(_MEMORY_SHARE * free / each))
         raise InputError(
-            f"{members} seeds at once need about {members * each / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; train "
-            f"them in stacks of {fit} (at_once={fit}, --at-once {fit})"
+            f"{members} seeds at once need about {members * each / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; "
+            f"train them in stacks of {fit} (at_once={fit}, --at-once {fit})"
         )
 
 

@@ -32,13 +32,9 @@ def dyck_lens(model: DyckForCausalLM, name: str) -> Lens:
 
 
 def head_table(
-    models: Sequence[DyckForCausalLM],
-    seeds: Sequence[int],
-    tokens: Int[Tensor, "count n"],
-    *,
-    draws: int = 3,
+    models: Sequence[DyckForCausalLM], seeds: Sequence[int], tokens: Int[Tensor, "count n"], *, draws: int = 3,
     seed: int = 0,
-) -> pl.DataFrame:
+) -> pl.DataFrame:  # fmt: skip
     """Return, for every head of every model, how stack-like it looks and what changing its attention does.
 
     ``removed``: the head's output is zero. ``even``: every visible key has the same weight. ``random``: rows even on
@@ -78,12 +74,11 @@ def _heads_of(lens: Lens, number: int, tokens: Tensor, draws: int, seed: int) ->
                 for what, count in (("removed", 1), ("even", 1), ("random", draws))
             }
             fall = whole - min(fallen.values())
-            rows.append(
-                {"seed": number, "layer": site.layer, "head": head, "stack_weight": looks.weight}
-                | {"stack_first": looks.first, "even_weight": looks.even, "accuracy": whole}
-                | fallen
-                | {"largest_fall": fall, "looks": looks.weight >= LOOKS, "used": fall > UNUSED}
-            )
+            rows.append({
+                "seed": number, "layer": site.layer, "head": head, "stack_weight": looks.weight,
+                "stack_first": looks.first, "even_weight": looks.even, "accuracy": whole, **fallen,
+                "largest_fall": fall, "looks": looks.weight >= LOOKS, "used": fall > UNUSED,
+            })  # fmt: skip
     return rows
 
 

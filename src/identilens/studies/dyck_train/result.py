@@ -120,10 +120,9 @@ class DyckRuns(Result):
         ``gallery_<setting>`` (Wen et al. 2023, Fig. 1, 2, 7 to 9, 11), ``variation``, ``generalisation``,
         ``looks_and_use`` (Fig. 4 to 6), ``curves`` and, behind a minimal first layer, ``violation`` (Fig. 3, 10).
         """
-        files = file_names(self.settings)
         found: dict[str, AnyChart] = {
-            f"gallery_{files[name]}": views.gallery(self.patterns.filter(pl.col("setting") == name), name)
-            for name in self.settings
+            f"gallery_{file}": views.gallery(self.patterns.filter(setting=name), name)
+            for name, file in file_names(self.settings).items()
         }
         if len(self.variation):
             found["variation"] = views.variation(self.variation)
@@ -157,8 +156,8 @@ class DyckRuns(Result):
                     f"{last['even_on_simplex']:.2f}"
                 )
             yield line + "."
-        looking, unused = self.heads.filter(pl.col("looks")), self.heads.filter(pl.col("looks") & ~pl.col("used"))
+        used = self.heads.filter("looks")["used"]
         yield (
-            f"{len(looking)} of {len(self.heads)} heads look like a stack; for {len(unused)} of these any other "
+            f"{len(used)} of {len(self.heads)} heads look like a stack; for {(~used).sum()} of these any other "
             "attention gives the same predictions to a point of accuracy."
         )

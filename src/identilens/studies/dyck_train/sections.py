@@ -54,7 +54,7 @@ def sections(
     patterns: pl.DataFrame, means: pl.DataFrame, variation: pl.DataFrame, misleading: pl.DataFrame,
     charts: Sequence[str], lengths: Sequence[int] | None,
 ) -> list[Section]:  # fmt: skip
-    """Return the sections of the report: tables, names of charts, and the lengths of long prefixes as they are shown."""
+    """Return the sections of the report, with the charts of these names and the lengths of long prefixes."""
     words = "" if not lengths else f" of {lengths[0]} to {lengths[1]} brackets"
     accuracy = [name for name in ("generalisation", "curves") if name in charts]
     varied = [name for name in ("variation",) if name in charts]

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Lt
 
 from identilens.dyck.settings import DyckSetting, DyckTraining, Measuring
 from identilens.dyck.tokenizer import bracket_tokenizer
-from identilens.dyck.training import Trained, check_memory, train_models
+from identilens.dyck.training import check_memory, train_models
 from identilens.errors import InputError, SettingError
 from identilens.models.saving import save_model
 from identilens.runs.folder import RunFolder
@@ -110,6 +110,7 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         self.folder: Path | None = None
         seeds = self.settings.seeds
         size = self.settings.at_once or len(seeds)
+        self._check(size)
         stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
         self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
 
@@ -136,7 +137,9 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
 
         trained = train_models(kind.make(), seeds, kind.training, device=self.settings.device, progress=told)
         if self.folder is not None:
-            save_models(trained, self.folder / "models" / folder_name(kind.name))
+            folder = self.folder / "models" / folder_name(kind.name)
+            for seed, model in zip(trained.seeds, trained.models, strict=True):
+                save_model(model, bracket_tokenizer(model.config.language), folder / f"seed{seed:03d}")
         return Output(measure_models(kind, trained, self.settings, self.settings.device))
 
     def _check(self, size: int) -> None:
@@ -149,12 +152,6 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
 
 
 train_dyck = study_function(DyckTrainStudy, "train_dyck")
-
-
-def save_models(trained: Trained, folder: Path) -> None:
-    """Write each model as a folder of its own, tokenizer included, that `idl.load` reads."""
-    for seed, model in zip(trained.seeds, trained.models, strict=True):
-        save_model(model, bracket_tokenizer(model.config.language), folder / f"seed{seed:03d}")
 
 
 def folder_name(setting: str) -> str:
