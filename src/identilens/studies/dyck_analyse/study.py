@@ -55,7 +55,7 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
     merge: ClassVar = {"variation": variation_table}
 
     def __init__(self, settings: DyckAnalyseSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.lenses = [load(folder, device="cpu") for folder in settings.models]
         self.models = [lens.model for lens in self.lenses if isinstance(lens.model, DyckForCausalLM)]
         if not self.lenses or len(self.models) < len(self.lenses):
