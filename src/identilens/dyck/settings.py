@@ -34,6 +34,7 @@ class DyckLaw(Settings):
 
     def check(self) -> None:
         """Check that there are balanced words of the length."""
+        super().check()
         if self.data == "complete" and self.length % 2:
             raise InputError(f"expected an even length for complete words, got {self.length}; take {self.length + 1}")
 
