@@ -32,16 +32,8 @@ def equivalent(
 
     With tolerance 0 in exact arithmetic these are equivalence relations: the first on all matrices, the others on
     those whose rows sum to 1 (and are non-negative), because any other matrix is not even equivalent to itself. With
-    a tolerance they stay reflexive and symmetric; transitivity adds tolerances up: within ε and within ε gives
-    within 2 ε.
-
-    Args:
-        first: A₁.
-        second: A₂.
-        values: V, value bias included; or T itself without a projection.
-        output_projection: W_O, one head's block.
-        relation: Which of the three.
-        tolerance: Largest difference that counts as none.
+    a tolerance they stay reflexive and symmetric; transitivity adds tolerances up. ``values`` is V, value bias
+    included, or T itself without a projection.
 
     Raises:
         InputError: For shapes that do not fit, an unknown relation or a negative tolerance.
@@ -60,9 +52,10 @@ def equivalent(
     unit = torch.linalg.vector_norm(compact, dim=-1).max().clamp_min(torch.finfo(torch.float64).tiny)
     # The length of a difference in the compact basis is its length in T's own coordinates.
     apart = torch.linalg.vector_norm((first.double() - second.double()) @ compact, dim=-1).max()
-    if bool(apart > tolerance * unit):
-        return False
-    pair = (first.double(), second.double())
-    if relation != "output" and any(bool(((one.sum(-1) - 1).abs() > tolerance).any()) for one in pair):
-        return False
-    return relation != "simplex" or all(bool((one >= -tolerance).all()) for one in pair)
+    pair = torch.stack([first, second]).double()
+    same = ~(apart > tolerance * unit)
+    if relation != "output":
+        same &= ~((pair.sum(-1) - 1).abs() > tolerance).any()
+    if relation == "simplex":
+        same &= (pair >= -tolerance).all()
+    return bool(same)
