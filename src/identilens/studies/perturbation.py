@@ -19,33 +19,20 @@ from identilens.models.substitution import ModelRun
 SHARES = (0.25, 0.5, 1.0)
 """Sizes of perturbations, as shares of the largest Frobenius norm that every kind can reach."""
 DRAWS = 2
-"""Random perturbations of each kind and size."""
 
 
 def perturbation_rows(
-    lens: Lens,
-    item: Item,
-    text: int,
-    structures: Mapping[str, tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]]],
-    seed: int = 0,
-) -> list[dict[str, Any]]:
+    lens: Lens, item: Item, text: int,
+    structures: Mapping[str, tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]]], seed: int = 0,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Return, for each perturbation of each head on one text, its norms and what it does to the model.
 
     The three kinds of a head have one Frobenius norm at each size, so that norms differ by where weights change
     and not by how much; and each is taken as a whole too (share null), which "breaking" makes the largest where the
-    structure holds most of the mass. Each perturbed map is put into the running model by itself.
-
-    Args:
-        lens: The model.
-        item: The text.
-        text: Its number.
-        structures: W of the heads of each layer, from raw and from effective attention, by ``<kind>.layer<l>``; layers
-            that are missing are left alone. Perturbations keep or break the raw one.
-        seed: Of the perturbations.
-
-    Returns:
-        Rows of the result's ``perturbations``: ``output`` is the relative change of the head's own output,
-        ``hidden`` that of the final hidden states, both in Frobenius norm.
+    structure holds most of the mass. Each perturbed map is put into the running model by itself: ``output`` is the
+    relative change of the head's own output, ``hidden`` that of the final hidden states, both in Frobenius norm.
+    ``structures`` has W from raw attention, which perturbations keep or break, and from effective attention by
+    ``<kind>.layer<l>``; layers that are missing are left alone.
 
     Raises:
         InputError: For structures that do not fit the heads.

@@ -70,12 +70,11 @@ def by_perturbation(perturbations: pl.DataFrame) -> pl.DataFrame:
 
 
 def norm_charts(perturbations: pl.DataFrame) -> dict[str, AnyChart]:
-    """Return how well norms follow the model's output and what each kind of perturbation changes, where there is any."""
+    """Return how well norms follow the model's output and what each kind of perturbation changes; none of none."""
     if not len(perturbations):
         return {}
-    follows = norm_correlations(perturbations).unpivot(
-        list(_FOLLOWS), index="norm", variable_name="over", value_name="correlation"
-    )
+    names = {"index": "norm", "variable_name": "over", "value_name": "correlation"}
+    follows = norm_correlations(perturbations).unpivot(list(_FOLLOWS), **names)
     named = follows.with_columns(pl.col("norm").replace_strict(NORM_NAMES), pl.col("over").replace_strict(_FOLLOWS))
     kinds = by_perturbation(perturbations).drop_nulls("share").select("perturbation", "share", "hidden")
     return {

@@ -46,13 +46,10 @@ class Circularity:
 
 
 def circularity(
-    weights: Float[Tensor, "head query key"],
-    first: Float[Tensor, "head key d_v"] | ProjectedValues,
+    weights: Float[Tensor, "head query key"], first: Float[Tensor, "head key d_v"] | ProjectedValues,
     second: Float[Tensor, "head key d_v"] | ProjectedValues,
-    output_projection: Float[Tensor, "head d_v d_model"] | None = None,
-    *,
-    seed: int = 0,
-) -> Circularity:
+    output_projection: Float[Tensor, "head d_v d_model"] | None = None, *, seed: int = 0,
+) -> Circularity:  # fmt: skip
     """Return what a second text makes of a pair of weights that are equivalent under a first one.
 
     For each head the weights A₁ of the first text are moved along a random direction of LN([T₁, 1]), half as far as

@@ -16,14 +16,10 @@ TOLERANCE = 1e-6
 
 
 def equivalent(
-    first: Float[Tensor, "query key"],
-    second: Float[Tensor, "query key"],
-    values: Float[Tensor, "key d_v"] | ProjectedValues,
-    output_projection: Float[Tensor, "d_v d_model"] | None = None,
-    *,
-    relation: Relation = "output",
-    tolerance: float = TOLERANCE,
-) -> bool:
+    first: Float[Tensor, "query key"], second: Float[Tensor, "query key"],
+    values: Float[Tensor, "key d_v"] | ProjectedValues, output_projection: Float[Tensor, "d_v d_model"] | None = None,
+    *, relation: Relation = "output", tolerance: float = TOLERANCE,
+) -> bool:  # fmt: skip
     """Return whether two sets of weights are equivalent for one head on one text (structure2025, II.B).
 
     ``output``: A₁ T = A₂ T. ``row_sums``: that, and A₁ 1 = A₂ 1 = 1. ``simplex``: that, and A₁ >= 0, A₂ >= 0.

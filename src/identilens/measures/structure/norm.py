@@ -39,10 +39,9 @@ def structure_norm(
 
 
 def structure_distance(
-    first: Float[Tensor, "*batch query key"],
-    second: Float[Tensor, "*batch query key"],
+    first: Float[Tensor, "*batch query key"], second: Float[Tensor, "*batch query key"],
     structure: Float[Tensor, "*#batch query key"],
-) -> Float[Tensor, "*batch"]:
+) -> Float[Tensor, "*batch"]:  # fmt: skip
     """Return ‖A₁ − A₂‖_S (Eq. 5); see `structure_norm`."""
     return structure_norm(first - second, structure)
 

@@ -18,7 +18,7 @@ Penalty = float | Callable[[Tensor], Tensor]
 def cut(
     summed: Float[Tensor, "*batch query key"], threshold: float, penalty: Penalty = 0.0
 ) -> Float[Tensor, "*batch query key"]:
-    """Return Cut_l: entries of at least l, in the units of ``summed``, stay; smaller ones become h of themselves (Eq. 8).
+    """Return Cut_l: entries of at least l, in units of ``summed``, stay; smaller ones become h of themselves (Eq. 8).
 
     A share c in [0, 1) gives h(x) = c x (0 is the draft's choice); a function must have 0 <= h(x) < x. At x = 0 the
     draft's condition cannot hold; there h must be 0.
@@ -48,13 +48,9 @@ def normalise_rows(matrix: Float[Tensor, "*batch query key"]) -> Float[Tensor, "
 
 
 def structure_weights(
-    mean: Float[Tensor, "*batch query key"],
-    threshold: float,
-    *,
-    texts: int = 1,
-    scale: Scale = "mean",
+    mean: Float[Tensor, "*batch query key"], threshold: float, *, texts: int = 1, scale: Scale = "mean",
     penalty: Penalty = 0.0,
-) -> Float[Tensor, "*batch query key"]:
+) -> Float[Tensor, "*batch query key"]:  # fmt: skip
     """Return W = Norm(Cut_l(Ã)), the structure of a head (structure2025, III.B.1).
 
     The draft cuts the sum Ã over n texts. Its entries grow with n, so that an l fits one n only; cutting the mean

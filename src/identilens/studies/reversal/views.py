@@ -43,7 +43,7 @@ def structures(means: Mapping[str, Float[Tensor, "n n"]]) -> AnyChart:
 
 
 def thresholds(sweeps: pl.DataFrame) -> AnyChart:
-    """Return how well W of one head of each model matches the antidiagonal at each threshold (structure2025, Fig. 2)."""
+    """Return how well W of a head of each model matches the antidiagonal at each threshold (structure2025, Fig. 2)."""
     drawn = pl.concat(
         sweeps.filter(scale=scale).select("name", "threshold", value=measure, measure=pl.lit(words))
         for scale, measure, words in _MATCHES

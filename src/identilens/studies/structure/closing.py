@@ -58,17 +58,7 @@ def dimensions(space: Subspace, energy: Subspace) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Closing:
-    """What the tables are made of.
-
-    Attributes:
-        sums: Of `State`.
-        sites: The layers by ``<kind>.layer<l>``.
-        texts: How many went by.
-        clusterings: By number of clusters.
-        clusters: The number that makes W.
-        threshold: l on the mean.
-        penalty: h(x) = penalty · x.
-    """
+    """What the tables are made of: sums, layers by ``<kind>.layer<l>``, how many texts went by, and what makes W."""
 
     sums: Mapping[str, Tensor]
     sites: Mapping[str, Site]
@@ -101,13 +91,7 @@ class Closing:
         }
 
     def tables(self, special: Sequence[int], members: Sequence[int], tokens: Sequence[str]) -> Tables:
-        """Return the tables by head, and those on the choice of representatives.
-
-        Args:
-            special: Positions of special tokens in every text.
-            members: The representatives, largest cluster first.
-            tokens: Of each of them.
-        """
+        """Return the tables by head, and those on the choice of representatives, of the largest cluster first."""
         heads, spectrum, patterns = [], [], []
         for key, site in self.sites.items():
             space, energy = spaces(self.sums, key, site, self.texts)
@@ -167,7 +151,7 @@ class Closing:
     def _of_random_texts(
         self, squares: Float[Tensor, " head"], whole: Float[Tensor, "head q k"], clusters: int
     ) -> Float[Tensor, " head"]:
-        """Return the distance (root mean square) that the mean over as many texts, drawn at random, has from that of all.
+        """Return the root mean square distance of the mean over as many texts, drawn at random, from that of all.
 
         The variance of a mean of k of N texts without putting back is s²/k · (1 − k/N).
         """

@@ -61,9 +61,10 @@ def _patterns(heads: pl.DataFrame) -> _Said:
         patterned_heads=(~pl.col("pattern").is_in(["mixed", "empty"])).sum(),
         changed_heads=(pl.col("pattern") != pl.col("effective_pattern")).sum(),
     ).row(0, named=True)
+    changed = numbers["changed_heads"]
     return (
         f"Structures W of {numbers['representatives']} representatives at l = {numbers['threshold']:.4g}, by their "
-        f"best pattern: {named}; {numbers['changed_heads']} of {len(heads)} heads look different in effective attention."
+        f"best pattern: {named}; {changed} of {len(heads)} heads look different in effective attention."
     ), numbers
 
 
@@ -83,11 +84,9 @@ def _projection(texts: pl.DataFrame) -> _Said:
     if not len(signs):
         return "", {}
     numbers = signs.select(
-        negative_maps=(pl.col("least") < -1e-9).mean(),
-        negative_entries=pl.col("negative").mean(),
-        least_entry=pl.col("least").min(),
-        row_sum_error=pl.col("row_sum_error").max(),
-    ).row(0, named=True)
+        negative_maps=(pl.col("least") < -1e-9).mean(), negative_entries=pl.col("negative").mean(),
+        least_entry=pl.col("least").min(), row_sum_error=pl.col("row_sum_error").max(),
+    ).row(0, named=True)  # fmt: skip
     return (
         f"Naim & Asher's projection has negative entries on {percent(numbers['negative_maps'])} of the heads and texts "
         f"({percent(numbers['negative_entries'])} of all entries, the least {numbers['least_entry']:.3f}); row sums "

@@ -54,13 +54,14 @@ class Structure(Result):
         "growth": {**HEAD, "texts": pl.Int64, **_DIMENSIONS},
         "spectrum": {**HEAD, "index": pl.Int64, "visibility": pl.Float64, "energy": pl.Float64},
         "texts": {
-            "text": pl.Int64, **HEAD, "rank": pl.Int64, "ignored_dimension": pl.Float64, "ignored": pl.Float64, "outside": pl.Float64,
-            "outside_half": pl.Float64, "negative": pl.Float64, "least": pl.Float64, "row_sum_error": pl.Float64,
+            "text": pl.Int64, **HEAD, "rank": pl.Int64, "ignored_dimension": pl.Float64, "ignored": pl.Float64,
+            "outside": pl.Float64, "outside_half": pl.Float64, "negative": pl.Float64, "least": pl.Float64,
+            "row_sum_error": pl.Float64,
         },
         "pairs": {
-            "first_text": pl.Int64, "second_text": pl.Int64, **HEAD,
-            "freedom": pl.Int64, "overlap": pl.Float64, "chance": pl.Float64, "moved": pl.Float64,
-            "change_first": pl.Float64, "change_second": pl.Float64, "disagree": pl.Boolean,
+            "first_text": pl.Int64, "second_text": pl.Int64, **HEAD, "freedom": pl.Int64, "overlap": pl.Float64,
+            "chance": pl.Float64, "moved": pl.Float64, "change_first": pl.Float64, "change_second": pl.Float64,
+            "disagree": pl.Boolean,
         },
         "patterns": {**HEAD, "weights": pl.String, "pattern": pl.String, "score": pl.Float64, "place": pl.Int64},
         "clusters": {"clusters": pl.Int64, "silhouette": pl.Float64, "chosen": pl.Boolean},
@@ -115,14 +116,11 @@ class Structure(Result):
 
         Columns: kind, layer, head, position, visibility. 0 where T is zero in every text, mean rank over n on average.
         """
-        held = {
-            (kind, layer): self.matrices[f"{kind}.layer{layer}.visibility"].diagonal(dim1=-2, dim2=-1).double()
-            for kind, layer in self.sites
-        }
-        return pl.concat(
-            maps.by_place(kind, layer, {"position": range(one.shape[-1])}, visibility=one)
-            for (kind, layer), one in held.items()
-        )
+        frames, places = [], {"position": range(self.table["length"][0])}
+        for kind, layer in self.sites:
+            held = self.matrices[f"{kind}.layer{layer}.visibility"].diagonal(dim1=-2, dim2=-1).double()
+            frames.append(maps.by_place(kind, layer, places, visibility=held))
+        return pl.concat(frames)
 
     def correlations(self) -> pl.DataFrame:
         """Return how well each norm follows the change of the final hidden state; see `norm_correlations`."""
@@ -144,12 +142,12 @@ class Structure(Result):
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the heads, with dim R and the best patterns."""
         kind = ["kind"] if self.table["kind"].n_unique() > 1 else []
-        raw, effective = (
-            pl.format("{} {}", pl.col(f"{prefix}pattern"), pl.col(f"{prefix}score").round(2))
-            for prefix in ("", "effective_")
-        )
         columns = [*kind, "layer", "head", "dim_r", "texts_to_fill", "energy_95"]
-        return {"Heads": self.table.select(*columns, raw.alias("raw"), effective.alias("effective"))}
+        patterns = {
+            name: pl.format("{} {}", f"{prefix}pattern", pl.col(f"{prefix}score").round(2))
+            for name, prefix in (("raw", ""), ("effective", "effective_"))
+        }
+        return {"Heads": self.table.select(*columns, **patterns)}
 
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts: W of every head, R and its growth, patterns, equivalent weights, stability, norms."""

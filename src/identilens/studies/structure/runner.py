@@ -1,7 +1,7 @@
 """The parts of a structure analysis: two passes over the texts, perturbed representatives, and the closing tables."""
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -32,12 +32,7 @@ VISIBLE_SHARE = 0.5
 
 
 class Runner:
-    """Runs one part after the other; what parts share is in `State`, which is kept on disk between them.
-
-    Attributes:
-        state: The sums so far.
-        special: Positions of special tokens in every text.
-    """
+    """Runs one part after the other; what parts share is in `State`, which is kept on disk between them."""
 
     def __init__(self, lens: Lens, items: Sequence[Item], settings: StructureSettings) -> None:
         self.lens, self.items, self.settings = lens, items, settings
@@ -46,44 +41,32 @@ class Runner:
         self.special = special_positions(lens, items)
         drawn = np.random.default_rng(settings.seed).permutation(len(items))[: settings.pool]
         self._pool = {text: row for row, text in enumerate(sorted(drawn.tolist()))}
-        self._chunks = [range(start, min(start + PART, len(items))) for start in range(0, len(items), PART)]
         self._sites = {f"{site.kind}.layer{site.layer}": site for site in lens.sites(items[0])}
 
-    @property
-    def sizes(self) -> list[int]:
-        """Steps in each part."""
-        passes = [len(chunk) for chunk in self._chunks]
-        return [*passes, *passes, *([1] * self.settings.perturbed), 0]
-
-    def stage(self, part: int) -> str:
-        """Return what is done in a part, in words."""
-        count = len(self._chunks)
-        if part < count:
-            return "first pass: R and representatives"
-        return "second pass: texts against R" if part < 2 * count else "perturbed weights in the model"
+    @cached_property
+    def parts(self) -> list[tuple[int, str, Callable[[], Tables]]]:
+        """Steps in each part, and what is done there."""
+        chunks = [range(len(self.items))[start : start + PART] for start in range(0, len(self.items), PART)]
+        words = "perturbed weights in the model"
+        return [
+            *((len(one), "first pass: R and representatives", partial(self._first_pass, one)) for one in chunks),
+            *((len(one), "second pass: texts against R", partial(self._second_pass, one)) for one in chunks),
+            *((1, words, partial(self._perturbed, place)) for place in range(self.settings.perturbed)),
+            (0, words, self._last),
+        ]
 
     def begin(self, folder: RunFolder | None) -> None:
         """Take up the state that was kept after the last whole part."""
         if folder is None:
             return
         self.folder = folder.path
-        done = sum(folder.has(part) for part in range(len(self.sizes)))
+        done = sum(folder.has(part) for part in range(len(self.parts)))
         if done:
             self.state.load(self.folder, done - 1)
 
     def run(self, part: int) -> Tables:
         """Return the tables of one part, empty ones where it has nothing for them, and keep the state on disk."""
-        count = len(self._chunks)
-        if part < count:
-            tables = self._first_pass(self._chunks[part])
-        elif part < 2 * count:
-            tables = self._second_pass(self._chunks[part - count])
-        elif part < len(self.sizes) - 1:
-            tables = self._perturbed(part - 2 * count)
-        else:
-            members = self.members(self.chosen)
-            tokens = [" ".join(next(iter(self.items[text].tokens.values()))) for text in members]
-            tables = self.closing.tables(self.special, members, tokens)
+        tables = self.parts[part][2]()
         if self.folder is not None:
             self.state.save(self.folder, part)
         return {name: tables.get(name, frame(name, [])) for name in Structure.schema}
@@ -193,6 +176,11 @@ class Runner:
         structures = self.closing.structures
         rows = perturbation_rows(self.lens, self.items[text], text, structures, self.settings.seed)
         return {"perturbations": frame("perturbations", rows)}
+
+    def _last(self) -> Tables:
+        members = self.members(self.chosen)
+        tokens = [" ".join(next(iter(self.items[text].tokens.values()))) for text in members]
+        return self.closing.tables(self.special, members, tokens)
 
 
 def _is_mark(texts: int) -> bool:

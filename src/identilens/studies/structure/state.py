@@ -102,14 +102,11 @@ def _view(layer: CapturedLayer, text: int, length: int) -> LayerView:
 
 
 class State:
-    """Sums over texts, by name; written to disk after each part of a run that can be resumed.
-
-    Attributes:
-        sums: ``<kind>.layer<l>.<name>``: float64 sums [head, n, n]; ``embeddings``: the pool's, one row a text.
-    """
+    """Sums over texts; written to disk after each part of a run that can be resumed."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
+        """``<kind>.layer<l>.<name>``: float64 sums [head, n, n]; ``embeddings``: the pool's, one row a text."""
 
     @property
     def bytes(self) -> int:

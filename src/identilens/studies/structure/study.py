@@ -58,7 +58,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def sizes(self) -> Sequence[int]:
         """Return the steps of each part: two for each text, one for each text that is perturbed."""
-        return self.runner.sizes
+        return [size for size, *_ in self.runner.parts]
 
     def begin(self, folder: RunFolder | None) -> None:
         """Take up the sums that an interrupted run has left."""
@@ -66,7 +66,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def run(self, part: int) -> Output:
         """Return the tables of one part."""
-        self.tell(self.runner.stage(part))
+        self.tell(self.runner.parts[part][1])
         return Output(self.runner.run(part))
 
     def finish(self, tables: Tables) -> Output:

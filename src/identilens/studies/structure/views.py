@@ -59,7 +59,8 @@ def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
         ),
         "positions": lines(
             positions, "position", "value", error=band, points=n <= 128 and each, y_domain=(0, 1.03), y_format=".0%",
-            x_title="Position", y_title="Visible share of a weight there", title=f"How visible each position is{spread}",
+            x_title="Position", y_title="Visible share of a weight there",
+            title=f"How visible each position is{spread}",
         ),
         "kept": lines(
             kept, "threshold", "value", "measure", points=False, y_domain=(0, 1.02), y_format=".0%",
