@@ -97,24 +97,14 @@ class SummaryBuilder:
 
     def finish(self) -> AttentionSummary:
         """Return the summary of all rows added."""
-        rank = self.projector.rank
-        sizes = self.projector.row_sizes()
-        mask = self.visible
+        rank, sizes, mask = self.projector.rank, self.projector.row_sizes(), self.visible
         seen = self.projected.restricted(mask[-1]) if isinstance(mask, Tensor) else self.projected
         simplex = seen.simplex_nullity(rank)
         raw, effective = self._squares
         null_share = torch.where(raw > 0, 1 - effective / raw.clamp_min(torch.finfo(raw.dtype).tiny), 0.0).clamp(0, 1)
         error = (self._error[0] / self._error[1].clamp_min(torch.finfo(raw.dtype).tiny)).sqrt()
-        return AttentionSummary(
-            rank,
-            int(sizes[-1]) - rank,
-            simplex,
-            null_share,
-            self._pearson(float(sizes.sum())),
-            error,
-            self._received[0],
-            self._received[1],
-        )
+        pearson = self._pearson(float(sizes.sum()))
+        return AttentionSummary(rank, int(sizes[-1]) - rank, simplex, null_share, pearson, error, *self._received)
 
     def _shared_rows(self, weights: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return raw and effective attention by key type, the latter's square and output, without forming it."""

@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Lt
-from torch import Tensor
 
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
@@ -85,8 +84,9 @@ class AlternativeStudy(Study[AlternativeSettings, Alternatives]):
         kept = {"raw": head.attention, "effective": head.effective}
         for found, run in self._alternatives(place, head):
             put = run and compare_runs(self._unchanged(place.text), run)
-            rows.append(_row(place, head, found, put))
-            changes += _change_rows(place, found.name, put)
+            at = {**place.row, "alternative": found.name}
+            rows.append({**at, **_measures(head, found, put)})
+            changes += [{**at, **row} for row in (put.rows if put else ())]
             kept |= found.tensors()
         tables = {"table": rows, "changes": changes}
         return Output(
@@ -108,49 +108,24 @@ class AlternativeStudy(Study[AlternativeSettings, Alternatives]):
         generator = torch.Generator().manual_seed(seed)
         distance = settings.distance if settings.realisable else None
         for found in alternatives_of(head, settings.starts, distance, generator):
-            yield found, self._put_back(head, found.weights, item)
+            where = (head.layer, head.head, head.kind)
+            yield found, None if found.weights is None else self.lens.substitute({where: found.weights}, item)
             if found.name == "realisable":
                 yield by_parameters(self.lens, item, head, found)
 
-    def _put_back(self, head: Head, weights: Tensor | None, item: Any) -> ModelRun | None:
-        return None if weights is None else self.lens.substitute({(head.layer, head.head, head.kind): weights}, item)
 
-
-def _row(place: Place, head: Head, found: Found, put: PutBack | None) -> dict[str, Any]:
-    n_query, n_key = head.attention.shape
-    distance = None if found.weights is None else total_variation(head.attention, found.weights)
+def _measures(head: Head, found: Found, put: PutBack | None) -> dict[str, Any]:
+    (n_query, n_key), weights = head.attention.shape, found.weights
+    distance = None if weights is None else total_variation(head.attention, weights)
     return {
-        **place.row,
-        "alternative": found.name,
-        "n_query": n_query,
-        "n_key": n_key,
-        "d_k": head.d_k,
-        "simplex_nullity": head.simplex_nullity,
+        "n_query": n_query, "n_key": n_key, "d_k": head.d_k, "simplex_nullity": head.simplex_nullity,
         "mean_total_variation": None if distance is None else float(distance.mean()),
         "largest_total_variation": None if distance is None else float(distance.max()),
-        "output_error": None if found.weights is None else head.output_error(found.weights),
-        "logit_rank": logit_rank(head, found.weights),
-        "dimension": found.dimension,
-        "formula": found.formula,
-        "hidden_change": put and put.hidden,
-        "logits_change": put and put.logits,
-        "loss_change": put and put.loss,
+        "output_error": None if weights is None else head.output_error(weights),
+        "logit_rank": logit_rank(head, weights), "dimension": found.dimension, "formula": found.formula,
+        "hidden_change": put and put.hidden, "logits_change": put and put.logits, "loss_change": put and put.loss,
         "note": found.note,
-    }
-
-
-def _change_rows(place: Place, name: str, put: PutBack | None) -> list[dict[str, Any]]:
-    return [
-        {
-            **place.row,
-            "alternative": name,
-            "state": one.state,
-            "state_layer": one.layer,
-            "largest_change": one.largest,
-            "relative_change": one.relative,
-        }
-        for one in (put.changes if put else ())
-    ]
+    }  # fmt: skip
 
 
 alternatives = study_function(AlternativeStudy, "alternatives")

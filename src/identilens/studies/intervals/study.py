@@ -96,7 +96,6 @@ class IntervalStudy(Study[IntervalSettings, Intervals]):
         return Output({name: table_of(columns, rows[name]) for name, columns in Intervals.schema.items()})
 
     def _requested(self, place: Place) -> list[int]:
-        """Return the positions of the rows of a head."""
         item = self.heads.items[place.text]
         names = item.tokens.get(sides(place.site.kind, item.tokens).query, ())
         if not names:  # an image's positions show only in the model
@@ -120,12 +119,9 @@ class IntervalStudy(Study[IntervalSettings, Intervals]):
         seen = range(len(weights)) if visible is None else torch.nonzero(visible).flatten().tolist()
         pairs = torch.nonzero(found.above).tolist()
         row = {
-            "simplex_nullity": bounds.nullity,
-            "certified_top": found.top,
-            "certified_pairs": len(pairs),
-            "pairs": len(seen) * (len(seen) - 1) // 2,
-            "gap": bounds.gap,
-        }
+            "simplex_nullity": bounds.nullity, "certified_top": found.top, "certified_pairs": len(pairs),
+            "pairs": len(seen) * (len(seen) - 1) // 2, "gap": bounds.gap,
+        }  # fmt: skip
         return {
             "table": [{**at, "key": key, **{name: values[key] for name, values in lists.items()}} for key in seen],
             "rows": [{**at, **row}],

@@ -101,20 +101,12 @@ class LogitRankStudy(Study[LogitRankSettings, LogitRanks]):
         found = logit_rank_study(weights, head.projected, head.d_k, count=self.settings.count, generator=generator)
         ranks = found.ranks.double()
         row = {
-            **place.row,
-            "n_key": found.seq_len,
-            "d_k": head.d_k,
-            "d_v": _d_v(place),
-            "simplex_nullity": found.simplex_nullity,
-            "original_rank": found.original_rank,
-            "lowest_rank": int(ranks.min()),
-            "mean_rank": float(ranks.mean()),
-            "highest_rank": int(ranks.max()),
-            "realisable_share": found.realisable_share,
-            "alternatives": self.settings.count,
-            "mean_total_variation": found.mean_total_variation,
-            "output_error": found.output_error,
-        }
+            **place.row, "n_key": found.seq_len, "d_k": head.d_k, "d_v": _d_v(place),
+            "simplex_nullity": found.simplex_nullity, "original_rank": found.original_rank,
+            "lowest_rank": int(ranks.min()), "mean_rank": float(ranks.mean()), "highest_rank": int(ranks.max()),
+            "realisable_share": found.realisable_share, "alternatives": self.settings.count,
+            "mean_total_variation": found.mean_total_variation, "output_error": found.output_error,
+        }  # fmt: skip
         return Output({"table": table_of(LogitRanks.schema["table"], [row])})
 
     def _fits(self, place: Place) -> bool:
