@@ -1,6 +1,6 @@
 """The equivalence relations of structure2025, II.B, as predicates with a tolerance."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from identilens.linalg import ProjectedValues, projected
 from identilens.linalg.checks import check_finite, check_width
 
 Relation = Literal["output", "row_sums", "simplex"]
-RELATIONS: tuple[Relation, ...] = ("output", "row_sums", "simplex")
+RELATIONS: tuple[Relation, ...] = get_args(Relation)
 TOLERANCE = 1e-6
 
 

@@ -32,9 +32,8 @@ def structure_norm(
     """
     check_structure(structure, positive=True)
     if matrix.shape[-2:] != structure.shape[-2:]:
-        raise InputError(
-            f"expected W of the matrix's shape {tuple(matrix.shape[-2:])}; got {tuple(structure.shape[-2:])}."
-        )
+        shapes = f"{tuple(matrix.shape[-2:])}; got {tuple(structure.shape[-2:])}"
+        raise InputError(f"expected W of the matrix's shape {shapes}.")
     return (structure * matrix.abs()).mean((-2, -1))
 
 
@@ -49,12 +48,8 @@ def structure_distance(
 def matrix_norms(matrix: Float[Tensor, "query key"], structure: Float[Tensor, "query key"]) -> MatrixNorms:
     """Return the structure-aware norm beside the 1-, ∞- and Frobenius norms (structure2025, III)."""
     sizes = matrix.double().abs()
-    return MatrixNorms(
-        float(structure_norm(sizes, structure.double())),
-        float(sizes.sum(0).max()),
-        float(sizes.sum(1).max()),
-        float(sizes.square().sum().sqrt()),
-    )
+    norm = structure_norm(sizes, structure.double())
+    return MatrixNorms(*map(float, (norm, sizes.sum(0).max(), sizes.sum(1).max(), sizes.square().sum().sqrt())))
 
 
 def positive_structure(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from torch import Tensor
 from identilens.measures.structure.weights import check_weights, normalise_rows
 
 Pattern = Literal["diagonal", "offset", "antidiagonal", "local", "block", "vertical", "uniform"]
-PATTERNS: tuple[Pattern, ...] = ("diagonal", "offset", "antidiagonal", "local", "block", "vertical", "uniform")
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 LEAST_SCORE = 0.25
 """A structure whose best score is below this has none of the patterns ("mixed")."""
 OFFSETS = (-3, -2, -1, 1, 2, 3)
@@ -35,9 +35,7 @@ class PatternScore:
     place: int | None = None
 
 
-def pattern_scores(
-    weights: Float[Tensor, "query key"], special: Sequence[int] | None = None
-) -> tuple[PatternScore, ...]:
+def pattern_scores(weights: Float[Tensor, "q k"], special: Sequence[int] | None = None) -> tuple[PatternScore, ...]:
     """Return the score of each pattern, in the order of `PATTERNS`.
 
     Rows are normalised first. Scores are (m − u) / (1 − u), at least 0, with u what uniform rows have. For diagonal,
@@ -56,23 +54,20 @@ def pattern_scores(
     n_query, n_key = rows.shape
     share = 1 / n_key
     # Queries for which a diagonal lies outside are left out.
-    offsets = {
-        place: _above(float(rows.diagonal(place).mean()), share)
-        for place in OFFSETS if abs(place) < min(n_query, n_key)
-    }  # fmt: skip
+    inside = [place for place in OFFSETS if abs(place) < min(n_query, n_key)]
+    offsets = {place: _above(float(rows.diagonal(place).mean()), share) for place in inside}
     best = max(offsets, key=lambda place: offsets[place], default=None)
     near = [rows.diagonal(place) for place in range(-min(REACH, n_query - 1), min(REACH, n_key - 1) + 1)]
     column = max(special or range(n_key), key=lambda place: float(rows[:, place].mean()))
     far = 0.5 * (rows - share).abs().sum(-1) / max(1e-12, 1 - share)
     # A row without any weight is no uniform row.
     even = float(((1 - far) * (rows.sum(-1) > 0)).mean()) if n_key > 1 else 1.0
+    local = _above(float(sum(one.sum() for one in near)) / n_query, sum(map(len, near)) / rows.numel())
     return (
         PatternScore("diagonal", _above(float(rows.diagonal().mean()), share)),
         PatternScore("offset", offsets[best] if best is not None else 0.0, best),
         PatternScore("antidiagonal", _above(float(rows.flip(-1).diagonal().mean()), share)),
-        PatternScore(
-            "local", _above(float(sum(one.sum() for one in near)) / n_query, sum(map(len, near)) / rows.numel())
-        ),
+        PatternScore("local", local),
         _block(rows),
         PatternScore("vertical", _above(float(rows[:, column].mean()), share), column),
         PatternScore("uniform", min(1.0, max(0.0, even))),

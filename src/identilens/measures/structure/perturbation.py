@@ -29,10 +29,8 @@ def perturbation_directions(
     check_weights(weights, "the weights to perturb")
     check_structure(structure)
     if weights.shape != structure.shape or weights.shape[-1] < 2:
-        raise InputError(
-            f"expected W of the weights' shape and at least 2 keys; got {tuple(structure.shape)} and "
-            f"{tuple(weights.shape)}."
-        )
+        shapes = f"{tuple(structure.shape)} and {tuple(weights.shape)}"
+        raise InputError(f"expected W of the weights' shape and at least 2 keys; got {shapes}.")
     given, kept = weights.double(), _support(structure)
     generator = torch.Generator().manual_seed(seed)
 

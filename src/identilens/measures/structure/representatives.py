@@ -41,9 +41,8 @@ def cluster(embeddings: Float[np.ndarray, "text d"], clusters: int, seed: int = 
 
     distinct = len(np.unique(embeddings, axis=0))
     if not 1 <= clusters <= distinct:
-        raise InputError(
-            f"expected a number of clusters from 1 to the number of distinct texts, {distinct}; got {clusters}."
-        )
+        most = f"the number of distinct texts, {distinct}"
+        raise InputError(f"expected a number of clusters from 1 to {most}; got {clusters}.")
     fitted = KMeans(clusters, n_init=_INITIAL, random_state=seed).fit(embeddings)  # pyright: ignore[reportArgumentType] n_init takes numbers too
     labels = np.asarray(fitted.labels_)
     distances = np.linalg.norm(embeddings - fitted.cluster_centers_[labels], axis=1)

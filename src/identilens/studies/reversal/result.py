@@ -109,8 +109,7 @@ class Reversal(Result):
         row, head = self.table.row(0, named=True), self.best_head()
         score, first, last = best_range(self.head_sweep(head))
         near = (pl.col("threshold") - DRAFT_THRESHOLD).abs() < 1e-9
-        numbers = {
-            "accuracy": row["accuracy"], "whole": row["whole"], "written": row["written"], "epochs": row["epochs"],
+        numbers = {name: row[name] for name in ("accuracy", "whole", "written", "epochs")} | {
             "best_head": head, "best_score": score, "first_threshold": first, "last_threshold": last,
             "score_at_draft": self.head_sweep(head).filter(near)["score"][0],
         }  # fmt: skip

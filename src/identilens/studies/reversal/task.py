@@ -51,9 +51,8 @@ def reversal_pairs(count: int, length: int, vocabulary: int, seed: int = 0) -> I
         InputError: For numbers below 1 (length and vocabulary below 2).
     """
     if count < 1 or length < 2 or vocabulary < 2:
-        raise InputError(
-            f"expected at least 1 sequence, 2 places and 2 tokens; got {count}, {length} and {vocabulary}."
-        )
+        least = "expected at least 1 sequence, 2 places and 2 tokens"
+        raise InputError(f"{least}; got {count}, {length} and {vocabulary}.")
     return torch.randint(vocabulary, (count, length), generator=torch.Generator().manual_seed(seed))
 
 
@@ -68,10 +67,8 @@ def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
     if structure.shape != (n, n):
         raise InputError(f"expected a square structure; got {tuple(structure.shape)}.")
     W = structure.double()
-    mirrored = W.flip(-1)
-    mass = float(mirrored.diagonal().sum())
-    size = float(torch.linalg.matrix_norm(W))
-    kept = W > 0
+    mirrored, kept = W.flip(-1), W > 0
+    mass, size = float(mirrored.diagonal().sum()), float(torch.linalg.matrix_norm(W))
     hits = float(kept.flip(-1).diagonal().sum())
     # A diagonal of the mirrored matrix s to the right holds keys s before the antidiagonal's.
     shifts = {-shift: float(mirrored.diagonal(shift).mean()) for shift in range(-n // 2, n // 2 + 1)}

@@ -82,13 +82,11 @@ class Closing:
     def structures(self) -> dict[str, tuple[Float[Tensor, "head q k"], Float[Tensor, "head q k"]]]:
         """W of each layer, from raw and from effective attention."""
         # Sizes of effective weights may exceed 1 here and there; the threshold keeps its meaning.
-        return {
-            key: (
-                self._cut(self.sums[f"{key}.clusters{self.clusters}"] / self.clusters),
-                self._cut(self.sums[f"{key}.effective"] / self.clusters),
-            )
-            for key in self.sites
-        }
+        raw, effective = (
+            {key: self._cut(self.sums[f"{key}.{name}"] / self.clusters) for key in self.sites}
+            for name in (f"clusters{self.clusters}", "effective")
+        )
+        return {key: (raw[key], effective[key]) for key in self.sites}
 
     def tables(self, special: Sequence[int], members: Sequence[int], tokens: Sequence[str]) -> Tables:
         """Return the tables by head, and those on the choice of representatives, of the largest cluster first."""

@@ -139,24 +139,19 @@ def representatives(frames: Frames) -> dict[str, AnyChart]:
 
 def pairs_by_head(pairs: pl.DataFrame) -> pl.DataFrame:
     """Return the means over pairs of texts whose weights can be moved at all."""
-    return (
-        pairs.filter(pl.col("freedom") > 0)
-        .group_by(_HEAD)
-        .agg(pl.col("overlap", "chance", "change_second", "disagree").mean(), pairs=pl.len())
-        .sort(_HEAD)
-    )
+    groups = pairs.filter(pl.col("freedom") > 0).group_by(_HEAD)
+    return groups.agg(pl.col("overlap", "chance", "change_second", "disagree").mean(), pairs=pl.len()).sort(_HEAD)
 
 
 def texts_by_head(texts: pl.DataFrame) -> pl.DataFrame:
     """Return each text against R, and Naim & Asher's projection, as means over texts."""
-    rounding = pl.col("outside", "outside_half")
-    return (
-        # Rounding in float64 is shown as the zero that it is.
-        texts.with_columns(pl.when(rounding < 1e-9).then(0.0).otherwise(rounding).name.keep())
-        .group_by(_HEAD)
-        .agg(pl.col("rank", "ignored", "outside", "outside_half", "negative").mean(), pl.col("least").min())
-        .sort(_HEAD)
+    rounding, means = (
+        pl.col("outside", "outside_half"),
+        pl.col("rank", "ignored", "outside", "outside_half", "negative"),
     )
+    # Rounding in float64 is shown as the zero that it is.
+    shown = texts.with_columns(pl.when(rounding < 1e-9).then(0.0).otherwise(rounding).name.keep())
+    return shown.group_by(_HEAD).agg(means.mean(), pl.col("least").min()).sort(_HEAD)
 
 
 def _by_head(frame: pl.DataFrame, by: str, measures: Mapping[str, str], each: bool) -> pl.DataFrame:
@@ -165,13 +160,10 @@ def _by_head(frame: pl.DataFrame, by: str, measures: Mapping[str, str], each: bo
     Means have ``low`` and ``high``, between which 80 % of the heads lie.
     """
     long, value = _long(frame, [*_HEAD, by], measures), pl.col("value")
-    mean = (
-        long.group_by("measure", by, maintain_order=True)
-        .agg(value.mean(), low=value.quantile(0.1), high=value.quantile(0.9))
-        .select(by, "measure", "value", "low", "high")
-    )
+    groups = long.group_by("measure", by, maintain_order=True)
+    mean = groups.agg(value.mean(), low=value.quantile(0.1), high=value.quantile(0.9))
     if not each:
-        return mean
+        return mean.select(by, "measure", "value", "low", "high")
     every = pl.lit(f"mean over all {frame.select(_HEAD).n_unique()} heads")
     name = pl.format("{} layer {}, head {}", *_HEAD)
     columns = (by, "measure", "value")
