@@ -8,7 +8,7 @@ import polars as pl
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.reproduce.structure2025_reversal import accuracy_table, recorded, trained
 from identilens.runs.tables import markdown_table
-from identilens.studies.perturbed.norms import by_perturbation, norm_correlations
+from identilens.studies.perturbation_views import by_perturbation, norm_correlations
 from identilens.studies.reversal.result import Reversal
 from identilens.studies.reversal.settings import TaskSettings
 from identilens.studies.reversal.task import DRAFT_THRESHOLD, best_range
