@@ -25,14 +25,9 @@ _SIDE = 44
 def thumbnails(
     frame: pl.DataFrame, x: str, y: str, maps: Sequence[Float[Tensor, "query key"]], **look: Unpack[Look]
 ) -> alt.Chart:
-    """Return a picture for every row of a frame, shaded by the root of the weight.
+    """Return a picture for every row of a frame, smallest ``y`` on top, shaded by the root of the weight.
 
-    Args:
-        frame: A row a picture: where it stands, and columns to `choose` by.
-        x: Column across.
-        y: Column down, smallest on top.
-        maps: The maps of the rows, from 0 (hardly a shade) to 1 and above (full shade).
-        **look: See `Look`.
+    Maps, one a row, go from 0 (hardly a shade) to 1 and above (full shade); further columns are to `choose` by.
     """
     look = Look(**{"height": _SIDE * frame[y].n_unique(), **look})
     drawn = frame.with_columns(_picture=pl.Series([_data_url(one) for one in maps], dtype=pl.String))
@@ -50,7 +45,6 @@ def _data_url(matrix: Float[Tensor, "query key"]) -> str:
 
 
 def _png(pixels: np.ndarray) -> bytes:
-    """Return a PNG of 8-bit colours with opacity."""
     height, width, _ = pixels.shape
     # Each line begins with the number of its filter: none.
     lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], 1).tobytes()

@@ -37,11 +37,7 @@ class LinearNetwork:
 
 @dataclass(frozen=True)
 class MlpNetwork:
-    """g(e) = W₂ gelu(W₁ e + b₁) + b₂ with one hidden layer (Brunner et al. 2020, B.1).
-
-    Attributes:
-        hidden_units: Width of the hidden layer, 1000 in the paper.
-    """
+    """g(e) = W₂ gelu(W₁ e + b₁) + b₂ with one hidden layer, 1000 wide in the paper (Brunner et al. 2020, B.1)."""
 
     hidden_units: int
 

@@ -1,7 +1,7 @@
 """Saved Dyck models looked into, with the measures of training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -55,7 +55,7 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
     merge: ClassVar = {"variation": variation_table}
 
     def __init__(self, settings: DyckAnalyseSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.lenses = [load(folder, device="cpu") for folder in settings.models]
         self.models = [lens.model for lens in self.lenses if isinstance(lens.model, DyckForCausalLM)]
         if not self.lenses or len(self.models) < len(self.lenses):
@@ -77,7 +77,7 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
         config: DyckConfig = self.models[0].config
         training = DyckTraining(length=self.settings.length, data=self.settings.data)
         setting = DyckSetting("models", {name: getattr(config, name) for name in _OPTIONS}, training)
-        measuring = Measuring(**{field.name: getattr(self.settings, field.name) for field in fields(Measuring)})
+        measuring = Measuring(**self.settings.values_of(Measuring))
         count = len(self.models)
         trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
         return Output(measure_models(setting, trained, measuring, "cpu"))

@@ -72,7 +72,7 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
     result_type = Constructions
 
     def __init__(self, settings: ConstructSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.language = Dyck(settings.types, settings.max_depth, settings.open_probability)
         built = [("uniform", 0.0), *(("balanced", size) for size in settings.off_balance)]
         self.cases = [(name, size, length) for name, size in built for length in settings.lengths]
@@ -88,8 +88,9 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
 
     def begin(self, folder: RunFolder | None) -> None:
         """Save the model with uniform attention."""
-        if folder is not None:
-            save_model(uniform_transformer(self.language), bracket_tokenizer(self.language), folder.path / "model")
+        super().begin(folder)
+        if self.folder is not None:
+            save_model(uniform_transformer(self.language), bracket_tokenizer(self.language), self.folder / "model")
 
     def run(self, part: int) -> Output:
         """Return the row of one construction at one length."""

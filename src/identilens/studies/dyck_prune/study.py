@@ -71,7 +71,7 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
     result_type = Prunings
 
     def __init__(self, settings: PruneSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.key_size = settings.key_size or settings.size
         self.pairs = [(candidates, seed) for candidates in settings.candidates for seed in range(settings.seeds)]
         self.targets = [

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,7 +13,6 @@ from identilens.dyck.tokenizer import bracket_tokenizer
 from identilens.dyck.training import Trained, check_memory, train_models
 from identilens.errors import InputError, SettingError
 from identilens.models.saving import save_model
-from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import NOT_RECORDED, Numbers
 from identilens.runs.study import Output, Study, study_function
@@ -67,12 +66,7 @@ class DyckTrainSettings(DyckTraining, Measuring):
             "intermediate_size": self.hidden, "block": self.block, "first_layer": self.first_layer,
             "positions": self.positions,
         }  # fmt: skip
-        training = DyckTraining(**{field.name: getattr(self, field.name) for field in fields(DyckTraining)})
-        return DyckSetting(self._name(), config, training)
-
-    def measuring(self) -> Measuring:
-        """Return how much is measured on."""
-        return Measuring(**{field.name: getattr(self, field.name) for field in fields(Measuring)})
+        return DyckSetting(self._name(), config, DyckTraining(**self.values_of(DyckTraining)))
 
     def _name(self) -> str:
         behind = "" if self.first_layer == "learned" else f" behind {self.first_layer}"
@@ -111,7 +105,6 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
     def __init__(self, *given: Any) -> None:
         *kinds, self.settings = given
         self.kinds: list[DyckSetting] = list(kinds[0]) if kinds else [self.settings.kind()]
-        self.folder: Path | None = None
         seeds = self.settings.seeds
         size = self.settings.at_once or len(seeds)
         self._check(size)
@@ -129,10 +122,6 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         """Return the seeds of each part."""
         return [len(seeds) for _, seeds in self.parts]
 
-    def begin(self, folder: RunFolder | None) -> None:
-        """Take the folder that the models go to."""
-        self.folder = None if folder is None else folder.path
-
     def run(self, part: int) -> Output:
         """Return what becomes of some seeds of one kind."""
         kind, seeds = self.parts[part]
@@ -143,7 +132,8 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         trained = train_models(kind.make(), seeds, kind.training, device=self.settings.device, progress=told)
         if self.folder is not None:
             save_models(trained, self.folder / "models" / folder_name(kind.name))
-        return Output(measure_models(kind, trained, self.settings.measuring(), self.settings.device))
+        measuring = Measuring(**self.settings.values_of(Measuring))
+        return Output(measure_models(kind, trained, measuring, self.settings.device))
 
     def _check(self, size: int) -> None:
         if not self.kinds or len({folder_name(one.name) for one in self.kinds}) < len(self.kinds):

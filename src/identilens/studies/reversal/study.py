@@ -43,9 +43,6 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
     settings_type = ReversalSettings
     result_type = Reversal
 
-    def __init__(self, settings: ReversalSettings) -> None:
-        self.settings = settings
-
     def identity(self) -> Identity:
         """Return the model, with the learning rate as it turned out."""
         return Identity({"name": f"reversal {self.settings.model}"}, [], {"learning_rate": self.settings.rate})
