@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+import polars as pl
 import torch
 from cyclopts import Parameter
 
@@ -79,7 +80,13 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
         setting = DyckSetting("models", {name: getattr(config, name) for name in _OPTIONS}, training)
         count = len(self.models)
         trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
-        return Output(measure_models(setting, trained, self.settings, "cpu"))
+        tables = dict(measure_models(setting, trained, measuring, "cpu"))
+        # How the models were trained is not known.
+        unknown = ("learning_rate", "weight_decay", "contrast", "epochs")
+        tables["table"] = tables["table"].with_columns(
+            pl.lit(None, tables["table"][name].dtype).alias(name) for name in unknown
+        )
+        return Output(tables)
 
 
 analyse_dyck = study_function(DyckAnalyseStudy, "analyse_dyck")
