@@ -20,12 +20,7 @@ class IrregularRows:
     full rank, get a factorisation of their own. Made of the same as `CausalRows`.
     """
 
-    def __init__(
-        self,
-        compact: Float[Tensor, "head key r"],
-        visible: Bool[Tensor, "query key"],
-        tolerance: Callable[[int], float],
-    ) -> None:
+    def __init__(self, compact: Float[Tensor, "head key r"], visible: Bool[Tensor, "query key"], tolerance: Tolerance):
         self.compact, self.visible, self.tolerance = compact, visible, tolerance
 
     @property

@@ -15,6 +15,7 @@ from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import Kind, Numbers, Settings
+from identilens.runs.study import R, S, Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +81,6 @@ class TextHeads:
         chosen = list(chosen_heads(lens.sites(items[0]), settings.layers, settings.heads, kind))
         return cls(lens, items, [Place(text, *one) for text in range(len(items)) for one in chosen])
 
-    @property
-    def identity(self) -> Identity:
-        """The model and the texts."""
-        return Identity(self.lens.facts, [item.identity for item in self.items])
-
     def read(self, place: Place) -> Head:
         """Return a head as it computes on its text."""
         return read_head(self.lens, self.items[place.text], place.site.layer, place.head, place.site.kind)
@@ -95,3 +91,18 @@ class TextHeads:
         read = dict(zip(sides(head.kind, held), head.attention.shape, strict=True))
         sizes = {sequence: len(names) for sequence, names in held.items()} | read
         return {sequence: names_at(held, sequence, size, config) for sequence, size in sizes.items()}
+
+
+class HeadStudy(Study[S, R]):
+    """A study of the heads of texts, one a part."""
+
+    unit = "heads"
+    heads: TextHeads
+
+    def identity(self) -> Identity:
+        """Return the model and the texts."""
+        return Identity(self.heads.lens.facts, [item.identity for item in self.heads.items])
+
+    def sizes(self) -> Sequence[int]:
+        """Return one head for each part."""
+        return [1] * len(self.heads.places)

@@ -32,9 +32,7 @@ def load_result(folder: str | Path) -> Result:
 def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     """Write the HTML report of the run that a folder holds, with the runs joined to it, and return its path.
 
-    Args:
-        folder: A result folder.
-        path: The file to write; report.html in the folder when not given.
+    It is report.html in the folder where no other is given.
 
     Raises:
         OutputFolderError: If the folder holds no finished run, or the file cannot be written.

@@ -69,12 +69,7 @@ def attention_intervals(
     Up to two linear programs a key, each from the last one's basis; a minimum is skipped where some
     vertex has the weight at zero. The ends are the programs' dual bounds: no alternative lies outside
     them, and the weight itself lies inside.
-
-    Args:
-        weights_row: a.
-        projected_values: T.
-        visible: True on the keys the row may use; all when left out.
-        pin_tolerance: Width up to which a weight counts as pinned.
+    The row may use the ``visible`` keys, all when left out; a weight is pinned up to a width of ``pin_tolerance``.
 
     Raises:
         InputError: Weights that are no distribution over T's rows.

@@ -148,11 +148,8 @@ def least_logit_rank(
     The rows of log A' less their mean have that rank: for L = log A' (I − 11ᵀ/n), L 1 = 0, so rank(L + c 1ᵀ)
     is at least that of L on the complement of 1, which is rank(L). The paper's c = −â_1 (Bhardwaj et al.
     2021, 3.2.2) subtracts the first column instead and spans the same differences. Either is at most n − 1.
-
-    Args:
-        weights: A', bidirectional and positive.
-        tolerance: Share of the largest singular value that counts as zero; `relative_tolerance` of n x n by default.
-        choice: "centred", or "first" for the paper's c = −â_1.
+    ``choice`` says which. A' is bidirectional; ``tolerance``, the share of the largest singular value that counts as
+    zero, is by default the `relative_tolerance` of n x n.
 
     Raises:
         InputError: A weight of zero, which no softmax gives: a masked head, or a step of exactly λ_max.

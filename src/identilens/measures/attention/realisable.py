@@ -90,11 +90,7 @@ def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
     W(t) = Σ_{i <= t} w_i, where w_i = m_i − 1 for the last d_k of those rows and min(d_k, m_i − 1) for the
     others. The output's Jacobian has rank min over t of W(t) + Σ_{i > t} r_i: the first t rows are
     identified, the others meet their r_i conditions. The dimension is W(n) less that rank.
-
-    Args:
-        counts: m_i, in any order.
-        d_k: Size of queries and keys.
-        ranks: r_i = rank([T, 1]) − 1 over the row's visible keys, in the same order.
+    The ``counts`` m_i come in any order, the ``ranks`` r_i = rank([T, 1]) − 1 over the row's visible keys in the same.
     """
     rows = sorted(zip(counts, ranks, strict=True))
     free = [count - 1 for count, _ in rows]

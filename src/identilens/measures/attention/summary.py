@@ -40,13 +40,7 @@ class SummaryBuilder:
 
     Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ row by row:
     all sums follow from the weights' coordinates in an orthonormal basis of col(T). Memory O(n · block).
-
-    Args:
-        projected: T, with one axis of heads.
-        queries: Number of rows to come.
-        visible: Which keys each query may use.
-        query_types: Type of each query, as membership in one of several types.
-        key_types: Type of each key.
+    There are ``queries`` rows to come; each query and each key is a member of one of several types.
     """
 
     def __init__(
@@ -59,16 +53,12 @@ class SummaryBuilder:
     ) -> None:
         self.projected, self.compact = projected, projected.compact
         heads, keys, _ = self.compact.shape
-        self.projector = projected.projector(queries, visible)
-        self.visible = visible
+        self.projector, self.visible = projected.projector(queries, visible), visible
         one = {"dtype": self.compact.dtype, "device": self.compact.device}
         self.query_types = torch.ones(queries, 1, **one) if query_types is None else query_types.to(**one)
         self.key_types = torch.ones(keys, 1, **one) if key_types is None else key_types.to(**one)
-        shape = (heads, self.query_types.shape[1], self.key_types.shape[1])
-        self._received = torch.zeros(2, *shape, **one)
-        self._squares = torch.zeros(2, heads, **one)
-        self._error = torch.zeros(2, heads, **one)
-        self._first_moment = torch.zeros(2, heads, **one)
+        self._received = torch.zeros(2, heads, self.query_types.shape[1], self.key_types.shape[1], **one)
+        self._squares, self._error, self._first_moment = (torch.zeros(2, heads, **one) for _ in range(3))
         self._columns: Tensor | None = None
         self._inner = self.compact
 

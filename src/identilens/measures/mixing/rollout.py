@@ -28,11 +28,10 @@ def attention_rollout(weights: Float[Tensor, "layer query key"]) -> Float[Tensor
 def mean_over_heads(weights: Float[Tensor, "head query key"]) -> Float[Tensor, "query key"]:
     """Return the mean size of a layer's raw or effective weights over its heads, rows scaled to sum to 1.
 
-    Raw weights are not negative and their rows sum to 1 already. Rows of effective attention may be negative in
-    places and sum to anything, even to about 0. A rollout passes on how much, not with what sign, just as the norm
-    of a Jacobian does: so sizes are taken before heads are averaged (else heads would cancel) and rows are scaled
-    by the sum of sizes (the sum itself may vanish). Where a head's row is zero, the others count alone; a query
-    whose effective attention is zero in every head passes on its own token only.
+    Rows of effective attention may be negative in places and sum to anything, even to about 0. A rollout passes on how
+    much, not with what sign, just as the norm of a Jacobian does: so sizes are taken before heads are averaged (else
+    heads would cancel) and rows are scaled by the sum of sizes. Where a head's row is zero, the others count alone; a
+    query whose effective attention is zero in every head passes on its own token only.
     """
     sizes = weights.abs().mean(0)
     total = sizes.sum(-1, keepdim=True)

@@ -10,16 +10,14 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg.tolerance import relative_tolerance
 
-# Rows that are turned to float64 at a time.
-ROWS = 4096
+ROWS = 4096  # Turned to float64 at a time.
 
 
 @dataclass(frozen=True, eq=False)
 class RidgeFit:
-    """The ridge solution W, d_out x d_in, with the lowest validation loss.
+    """The ridge solution W, d_out x d_in, with the lowest validation loss, and that of every penalty in ``losses``.
 
-    Losses are means over tokens and coordinates of (W e − x)²; ``losses`` has one for every penalty tried, in their
-    order. The penalty is a share of the mean squared size of a coordinate of the hidden states.
+    Losses are means over tokens and coordinates of (W e − x)²; penalties shares of the mean squared coordinate of e.
     """
 
     weight: Float[Tensor, "d_out d_in"]

@@ -7,8 +7,8 @@ from typing import Literal
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.measures.tokens.probes import Layers, Lengths, Probe, Report, Targets, TrainedProbe
-from identilens.measures.tokens.splits import Split, checked_lengths, token_rows
+from identilens.measures.tokens.probes import Layers, Probe, Report, Targets, TrainedProbe
+from identilens.measures.tokens.splits import Lengths, Split, checked_lengths, token_rows
 from identilens.measures.tokens.stack import Job
 
 Search = Literal["every fold", "first fold"]
@@ -61,6 +61,7 @@ def fit_probes(
 
 
 def _job(probe: Probe, pair: tuple[int, int], rows: list[Tensor], offset: int, rate: float | None) -> Job:
+    train, validation = rows
     if not isinstance(probe, TrainedProbe):
-        return Job(*pair, *rows, offset=offset)
-    return Job(*pair, *rows, rates=probe.rates if rate is None else (rate,), offset=offset, seed=probe.seed)
+        return Job(*pair, train, validation, offset=offset)
+    return Job(*pair, train, validation, rates=probe.rates if rate is None else (rate,), offset=offset, seed=probe.seed)

@@ -1,6 +1,6 @@
 """Nearest neighbour look-up within a sentence: which input token a predicted vector points to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -11,15 +11,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from identilens.errors import InputError
-from identilens.measures.tokens.splits import checked_lengths, packed
+from identilens.measures.tokens.splits import Lengths, checked_lengths, packed
 
 Distance = Literal["cosine", "l2"]
 
 # Look-up runs in float64, so what is left between two computed distances below this share of their
 # size is rounding: whether the vectors are the same cannot be told apart from it.
 TIE = 1e-12
-# Float64 entries that one block of vectors or distances may hold: 32 MB.
-BLOCK_ENTRIES = 4_000_000
+BLOCK_ENTRIES = 4_000_000  # Float64 entries that one block of vectors or distances may hold: 32 MB.
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +41,7 @@ class LookUp:
 
 
 def look_up(
-    predicted: Float[Tensor, "token d"], inputs: Float[Tensor, "token d"],
-    lengths: Sequence[int] | Int[Tensor, " sentence"], *,
+    predicted: Float[Tensor, "token d"], inputs: Float[Tensor, "token d"], lengths: Lengths, *,
     distance: Distance, offset: int = 0, token_ids: Int[Tensor, " token"] | None = None,
 ) -> LookUp:  # fmt: skip
     """Return how often the nearest input of the same sentence is the right one.

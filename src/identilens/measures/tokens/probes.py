@@ -1,7 +1,4 @@
-"""Probes that read the input token off a hidden state, in the style of scikit-learn.
-
-The constructor stores parameters only, ``fit`` returns self, and what it found ends in an underscore.
-"""
+"""Probes that read the input token off a hidden state, in the style of scikit-learn: ``fit`` returns self."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -9,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.measures.tokens.closed_form import RidgeFit, fit_ridge
 from identilens.measures.tokens.lookup import Distance, check_finite, look_up
 from identilens.measures.tokens.networks import LinearNetwork, MlpNetwork, Network, Parameters
+from identilens.measures.tokens.splits import Lengths
 from identilens.measures.tokens.stack import PAPER_RATES, Job, check_jobs
 from identilens.measures.tokens.training import Outcome, Progress, Schedule, train_probes
 
@@ -23,14 +21,12 @@ Hidden = Float[Tensor, "token d_in"]
 Inputs = Float[Tensor, "token d_out"]
 Layers = Float[Tensor, "layer token d_in"]
 Targets = Float[Tensor, "target token d_out"]
-Lengths = Sequence[int] | Int[Tensor, " sentence"]
 HeldHidden = Float[Tensor, "validation d_in"]
 HeldInputs = Float[Tensor, "validation d_out"]
 Report = Callable[[Progress], None]
 Jobs = Sequence[Job]
 
-# As shares of the hidden states' mean squared coordinate: none, then two a decade.
-PENALTIES = (0.0, *(10 ** (power / 2) for power in range(-16, 3)))
+PENALTIES = (0.0, *(10 ** (power / 2) for power in range(-16, 3)))  # None, then two a decade.
 
 
 class Probe(ABC):
@@ -171,10 +167,7 @@ class MlpProbe(TrainedProbe):
 
 @dataclass(eq=False)
 class RidgeProbe(Probe):
-    """g(e) = W e with W in closed form: the linear L2 probe without training. See ``fit_ridge``.
-
-    The penalty is chosen on the validation tokens; penalties are shares of the mean squared coordinate.
-    """
+    """g(e) = W e in closed form, with the penalty that is best on the validation tokens; see ``fit_ridge``."""
 
     penalties: tuple[float, ...] = PENALTIES
     distance: Distance = field(default="l2", init=False)

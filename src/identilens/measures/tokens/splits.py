@@ -13,15 +13,13 @@ from identilens.errors import InputError
 
 PAPER_SHARES = (0.7, 0.15, 0.15)
 PAPER_FOLDS = 10
+Lengths = Sequence[int] | Int[Tensor, " sentence"]
 Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which sentences train, stop and test one fold (from 0); the three parts have no sentence in common.
-
-    The order of the training sentences is random, but the same for the same seed.
-    """
+    """Which sentences train (in random order), stop and test one fold, from 0; the parts have none in common."""
 
     fold: int
     train: tuple[int, ...]
@@ -86,9 +84,7 @@ def keep_training_share(split: Split, share: float) -> Split:
     return replace(split, train=split.train[: max(1, round(share * len(split.train)))])
 
 
-def token_rows(
-    lengths: Sequence[int] | Int[Tensor, " sentence"], sentences: Sequence[int], *, offset: int = 0
-) -> Int[Tensor, " row"]:
+def token_rows(lengths: Lengths, sentences: Sequence[int], *, offset: int = 0) -> Int[Tensor, " row"]:
     """Return the rows of the chosen sentences' tokens, in their order, in a corpus stored sentence after sentence.
 
     With an offset k only tokens i stay whose neighbour i + k is in the same sentence (Brunner et al.
@@ -108,7 +104,7 @@ def token_rows(
     return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
 
 
-def checked_lengths(lengths: Sequence[int] | Int[Tensor, " sentence"], tokens: int | None = None) -> list[int]:
+def checked_lengths(lengths: Lengths, tokens: int | None = None) -> list[int]:
     """Return the sentence lengths as a list; raise InputError unless they describe a corpus of so many tokens."""
     sizes = [int(size) for size in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
     if not sizes:

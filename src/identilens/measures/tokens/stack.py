@@ -14,17 +14,12 @@ from identilens.errors import InputError
 from identilens.measures.tokens.lookup import Distance
 from identilens.measures.tokens.networks import Network, Parameters, row_losses
 
-# Brunner et al. 2020, B.1.
-PAPER_RATES = (0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001, 0.000003)
+PAPER_RATES = (0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001, 0.000003)  # Brunner et al. 2020, B.1.
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One probe to train, with every learning rate to try on it: each makes one member of the stack.
-
-    It reads a layer's hidden states and predicts a target's inputs: row r is paired with row r + offset. The seed, of
-    the initial weights and the batches, is the same for every rate.
-    """
+    """One probe to train with each of its rates; row r of its layer is paired with row r + offset of its target."""
 
     layer: int
     target: int

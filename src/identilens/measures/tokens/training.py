@@ -19,8 +19,7 @@ from identilens.measures.tokens.stack import Job, Member, Task, batches, check_j
 # they only move their parameters to and from memory at every step.
 CPU_STACK_BYTES = 32 * 2**20
 GPU_SHARE = 0.5
-# Its parameters, their gradients, two moments, the best so far, and what a step stacks with its gradient.
-MEMBER_COPIES = 7
+MEMBER_COPIES = 7  # Parameters, gradients, two moments, the best so far, and what a step stacks with its gradient.
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What else the attention could have been, put back into the model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -11,13 +11,12 @@ from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
 from identilens.models.lens import Lens
 from identilens.models.substitution import ModelRun
-from identilens.runs.provenance import Identity
-from identilens.runs.study import Output, Study, study_function
+from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.alternatives.put_back import PutBack, compare_runs
 from identilens.studies.alternatives.result import Alternatives
 from identilens.studies.alternatives.search import Found, alternatives_of, by_parameters, logit_rank
-from identilens.studies.heads import KindSettings, Place, TextHeads
+from identilens.studies.heads import HeadStudy, KindSettings, Place, TextHeads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +36,7 @@ class AlternativeSettings(KindSettings):
     seed: Annotated[int, Ge(0)] = 0
 
 
-class AlternativeStudy(Study[AlternativeSettings, Alternatives]):
+class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     """Find other attention weights with the same output, and see what the model makes of them.
 
     For each head: one drawn evenly from all alternatives (``sampled``), a far one (``far``), the most even one
@@ -58,7 +57,6 @@ class AlternativeStudy(Study[AlternativeSettings, Alternatives]):
     """
 
     name = "alternatives"
-    unit = "heads"
     settings_type = AlternativeSettings
     result_type = Alternatives
     joins: ClassVar = "audit"
@@ -67,14 +65,6 @@ class AlternativeStudy(Study[AlternativeSettings, Alternatives]):
         self.lens, self.settings = lens, settings
         self.heads = TextHeads.of(lens, lens.read(texts, settings.max_length), settings, settings.kind)
         self._plain: dict[int, ModelRun] = {}
-
-    def identity(self) -> Identity:
-        """Return the model and the texts."""
-        return self.heads.identity
-
-    def sizes(self) -> Sequence[int]:
-        """Return one head for each part."""
-        return [1] * len(self.heads.places)
 
     def run(self, part: int) -> Output:
         """Return the rows and matrices of one head on one text."""

@@ -77,10 +77,9 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
         config: DyckConfig = self.models[0].config
         training = DyckTraining(length=self.settings.length, data=self.settings.data)
         setting = DyckSetting("models", {name: getattr(config, name) for name in _OPTIONS}, training)
-        measuring = Measuring(**self.settings.values_of(Measuring))
         count = len(self.models)
         trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
-        return Output(measure_models(setting, trained, measuring, "cpu"))
+        return Output(measure_models(setting, trained, self.settings, "cpu"))
 
 
 analyse_dyck = study_function(DyckAnalyseStudy, "analyse_dyck")

@@ -3,14 +3,13 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Lt
 
 from identilens.dyck.settings import DyckSetting, DyckTraining, Measuring
 from identilens.dyck.tokenizer import bracket_tokenizer
-from identilens.dyck.training import Trained, check_memory, train_models
+from identilens.dyck.training import check_memory, train_models
 from identilens.errors import InputError, SettingError
 from identilens.models.saving import save_model
 from identilens.runs.provenance import Identity
@@ -108,9 +107,8 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         seeds = self.settings.seeds
         size = self.settings.at_once or len(seeds)
         self._check(size)
-        self.parts = [
-            (kind, list(seeds[start : start + size])) for kind in self.kinds for start in range(0, len(seeds), size)
-        ]
+        stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
+        self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
 
     def identity(self) -> Identity:
         """Return what is trained."""
@@ -131,9 +129,10 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
 
         trained = train_models(kind.make(), seeds, kind.training, device=self.settings.device, progress=told)
         if self.folder is not None:
-            save_models(trained, self.folder / "models" / folder_name(kind.name))
-        measuring = Measuring(**self.settings.values_of(Measuring))
-        return Output(measure_models(kind, trained, measuring, self.settings.device))
+            folder = self.folder / "models" / folder_name(kind.name)
+            for seed, model in zip(trained.seeds, trained.models, strict=True):
+                save_model(model, bracket_tokenizer(model.config.language), folder / f"seed{seed:03d}")
+        return Output(measure_models(kind, trained, self.settings, self.settings.device))
 
     def _check(self, size: int) -> None:
         if not self.kinds or len({folder_name(one.name) for one in self.kinds}) < len(self.kinds):
@@ -145,12 +144,6 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
 
 
 train_dyck = study_function(DyckTrainStudy, "train_dyck")
-
-
-def save_models(trained: Trained, folder: Path) -> None:
-    """Write each model as a folder of its own, tokenizer included, that `idl.load` reads."""
-    for seed, model in zip(trained.seeds, trained.models, strict=True):
-        save_model(model, bracket_tokenizer(model.config.language), folder / f"seed{seed:03d}")
 
 
 def folder_name(setting: str) -> str:

@@ -6,8 +6,8 @@ from identilens.runs.result import Finding
 from identilens.runs.tables import percent
 from identilens.studies.mixing.series import Series
 
-_AGREES = 0.8
-"""Correlation from which two pictures are called much the same."""
+_AGREES = 0.8  # Correlation from which two pictures are called much the same.
+_ENDS = {"first": 0, "last": -1}
 
 
 def finding(series: Series) -> Finding:
@@ -30,9 +30,6 @@ def finding(series: Series) -> Finding:
     for kind, rows in agreement.items():
         numbers |= {f"{kind}_{name}_rollout_last": rows[name][-1] for name in ("raw", "effective") if len(rows)}
     return Finding("\n".join(sentences), numbers, _headline(series))
-
-
-_ENDS = {"first": 0, "last": -1}
 
 
 def _by_kind(frame: pl.DataFrame, series: Series) -> list[tuple[str, pl.DataFrame]]:

@@ -63,10 +63,7 @@ def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
 
 
 def token_maps(series: Series, opening: tuple[int, int], budget: int = TEXT_BUDGET) -> list[TokenMap]:
-    """Return a map [layer, input] of every hidden token of the texts that fit into a report.
-
-    ``opening`` is shown first. The budget is in characters; each number takes two bytes in each of three measures.
-    """
+    """Return a map [layer, input] of every hidden token of the texts that fit into a budget of characters."""
     sizes = dict(series.table.group_by("text").len().iter_rows())
     chosen, used = [], 0
     # The text to open on is taken first.

@@ -13,6 +13,7 @@ from identilens.errors import NumericalError, SettingError
 from identilens.measures.mixing.contributions import contributions
 from identilens.measures.mixing.tracking import find_token
 from identilens.models.derivative.jacobian import DEFAULT_BUDGET, DEFAULT_PROBES, Method, SquaredNorms, jacobian_norms
+from identilens.models.layout import Kind
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap, HiddenState, Wrt, sources
 from identilens.runs.conllu import TaggedText, Tags
@@ -119,7 +120,8 @@ class MixingStudy(Study[MixingSettings, Mixing]):
                 hidden = HiddenMap(self.lens, self.items[part], source, self.settings.wrt)
                 for label, norms in self._norms(hidden, part, number):
                     tables.append(_layer_table(part, label, norms, rollouts.get(label.kind)))
-                for kind in dict.fromkeys(label.kind for label in hidden.outputs):
+                kinds: list[Kind] = list(dict.fromkeys([label.kind for label in hidden.outputs]))
+                for kind in kinds:
                     for side, names in (("hidden", hidden.tokens(kind)), ("input", hidden.tokens())):
                         at = {"text": part, "kind": kind, "side": side}
                         rows += [{**at, "position": position, "token": name} for position, name in enumerate(names)]
@@ -156,10 +158,8 @@ class MixingStudy(Study[MixingSettings, Mixing]):
         chosen = self.settings.layers
         missing = sorted(set(chosen or ()) - held)
         if missing or chosen == ():
-            raise SettingError(
-                "layers", f"from 1 (the first layer's output) to {max(held)}; the embeddings (0) are what contributes",
-                missing,
-            )  # fmt: skip
+            expected = f"from 1 (the first layer's output) to {max(held)}; the embeddings (0) are what contributes"
+            raise SettingError("layers", expected, missing)
 
     def _tagged(self, texts: Any) -> pl.DataFrame | None:
         pipeline = self.settings.spacy

@@ -9,12 +9,8 @@ import polars as pl
 from identilens.errors import InputError
 from identilens.runs.conllu import Span, TaggedText, Tags
 
-Tagger = Callable[[str], Iterable[Span]]
-"""From a text to (start, end, tag) for its words."""
-
-NO_WORD = "no word"
-"""Tag of tokens that overlap no tagged word."""
-
+Tagger = Callable[[str], Iterable[Span]]  # From a text to (start, end, tag) for its words.
+NO_WORD = "no word"  # Tag of tokens that overlap no tagged word.
 TAG_COLUMNS = {"text": pl.Int32, "position": pl.Int32, "tag": pl.String}
 
 
@@ -63,10 +59,7 @@ def parts_of(text: Any) -> Sequence[Any]:
 
 
 def _token_tags(parts: Sequence[str], tokenizer: Any, tagger: Tagger | None, tags: Tags) -> list[str]:
-    """Return a tag for each token of a text or pair: that of the word it shares most characters with.
-
-    Special tokens are their own tag; a token that overlaps no word gets `NO_WORD`.
-    """
+    """Return each token's tag: that of the word it shares most characters with, or its own if it is a special token."""
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
             f"{type(tokenizer).__name__} does not tell which characters make up a token. "

@@ -9,8 +9,7 @@ from identilens.studies.mixing.series import ClassContext
 
 _NEARBY = 20
 _PERCENT = ".1~%"
-_ROW = 15
-"""Pixels of a row of cells."""
+_ROW = 15  # Pixels of a row of cells.
 
 
 def own_contribution(own: pl.DataFrame) -> AnyChart:

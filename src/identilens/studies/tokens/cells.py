@@ -50,11 +50,7 @@ def probe_kinds(settings: TokenSettings) -> list[ProbeKind]:
 
 
 def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
-    """Return what one probe is fitted and tested on; the naive one learns nothing and is tested where it stands.
-
-    Raises:
-        InputError: For a layer the model lacks.
-    """
+    """Return what one probe is fitted and tested on, or raise InputError for a layer the model lacks."""
     every = tuple(range(1, layers + 1))
     missing = sorted(set(settings.layers or ()) - set(every))
     if missing:

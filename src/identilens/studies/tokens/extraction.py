@@ -24,17 +24,15 @@ from identilens.runs.files import translated_write_errors, write_json, write_tab
 
 Progress = Callable[[int, int], None]
 BATCH_SIZE = 16
-# Bytes written between two marks of how far an extraction has come: what an interruption can cost.
-MARK_BYTES = 256 * 2**20
+MARK_BYTES = 256 * 2**20  # Between two marks of how far an extraction has come: what an interruption can cost.
 _STATES, _PARTIAL, _TOKENS, _RECORD, _MARK = "states.npy", "partial.npy", "tokens.parquet", "states.json", "done.json"
 
 
 @dataclass(frozen=True, eq=False)
 class HiddenStates:
-    """Hidden states of a corpus, sentence after sentence, without padding.
+    """Hidden states of a corpus, sentence after sentence, without padding, backed by a file in the folder.
 
-    Layers e^l of every token are backed by a file in the folder; layer 0 is the output of the embedding block,
-    Brunner's x. Lengths are tokens in each sentence.
+    Layer 0 is the output of the embedding block, Brunner's x. Lengths are tokens in each sentence.
     """
 
     layers: Float[Tensor, "layer token d"]

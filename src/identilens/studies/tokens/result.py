@@ -23,10 +23,7 @@ CELL = {
 
 @dataclass(frozen=True, kw_only=True)
 class TokenIdentifiability(Result):
-    """Every number of a token identifiability analysis (Brunner et al. 2020, section 4, appendices B and D.1).
-
-    The table has one row for each checkpoint, probe, distance, cell of the experiment, and fold.
-    """
+    """Every number of a token identifiability analysis, one row a cell and fold (Brunner et al. 2020, 4, B, D.1)."""
 
     analysis: ClassVar = "tokens"
     title: ClassVar = "Token identifiability"

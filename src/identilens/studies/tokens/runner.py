@@ -19,10 +19,8 @@ from identilens.studies.tokens.extraction import HiddenStates
 from identilens.studies.tokens.result import TokenIdentifiability
 from identilens.studies.tokens.settings import TokenSettings
 
-# Tokens that are looked up at a time, so that memory holds only these rows of a large corpus.
-CHUNK_TOKENS = 16_384
-# Share of a GPU's free memory that hidden states may take; training needs the rest.
-GPU_SHARE = 0.4
+CHUNK_TOKENS = 16_384  # Looked up at a time, so that memory holds only these rows of a large corpus.
+GPU_SHARE = 0.4  # Of a GPU's free memory, for hidden states; training needs the rest.
 
 RateKey = tuple[str, str, str, Cell]
 
@@ -46,11 +44,7 @@ class Part:
 
 @dataclass
 class Runner:
-    """Runs the parts of one analysis, and keeps the learning rates found on the first fold.
-
-    ``states`` gives the hidden states of a checkpoint; ``tell`` is told in words what is being done. The device, if a
-    GPU, is where probes train as long as it has room for the hidden states.
-    """
+    """Runs the parts of one analysis, on a GPU that has room for the states, and keeps rates of the first fold."""
 
     states: Callable[[str], HiddenStates]
     settings: TokenSettings
@@ -123,8 +117,7 @@ def _course(probe: Probe) -> dict[str, Any]:
     course: dict[str, Any] = dict.fromkeys(names)
     if isinstance(probe, RidgeProbe) and probe.solution_ is not None:
         return course | {"validation_loss": probe.solution_.validation_loss, "penalty": probe.solution_.penalty}
-    if isinstance(probe, TrainedProbe) and probe.outcome_ is not None:
-        outcome = probe.outcome_
+    if isinstance(probe, TrainedProbe) and (outcome := probe.outcome_) is not None:
         best = outcome.losses.index(outcome.validation_loss)
         return course | {
             "validation_loss": outcome.validation_loss, "learning_rate": outcome.learning_rate,

@@ -9,12 +9,10 @@ from identilens.charts.page import Section
 from identilens.studies.tokens.views import probe_words
 
 EXPERIMENTS = {
-    "same-layer": "each layer's own probe",
-    "across-layers": "trained on one layer, tested on all",
-    "layer-to-layer": "from each layer to the one below",
-    "neighbours": "neighbouring tokens",
+    "same-layer": "each layer's own probe", "across-layers": "trained on one layer, tested on all",
+    "layer-to-layer": "from each layer to the one below", "neighbours": "neighbouring tokens",
     "data-share": "share of the training data",
-}
+}  # fmt: skip
 _OPTIONAL = {
     "checkpoint": "Checkpoint", "layer_trained": "Trained on", "layer_tested": "Tested on",
     "layer_target": "Recovers layer", "offset": "Offset", "share": "Training share",

@@ -10,6 +10,7 @@ from identilens.charts.kit import AnyChart, choose, lines, rule
 _PROBES = {"naive": "Naive look-up", "linear": "Linear probe", "mlp": "MLP", "ridge": "Ridge probe"}
 _DISTANCES = {"cosine": "cosine", "l2": "L2"}
 _ERROR = "standard error"
+_SHARES = (("rate", "chance", ", by layer"), ("token_rate", "token_chance", ", any of its positions"))
 
 
 def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
@@ -57,10 +58,7 @@ def _by_layer(rows: pl.DataFrame) -> dict[str, AnyChart]:
         f"{measure}_by_layer": _rates(
             own, "layer_tested", "curve", dash, measure=measure, chance=chance, title=title + more, x_title="Layer"
         )
-        for measure, chance, more in (
-            ("rate", "chance", ", by layer"),
-            ("token_rate", "token_chance", ", any of its positions"),
-        )
+        for measure, chance, more in _SHARES
     }
 
 
