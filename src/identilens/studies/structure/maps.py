@@ -90,7 +90,7 @@ def by_place(kind: str, layer: int, places: Mapping[str, Sequence[Any]], **value
 
 def _facts(row: Mapping[str, Any], special: Sequence[int]) -> str:
     raw, effective = (
-        _placed(*(row[f"{prefix}{name}"] for name in ("pattern", "score", "place")), special)
+        _placed(special, *(row[f"{prefix}{name}"] for name in ("pattern", "score", "place")))
         for prefix in ("", "effective_")
     )
     return (
@@ -99,7 +99,7 @@ def _facts(row: Mapping[str, Any], special: Sequence[int]) -> str:
     )
 
 
-def _placed(pattern: str, score: float, place: int | None, special: Sequence[int]) -> str:
+def _placed(special: Sequence[int], pattern: str, score: float, place: int | None) -> str:
     if pattern == "empty":
         return "empty in most rows"
     if pattern == "mixed":
