@@ -37,8 +37,9 @@ class PlainLayer:
 
     def run(self, x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
         """Return the layer's output; rows are tokens."""
-        read = (x @ weight.T for weight in (self.query, self.key, self.value))
-        y = UnitNorm(self.norm_constant)(functional.scaled_dot_product_attention(*read, is_causal=True, scale=1.0)) + x
+        query, key, value = (x @ weight.T for weight in (self.query, self.key, self.value))
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0)
+        y = UnitNorm(self.norm_constant)(mixed) + x
         for place, weight in enumerate(self.projection):
             y = (torch.relu(y) if place else y) @ weight.T
         return y

@@ -80,7 +80,7 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
         setting = DyckSetting("models", {name: getattr(config, name) for name in _OPTIONS}, training)
         count = len(self.models)
         trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
-        tables = dict(measure_models(setting, trained, measuring, "cpu"))
+        tables = dict(measure_models(setting, trained, Measuring(**self.settings.values_of(Measuring)), "cpu"))
         # How the models were trained is not known.
         unknown = ("learning_rate", "weight_decay", "contrast", "epochs")
         tables["table"] = tables["table"].with_columns(
