@@ -22,4 +22,4 @@ def test_a_picture_has_a_pixel_a_cell_shaded_by_the_root():
     lines = np.frombuffer(zlib.decompress(content[start + 4 : start + 4 + size]), np.uint8).reshape(2, 1 + 3 * 4)
     assert not lines[:, 0].any()
     opacity = lines[:, 1:].reshape(2, 3, 4)[..., 3]
-    assert opacity.tolist() == [[0, 128, 255], [255, 51, 0]]
+    assert opacity.tolist() == [[15, 135, 255], [255, 63, 15]]

@@ -9,7 +9,7 @@ from helpers.command import failing, identilens
 
 def test_constructions_leave_a_table_a_model_a_report_and_figures(tmp_path):
     out = tmp_path / "built"
-    small = ("--max-depth", 2, "--lengths", "10,30", "--count", 2, "--off-balance", "0,1")
+    small = ("--depth", 2, "--lengths", "10,30", "--count", 2, "--off-balance", "0,1")
     done = identilens("dyck", "construct", *small, "--out", out, code=0)
     finding = "every length to 30 at least 100.0 % of the places have exactly the possible next brackets"
     assert finding in done.output

@@ -73,7 +73,7 @@ def test_two_processes_share_every_batch_and_one_reports(data, tmp_path):
 
 
 def test_processes_that_cannot_share_a_batch_are_refused(data, tmp_path):
-    start = ("train", "--task", "trec", "--data", data, "--epochs", 1, *SMALL, "--batch-size", 7)
+    start = ("train", "--task", "trec", "--data", data, "--epochs", 1, "--batch-size", 7)
     result = on_two_processes(*start, "--out", tmp_path / "run")
     assert "2 processes cannot share batches of 7 evenly" in " ".join(result.stderr.split())
     assert not (tmp_path / "run").exists()
@@ -87,7 +87,7 @@ def test_a_finished_run_is_not_run_again(trained, data):
 
 def test_bad_input(data, tmp_path):
     out = ("--out", tmp_path / "out")
-    assert "choose from" in failing("train", "--task", "mnist", "--data", data, *out)
+    assert "Choose from" in failing("train", "--task", "mnist", "--data", data, *out)
     assert "expected --d-k of at least 1; got 0" in failing("train", "--task", "trec", "--data", data, "--d-k", 0, *out)
     assert "needs one train file of sst" in failing("train", "--task", "sst", "--data", data, *out)
     assert "expected --heads to be concat or con or add; got 'both'" in failing(

@@ -14,7 +14,7 @@ from helpers.command import command, failing, identilens
 from identilens.studies.mixing.result import Mixing
 
 FIRST, SECOND = "A storm closed the pass.", "Snow shut it."
-QUICK = ("--probes", 4)
+QUICK = ("--sketch-probes", 4)
 TREEBANK = """# text = Snow shut it
 1\tSnow\tsnow\tNOUN\tNN\t_\t2\tnsubj\t_\t_
 2\tshut\tshut\tVERB\tVBD\t_\t0\troot\t_\t_
@@ -40,7 +40,7 @@ def test_pairs_are_measured_and_a_token_is_tracked(bundled_path, tmp_path):
                              "[SEP]"]  # fmt: skip
     assert held.table["layer"].unique().to_list() == [1, 6]
     assert held.provenance["seed"] == 3
-    assert held.provenance["settings"]["probes"] == 4
+    assert held.provenance["settings"]["sketch_probes"] == 4
     first, last = (f"{round(100 * share, 1):.4g}" for share in held.array(0)[:, 8, 2])
     assert f"│ 2 │ storm │ {first} │ {last} │" in done.output
     assert '"8: snow"' in (out / "report.html").read_text(encoding="utf-8")
@@ -64,7 +64,7 @@ def test_a_treebank_brings_texts_and_tags(bundled_path, tmp_path):
 def test_a_killed_run_goes_on_and_gives_the_same_table(bundled_path, tmp_path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join([SECOND, FIRST, SECOND]), encoding="utf-8")
-    arguments = ("mixing", "--model", bundled_path, "--file", texts, "--probes", 8, "--out")
+    arguments = ("mixing", "--model", bundled_path, "--file", texts, "--sketch-probes", 8, "--out")
     # One thread, as in this process: sums over more threads are rounded differently.
     alone = {**os.environ, "OMP_NUM_THREADS": "1"}
     started = subprocess.Popen(
@@ -90,9 +90,12 @@ def test_a_killed_run_goes_on_and_gives_the_same_table(bundled_path, tmp_path):
     ("arguments", "expected"),
     [
         (["--text", FIRST, "--track", "stormy"], "no text holds the token 'stormy'; tokens such as 'storm'"),
-        (["--text", FIRST, "--method", "exact", "--probes", "8"], "expected --probes to be left out: exact norms"),
-        (["--text", FIRST, "--probes", "1"], "expected --probes of at least 2; got 1"),
-        (["--text", FIRST, "--probes", "500"], "probes must be from 2 to 384"),
+        (
+            ["--text", FIRST, "--method", "exact", "--sketch-probes", "8"],
+            "expected --sketch-probes to be left out: exact norms",
+        ),
+        (["--text", FIRST, "--sketch-probes", "1"], "expected --sketch-probes of at least 2; got 1"),
+        (["--text", FIRST, "--sketch-probes", "500"], "probes must be from 2 to 384"),
         (["--text", FIRST, "--layers", "0,1"], "expected --layers from 1 (the first layer's output) to 6"),
         (["--text", FIRST, "--memory-budget", "many"], "a size such as 512MiB or 2GB; got 'many'"),
         (["--text", FIRST, "--memory-budget", "1KiB"], "memory_budget=1024 bytes is too small"),

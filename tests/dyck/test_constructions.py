@@ -93,7 +93,7 @@ def test_what_theorem_1_does_not_cover_is_refused():
 
 
 def test_the_table_of_constructions_is_resumed(tmp_path):
-    small = {"max_depth": 2, "lengths": (10, 40), "count": 3, "off_balance": (0.0, 1.0), "out": tmp_path / "run"}
+    small = {"depth": 2, "lengths": (10, 40), "count": 3, "off_balance": (0.0, 1.0), "out": tmp_path / "run"}
     table = idl.construct_dyck(**small).table
     assert table.filter(pl.col("off_balance") == 0).select(pl.min_horizontal("support", "argmax")).min().item() == 1
     assert table.filter(pl.col("off_balance") > 0)["violation"].min() > 0.01
@@ -106,7 +106,7 @@ def test_the_table_of_constructions_is_resumed(tmp_path):
     ("options", "message"),
     [
         ({"types": 1}, "expected types of at least 2; got 1"),
-        ({"max_depth": 1}, "expected max_depth of at least 2; got 1"),
+        ({"depth": 1}, "expected depth of at least 2; got 1"),
         ({"lengths": (10, 1)}, "expected lengths of at least 2; got 1"),
         ({"lengths": ()}, "expected lengths with at least one value"),
         ({"off_balance": (-1.0,)}, "expected off_balance of at least 0; got -1"),

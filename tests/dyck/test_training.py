@@ -121,13 +121,13 @@ def test_more_seeds_than_memory_allows():
     ("options", "message"),
     [
         ({"length": 7}, "an even length for complete words, got 7; take 8"),
-        ({"length": 1}, "length of at least 2, got 1"),
-        ({"tokens": 3}, "tokens of at least 28, got 3"),
+        ({"length": 1}, "length of at least 2; got 1"),
+        ({"tokens": 3}, "tokens of at least 28"),
         ({"epochs": 0}, "epochs of at least 1"),
-        ({"learning_rate": 0.0}, "a positive learning rate"),
+        ({"learning_rate": 0.0}, "learning_rate above 0"),
         ({"contrast": -1.0}, "contrast of at least 0"),
-        ({"contrast_depth": 0}, "nests of depth at least 1, got 0"),
-        ({"data": "words"}, "data must be complete or prefixes"),
+        ({"contrast_depth": 0}, "contrast_depth of at least 1; got 0"),
+        ({"data": "words"}, "data to be complete or prefixes"),
     ],
 )
 def test_impossible_settings(options, message, unchecked_shapes):

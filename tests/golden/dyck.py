@@ -41,7 +41,7 @@ def dyck_saved() -> Tables:
 
 
 def dyck_construction() -> Tables:
-    return {"table": idl.construct_dyck(max_depth=3, lengths=(10, 60), count=4, off_balance=(0.0, 0.1, 1.0)).table}
+    return {"table": idl.construct_dyck(depth=3, lengths=(10, 60), count=4, off_balance=(0.0, 0.1, 1.0)).table}
 
 
 def dyck_pruning() -> Tables:

@@ -43,7 +43,7 @@ def bhardwaj_figure5() -> Tables:
 
 def bhardwaj_table1() -> Tables:
     with task() as (data, folder):
-        found = table1(Table1Settings(data=data, d_k=1, **{**SMALL, "epochs": 1}), folder / "out")
+        found = table1(Table1Settings(data=data, d_k=(1,), **{**SMALL, "epochs": 1}), folder / "out")
     return {"runs": found.tables["runs"].drop("seconds"), "table1": found.tables["table1"]}
 
 

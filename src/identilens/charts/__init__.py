@@ -2,10 +2,6 @@
 
 from identilens.charts.cells import heat as heat
 from identilens.charts.cells import token_map as token_map
-from identilens.charts.encoding import AnyChart as AnyChart
-from identilens.charts.encoding import Look as Look
-from identilens.charts.facts import citation as citation
-from identilens.charts.facts import run_facts as run_facts
 from identilens.charts.kit import bars as bars
 from identilens.charts.kit import boxes as boxes
 from identilens.charts.kit import choose as choose
@@ -15,16 +11,10 @@ from identilens.charts.kit import lines as lines
 from identilens.charts.kit import rule as rule
 from identilens.charts.kit import scatter as scatter
 from identilens.charts.kit import strip as strip
-from identilens.charts.labels import file_names as file_names
-from identilens.charts.labels import shortened as shortened
-from identilens.charts.labels import visible_text as visible_text
 from identilens.charts.page import Page as Page
 from identilens.charts.page import Section as Section
 from identilens.charts.page import render_page as render_page
 from identilens.charts.page import write_page as write_page
 from identilens.charts.palette import theme as theme
-from identilens.charts.save import FORMATS as FORMATS
-from identilens.charts.save import check_formats as check_formats
 from identilens.charts.save import save_charts as save_charts
-from identilens.charts.viewer import MAP_BUDGET as MAP_BUDGET
 from identilens.charts.viewer import TokenMap as TokenMap

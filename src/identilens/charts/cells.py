@@ -23,18 +23,10 @@ def heat(
     domain: tuple[Number, Number] | None = None, stretch: bool = False, numbers: str | None = ".2f",
     **look: Unpack[Look],
 ) -> alt.LayerChart:  # fmt: skip
-    """Return a cell for every row, coloured by its value, such as one for each layer and head.
+    """Return a cell for every row, coloured by its value, such as one for each layer and head; smallest ``y`` on top.
 
-    Args:
-        frame: The data, a row a cell.
-        x: Column across.
-        y: Column down, smallest on top.
-        value: Column of the colours.
-        diverging: Colours that part at zero.
-        domain: Values of the ends of the colours; those of the frame where not given.
-        stretch: Whether a drop-down offers to stretch the colours from the domain to the frame's values.
-        numbers: How the numbers in the cells are written (d3-format); None leaves them out.
-        **look: See `Look`; ``color_title`` is the legend's.
+    ``diverging`` colours part at zero; all end at ``domain``, or where the values do; ``stretch`` offers a choice
+    of the two. ``numbers`` is how those in the cells are written (d3-format), None leaves them out.
     """
     rows, columns = frame[y].n_unique(), frame[x].n_unique()
     look = Look(height=max(90, 22 * rows)) | look
@@ -62,15 +54,8 @@ def token_map(
 ) -> alt.ConcatChart:  # fmt: skip
     """Return maps by query and key token for print, side by side on one scale of colours; NaN leaves its cell empty.
 
-    Args:
-        layers: The maps by title, or one without.
-        queries: Tokens of the rows.
-        keys: Tokens of the columns.
-        title: Of all.
-        columns: Maps in a row.
-        side: Pixels of the longer side of a map.
-        domain: Values of the ends of the colours; those of the maps where not given.
-        value_title: What the colours are.
+    The maps come by title, or one without; ``columns`` of them stand in a row, the longer side of each ``side`` pixels.
+    Colours end at ``domain``, or where the values do.
     """
     maps = layers if isinstance(layers, Mapping) else {"": layers}
     most = max(len(queries), len(keys))
@@ -99,7 +84,6 @@ def token_map(
 def _colors(
     values: pl.Series, diverging: bool, domain: tuple[Number, Number] | None, stretch: bool
 ) -> tuple[alt.Scale, list[Any]]:
-    """Return the scale of the colours, and the drop-down that stretches it where it is offered."""
     middle: Any = 0 if diverging else alt.Undefined
     reached = _ends(values, diverging)
     if not stretch or not domain or not values.is_finite().any():
@@ -131,11 +115,6 @@ def _labels(names: Sequence[str]) -> list[str]:
 def _token_axis(labels: str, names: Sequence[str], pixels: int, angle: int = 0) -> alt.Axis:
     step = -(-len(names) * _TICK // pixels)
     return alt.Axis(
-        values=list(range(0, len(names), step)),
-        labelExpr=f"{labels}[datum.value]",
-        labelAngle=angle,
-        labelFontSize=8,
-        labelOverlap=False,
-        ticks=False,
-        domain=False,
-    )
+        values=list(range(0, len(names), step)), labelExpr=f"{labels}[datum.value]", labelAngle=angle,
+        labelFontSize=8, labelOverlap=False, ticks=False, domain=False,
+    )  # fmt: skip

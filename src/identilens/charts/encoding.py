@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import altair as alt
@@ -58,13 +59,7 @@ def base_chart(
 ) -> alt.Chart:
     """Return a chart without marks whose axes, colours and tooltip are set.
 
-    Args:
-        frame: The data.
-        x: Column of the x axis.
-        y: Column of the y axis.
-        color: Column of the colours.
-        grouped: Axes ("x", "y", "xy") whose numbers are names of groups; text always is.
-        **look: See `Look`.
+    Numbers on the ``grouped`` axes ("x", "y", "xy") are names of groups; text always is.
 
     Raises:
         TypeError: For a name that `Look` does not have.
@@ -89,14 +84,12 @@ def base_chart(
 def layered(layers: Sequence[Any]) -> alt.LayerChart:
     """Return charts on top of each other, with the size and words of the first."""
     names = ("width", "height", "title", "description")
-    about = {name: layers[0][name] for name in names if layers[0][name] is not alt.Undefined}
     bare = [layer.copy(deep=False) for layer in layers]
-    for layer in bare:
-        for name in names:
-            layer[name] = alt.Undefined
+    for layer, name in product(bare, names):
+        layer[name] = alt.Undefined
     whole = alt.LayerChart(layer=bare)
-    for name, value in about.items():
-        whole[name] = value
+    for name in names:
+        whole[name] = layers[0][name]
     return whole
 
 
@@ -148,7 +141,8 @@ def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str,
     title = look.get(f"{axis}_title", column) or None
     if axis in grouped or not frame.schema[column].is_numeric():
         turned = alt.Undefined if axis == "y" or frame.schema[column] == pl.String else 0
-        return named(channel, frame, column).title(title).axis(labelAngle=turned)
+        thinned = True if axis == "x" else alt.Undefined
+        return named(channel, frame, column).title(title).axis(labelAngle=turned, labelOverlap=thinned)
     log, ends = look.get(f"log_{axis}", False), look.get(f"{axis}_domain")
     scale = alt.Scale(
         type="log" if log else alt.Undefined,
@@ -169,9 +163,8 @@ def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str,
 def _tip(frame: pl.DataFrame, column: str, title: str) -> alt.Tooltip:
     kind = frame.schema[column]
     number = ".4~g" if kind.is_float() else alt.Undefined
-    return alt.Tooltip(
-        field(column), type="quantitative" if kind.is_numeric() else "nominal", title=title, format=number
-    )
+    scale = "quantitative" if kind.is_numeric() else "nominal"
+    return alt.Tooltip(field(column), type=scale, title=title, format=number)
 
 
 def _values(frame: pl.DataFrame, look: Look, x: str, y: str) -> alt.InlineData:

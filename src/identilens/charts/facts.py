@@ -19,11 +19,7 @@ _LABELS = {
 
 
 def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what made a result as pairs of label and value; whatever was not set is left out.
-
-    Args:
-        record: The result's provenance.
-    """
+    """Return what made a result as pairs of label and value, from its provenance; whatever was not set is left out."""
     rows = [(_label(name), _value(value)) for name, value in record.get("model", {}).items() if value is not None]
     rows.append(("Texts", _value(record.get("texts", {}).get("count"))))
     rows += [(_label(name), _value(value)) for name, value in record.get("settings", {}).items() if value is not None]

@@ -40,16 +40,8 @@ def lines(
 ) -> alt.LayerChart:  # fmt: skip
     """Return y by x, one line for each value of ``color`` and ``dash``; a null breaks its line.
 
-    Args:
-        frame: The data.
-        x: Column along the axis.
-        y: Column of the heights.
-        color: Column whose values get a line each; numbers (layers) get ordered colours.
-        dash: Column whose values get a dash each, such as raw and effective.
-        error: A column of distances, drawn as bars up and down; or the columns of both ends of a band.
-        points: Whether each value is marked.
-        stretch: Whether a drop-down offers to stretch the y axis from its domain to the frame's values.
-        **look: See `Look`.
+    Numbers as ``color`` (layers) get ordered colours. ``error`` is a column of distances, drawn as bars up and down, or
+    the columns of both ends of a band. ``stretch`` offers to stretch the y axis from its domain to the frame's values.
     """
     base = base_chart(frame, x, y, color, **look)
     offers = []
@@ -76,14 +68,7 @@ def scatter(
 ) -> AnyChart:  # fmt: skip
     """Return a point for every row, coloured by ``color``, and shaped by it where it is text.
 
-    Args:
-        frame: The data.
-        x: Column along the axis.
-        y: Column of the heights.
-        color: Column of the colours.
-        size: Of a point, in square pixels.
-        span: Columns of both ends of a line through each point.
-        **look: See `Look`.
+    ``size`` is in square pixels; ``span`` are the columns of both ends of a line through each point.
     """
     base = base_chart(frame, x, y, color, **look)
     points = _points(base, frame, color, opacity=0.7, size=size)
@@ -98,13 +83,7 @@ def bars(
 ) -> AnyChart:
     """Return bars from zero, side by side for the values of ``color``; text on y makes them lie.
 
-    Args:
-        frame: The data.
-        x: Column of the groups, or of the lengths where y holds text.
-        y: Column of the heights, or of the groups where it holds text.
-        color: Column whose values get a bar each within a group.
-        error: Column of distances, drawn as bars up and down (standing bars only).
-        **look: See `Look`.
+    ``error`` is a column of distances, drawn as bars up and down (standing bars only).
     """
     across = "x" if frame.schema[y].is_numeric() else "y"
     if across == "y":
@@ -117,15 +96,9 @@ def histogram(
     frame: pl.DataFrame, value: str, color: str | None = None, *, bins: int = 30, by: Sequence[str] = (),
     **look: Unpack[Look],
 ) -> alt.Chart:  # fmt: skip
-    """Return how often values fall into bins of one width.
+    """Return how often values fall into ``bins`` bins of one width, values of ``color`` apart, over each other.
 
-    Args:
-        frame: The data.
-        value: Column to count.
-        color: Column whose values are counted apart and drawn over each other.
-        bins: How many bins.
-        by: Further columns counted apart, to `choose` by.
-        **look: See `Look`.
+    ``by`` are further columns counted apart, to `choose` by.
     """
     groups = [*by, *([color] if color else [])]
     held = frame.filter(pl.col(value).is_finite())
@@ -151,23 +124,12 @@ def intervals(
 
 
 def boxes(
-    frame: pl.DataFrame,
-    group: str,
-    value_title: str,
-    color: str | None = None,
-    *,
-    lying: bool = False,
+    frame: pl.DataFrame, group: str, value_title: str, color: str | None = None, *, lying: bool = False,
     **look: Unpack[Look],
-) -> alt.LayerChart:
-    """Return a box for each group from columns ``low``, ``q1``, ``median``, ``q3`` and ``high``.
+) -> alt.LayerChart:  # fmt: skip
+    """Return a box for each group, in the frame's order, from columns ``low``, ``q1``, ``median``, ``q3`` and ``high``.
 
-    Args:
-        frame: The five numbers of each group, groups in order.
-        group: Column of the groups.
-        value_title: What the numbers are.
-        color: Column whose values get a box each within a group.
-        lying: Whether the groups stand below each other (long names, many groups).
-        **look: See `Look`.
+    ``color`` gives each of its values a box within a group; ``lying`` puts the groups below each other (long names).
     """
     value, across = ("x", "y") if lying else ("y", "x")
     if lying:
@@ -194,14 +156,9 @@ def strip(frame: pl.DataFrame, value: str, group: str, color: str | None = None,
 def rule(
     chart: AnyChart, *, x: Number | None = None, y: Number | None = None, label: str = "", **of: Value
 ) -> alt.LayerChart:
-    """Return a chart with a dashed line across it.
+    """Return a chart with a dashed line across it: standing at ``x``, or lying at ``y`` where the axis reaches it.
 
-    Args:
-        chart: The chart.
-        x: Where a standing line is.
-        y: Where a lying line is; hidden where a stretched axis leaves it out.
-        label: What is written on it.
-        **of: Columns and values: the line is there only while these are chosen.
+    ``of`` gives columns and values: the line is there only while these are chosen.
     """
     datum = {field(name): shown(value) for name, value in of.items()} | {"label": label}
     place: dict[str, Any] = {"x": alt.datum(x)} if x is not None else {"y": alt.datum(y)}
@@ -214,17 +171,12 @@ def rule(
 
 
 def choose(chart: AnyChart, column: str, label: str, values: Mapping[Value, str] | Sequence[Value]) -> AnyChart:
-    """Return a chart with a drop-down that shows the rows of one value.
+    """Return a chart with a drop-down that shows the rows of one value of a column of its frame.
 
-    Args:
-        chart: The chart; its frame has the column.
-        column: Column to choose by.
-        label: What stands before the drop-down.
-        values: The values offered, the first chosen at first, with their names where they have some; None shows all.
+    The first of the values is chosen at first; they may have names; None shows all rows.
     """
-    names = (
-        values if isinstance(values, Mapping) else {value: "all" if value is None else str(value) for value in values}
-    )
+    names = {value: "all" if value is None else str(value) for value in values}
+    names |= values if isinstance(values, Mapping) else {}
     options = [shown(value) for value in names]
     bind = alt.binding_select(options=options, labels=list(names.values()), name=f"{label} ")
     param = alt.param(name=CHOICE + field(column), value=options[0], bind=bind)
@@ -257,12 +209,10 @@ def _beside(base: alt.Chart, frame: pl.DataFrame, color: str | None, across: str
 
 
 def _room(frame: pl.DataFrame, group: str, color: str | None = None) -> int:
-    """Return the height in pixels of lying bars."""
     return _ROW * frame.select({group, color or group}).n_unique() + 10
 
 
 def _reach(frame: pl.DataFrame, y: str, error: str | tuple[str, str] | None) -> list[float]:
-    """Return the lowest and the highest value with its error, and a little room."""
     half = pl.col(error).fill_null(0) if isinstance(error, str) else 0
     low, high = frame.select(low=(pl.col(y) - half).min(), high=(pl.col(y) + half).max()).row(0)
     room = 0.05 * (high - low) or 0.01

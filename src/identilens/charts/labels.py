@@ -8,14 +8,7 @@ _LONGEST = 60
 
 
 def visible_text(token: str) -> str:
-    """Return a token with its outer spaces and every control and direction character written out.
-
-    Args:
-        token: As the tokenizer gives it.
-
-    Returns:
-        Printable text, "∅" for the empty token.
-    """
+    """Return a token with its outer spaces and all control and direction characters written out; "∅" for none."""
     if not token:
         return "∅"
     inner = token.strip(" ")

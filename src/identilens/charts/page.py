@@ -74,11 +74,7 @@ class Page:
 def write_page(page: Page, path: str | Path, *, budget: int = MAP_BUDGET) -> Path:
     """Write a page as one file, whole or not at all, and return its path.
 
-    Args:
-        page: What it holds.
-        path: The file to write; missing folders are made.
-        budget: Characters to spend on token maps, over all sections. Maps that do not fit are left out, and the page
-            says so.
+    ``budget`` characters are spent on token maps, over all sections; the page says so where some do not fit.
 
     Raises:
         OutputFolderError: If the file cannot be written.
@@ -97,25 +93,17 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
     characters beyond ASCII are escape sequences, so nothing in it can end a script element.
     """
     environment = Environment(
-        loader=PackageLoader("identilens.charts", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+        loader=PackageLoader("identilens.charts", "templates"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False, "separators": (",", ":")}
     parts, data = _parts(page, budget)
     return environment.get_template("page.html").render(
-        page=page,
-        parts=parts,
-        data=data,
-        looks={"light": LIGHT.page, "dark": DARK.page},
-        facts=run_facts(page.record),
-        citation=citation(page.record),
-        version=version("identilens"),
+        page=page, parts=parts, data=data, looks={"light": LIGHT.page, "dark": DARK.page},
+        facts=run_facts(page.record), citation=citation(page.record), version=version("identilens"),
         vega=Markup(vega()) if data["charts"] else "",
         own_file=lambda name: Markup((Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")),
-    )
+    )  # fmt: skip
 
 
 @cache
@@ -125,7 +113,6 @@ def vega() -> str:
 
 
 def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Return what the template shows of each section, and what the scripts read."""
     data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": {}}
     parts = []
     for section in page.sections:
@@ -137,22 +124,15 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
         budget -= sum(one.characters for one in shown)
         if shown:
             data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
-        rows = [] if section.frame is None else list(section.frame.head(MOST_ROWS).iter_rows())
-        parts.append(
-            {
-                "section": section,
-                "figures": figures,
-                "shown": len(shown),
-                "rows": [list(map(_cell, row)) for row in rows],
-            }
-        )
+        rows = [] if section.frame is None else section.frame.head(MOST_ROWS).iter_rows()
+        cells = [list(map(_cell, row)) for row in rows]
+        parts.append({"section": section, "figures": figures, "shown": len(shown), "rows": cells})
     for name, palette in (("light", LIGHT), ("dark", DARK)):
         data["looks"][name] = {**asdict(palette), "config": theme(palette is DARK)}
     return parts, data
 
 
 def _figure(name: str, chart: AnyChart, section: str, data: dict[str, Any]) -> dict[str, str]:
-    """Put a chart into the page's data and return its id, title and description."""
     spec = chart.to_dict()
     data["datasets"] |= spec.pop("datasets", {})
     # Titles of Vega do not break into lines; those of the page do.

@@ -25,14 +25,9 @@ _WIDTH = 420
 
 
 def save_charts(charts: Mapping[str, AnyChart], folder: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write every chart once for each format and return the paths.
+    """Write every chart once for each format, replacing files of the same names, and return the paths.
 
     A chart with drop-downs is written once for each choice, which then stands at the end of the file's name.
-
-    Args:
-        charts: The charts by the name of their file.
-        folder: Where to write; made where missing. Files of the same names are replaced.
-        formats: Any of png, svg, pdf.
 
     Raises:
         InputError: For a format that is not supported; nothing is written then.
@@ -91,7 +86,6 @@ def _for_print(chart: AnyChart) -> dict[str, Any]:
 
 
 def _choices(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the chart for every combination of its drop-downs, with the name of the file."""
     params = spec.get("params", [])
     offered = [param for param in params if param["name"].startswith(CHOICE)]
     fixed = [param for param in params if param not in offered]

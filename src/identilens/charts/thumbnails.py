@@ -15,7 +15,9 @@ from torch import Tensor
 from identilens.charts.encoding import Look, base_chart
 
 _INK = (0x2B, 0x83, 0xBE)
-"""Seen on light and on dark pages: weight 0 is the page itself."""
+"""Seen on light and on dark pages, through which the page shines."""
+_LEAST = 15
+"""Opacity, of 255, of weight 0: enough to see where a map ends."""
 _SIDE = 44
 """Pixels from one row of pictures to the next."""
 
@@ -23,14 +25,9 @@ _SIDE = 44
 def thumbnails(
     frame: pl.DataFrame, x: str, y: str, maps: Sequence[Float[Tensor, "query key"]], **look: Unpack[Look]
 ) -> alt.Chart:
-    """Return a picture for every row of a frame, shaded by the root of the weight.
+    """Return a picture for every row of a frame, smallest ``y`` on top, shaded by the root of the weight.
 
-    Args:
-        frame: A row a picture: where it stands, and columns to `choose` by.
-        x: Column across.
-        y: Column down, smallest on top.
-        maps: The maps of the rows, from 0 (no shade) to 1 and above (full shade).
-        **look: See `Look`.
+    Maps, one a row, go from 0 (hardly a shade) to 1 and above (full shade); further columns are to `choose` by.
     """
     look = Look(**{"height": _SIDE * frame[y].n_unique(), **look})
     drawn = frame.with_columns(_picture=pl.Series([_data_url(one) for one in maps], dtype=pl.String))
@@ -40,14 +37,14 @@ def thumbnails(
 
 
 def _data_url(matrix: Float[Tensor, "query key"]) -> str:
-    shade = np.round(255 * matrix.detach().double().clamp(0, 1).sqrt().cpu().numpy()).astype(np.uint8)
+    root = matrix.detach().double().clamp(0, 1).sqrt().cpu().numpy()
+    shade = np.round(_LEAST + (255 - _LEAST) * root).astype(np.uint8)
     pixels = np.empty((*shade.shape, 4), np.uint8)
     pixels[..., :3], pixels[..., 3] = _INK, shade
     return "data:image/png;base64," + base64.b64encode(_png(pixels)).decode("ascii")
 
 
 def _png(pixels: np.ndarray) -> bytes:
-    """Return a PNG of 8-bit colours with opacity."""
     height, width, _ = pixels.shape
     # Each line begins with the number of its filter: none.
     lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], 1).tobytes()

@@ -38,11 +38,7 @@ class TokenMap:
     interest: int | float = 0
 
     def __post_init__(self) -> None:
-        """Check that matrices and tokens fit each other.
-
-        Raises:
-            InputError: If a matrix has another size, or a difference names no layer.
-        """
+        """Raise InputError if a matrix has another size than its tokens, or a difference names no layer."""
         size = (len(self.queries), len(self.keys))
         for name, matrix in self.layers.items():
             if tuple(matrix.shape) != size:
@@ -78,16 +74,14 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
 
     rows = [
         {
-            "choices": dict(one.choices),
+            "choices": dict(one.choices), "note": one.note,
             "layers": {name: _encoded(matrix, bool(one.differences)) for name, matrix in one.layers.items()},
             "bytes": 4 if one.differences else 2,
             "differences": {name: list(pair) for name, pair in one.differences.items()},
-            "queries": place(one.queries),
-            "keys": place(one.keys),
-            "note": one.note,
+            "queries": place(one.queries), "keys": place(one.keys),
         }
         for one in maps
-    ]
+    ]  # fmt: skip
     first = max(range(len(maps)), key=lambda place: maps[place].interest)
     return {"maps": rows, "tokens": [list(names) for names in tokens], "first": first}
 

@@ -49,10 +49,7 @@ def with_options(
 ) -> Callable[..., None]:
     """Return a function with one parameter for each group of options, flattened on the command line.
 
-    Args:
-        function: Takes the groups by name.
-        docstring: Its first line is the help.
-        groups: Name of the parameter, heading in the help, and the settings of each group.
+    A group: name of the parameter, heading in the help, and settings. The docstring's first line is the help.
     """
     function.__doc__ = inspect.cleandoc(docstring).split("\n\n")[0]
     function.__signature__ = inspect.Signature([_parameter(*group) for group in groups])  # pyright: ignore[reportFunctionMemberAccess]
@@ -61,12 +58,8 @@ def with_options(
 
 
 def _parameter(name: str, heading: str, settings: type[Settings]) -> inspect.Parameter:
-    optional = all(
-        one.default is not inspect.Parameter.empty for one in inspect.signature(settings).parameters.values()
-    )
+    needed = any(one.default is one.empty for one in inspect.signature(settings).parameters.values())
     return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=settings() if optional else inspect.Parameter.empty,
+        name, inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty if needed else settings(),
         annotation=Annotated[settings, Parameter(name="*", group=heading)],
-    )
+    )  # fmt: skip

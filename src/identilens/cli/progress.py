@@ -11,14 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 def progress_bar(unit: str) -> Iterator[Callable[[int, int, str], None]]:
     """Yield a function (done, total, note) that draws a bar with rate, time left and the note behind it."""
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-    )
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False),
+    )  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
         task = bar.add_task(unit, total=None, rate="", note="")
 

@@ -9,6 +9,12 @@ from identilens.dyck.embeddings import MINIMAL, embedding_size
 from identilens.dyck.language import END, PADDING, SPECIAL, START, Dyck
 from identilens.errors import InputError
 
+_CHOICES = {
+    "block": ("gpt", "paper", "minimal"),
+    "first_layer": ("learned", "given", *MINIMAL),
+    "positions": ("none", "linear"),
+}
+
 
 @no_type_check  # by jaxtyping, which knows only the fields below; the base class takes many more keywords
 @strict
@@ -20,8 +26,7 @@ class DyckConfig(PreTrainedConfig):
     links, output projection, feed-forward block and final norm: what is left is attention between the block's two norms
     (``minimal_norms`` takes these away too). ``first_layer`` is ``learned`` for token embeddings, or a minimal first
     layer (Assumption 1), by the name of its embedding or ``given`` for a table of one's own: the layers built here are
-    then those behind it. ``positions`` is ``none``, or ``linear``: a
-    learned direction times i/``position_scale``.
+    then those behind it. ``positions`` is ``none``, or ``linear``: a learned direction times i/``position_scale``.
     """
 
     model_type = "identilens_dyck"
@@ -76,7 +81,7 @@ class DyckConfig(PreTrainedConfig):
         return self.block == "gpt" or self.num_attention_heads > 1
 
     def _check(self) -> None:
-        _ = self.language
+        language = self.language
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"expected heads that divide the hidden size {self.hidden_size}, got {self.num_attention_heads}; "
@@ -84,12 +89,8 @@ class DyckConfig(PreTrainedConfig):
             )
         if self.num_hidden_layers < 1:
             raise InputError(f"expected at least one layer, got {self.num_hidden_layers}")
-        for name, value, choices in (
-            ("block", self.block, ("gpt", "paper", "minimal")),
-            ("first_layer", self.first_layer, ("learned", "given", *MINIMAL)),
-            ("positions", self.positions, ("none", "linear")),
-        ):
-            if value not in choices:
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
                 raise InputError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
         if self.block == "minimal" and (self.first_layer == "learned" or self.num_hidden_layers > 1):
             raise InputError(
@@ -98,11 +99,10 @@ class DyckConfig(PreTrainedConfig):
             )
         if self.first_layer != "learned" and self.positions != "none":
             raise InputError("a minimal first layer knows no positions (Assumption 1); choose positions none")
-        if self.first_layer in MINIMAL and embedding_size(self.language, self.first_layer) > self.hidden_size:
+        if self.first_layer in MINIMAL and (size := embedding_size(language, self.first_layer)) > self.hidden_size:
             raise InputError(
-                f"expected a hidden size of at least {embedding_size(self.language, self.first_layer)}, that of the "
-                f"{self.first_layer} embeddings of {self.bracket_types} types and depth {self.max_depth}, got "
-                f"{self.hidden_size}"
+                f"expected a hidden size of at least {size}, that of the {self.first_layer} embeddings of "
+                f"{self.bracket_types} types and depth {self.max_depth}, got {self.hidden_size}"
             )
         if len(self.projection_widths or []) != self.num_hidden_layers:
             raise InputError(

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.dyck.embeddings import close_symbol, open_symbol, symbols
+from identilens.dyck.embeddings import pair_symbols, symbols
 from identilens.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.dyck.language import Dyck, with_start
 from identilens.dyck.modeling import DyckForCausalLM
@@ -19,14 +19,8 @@ def off_balance(
 ) -> tuple[DyckForCausalLM, Float[Tensor, "symbol d"]]:
     """Return Theorem 1's layer for random embeddings with its attention moved off balance, and the embeddings.
 
-    Everything but W_K stays as it was built for the balanced logits; to the logit of every bracket of a matching pair,
-    seen from every closing bracket, a number even in ±size/2 is added.
-
-    Args:
-        language: Dyck_{k,D}.
-        size: Largest change of a pair's difference, in logits; 0 for the balanced layer itself.
-        spread: Size of the logits.
-        seed: Of embeddings, logits and perturbation.
+    Everything but W_K stays as it was built for the balanced logits, of size ``spread``; to the logit of every bracket
+    of a matching pair, seen from every closing bracket, a number even in ±size/2 is added.
     """
     generator = torch.Generator().manual_seed(seed)
     count = symbols(language)
@@ -34,13 +28,10 @@ def off_balance(
     scores = balanced_scores(language, spread, generator)
     model = sufficient_model(language, embeddings, scores, seed=seed)
     if size > 0:
-        k, D = language.types, language.max_depth
-        queries = [close_symbol(language, j, d) for j in range(k) for d in range(D)]
-        keys = [open_symbol(language, i, d) for i in range(k) for d in range(1, D + 1)]
-        keys += [close_symbol(language, i, d) for i in range(k) for d in range(D)]
+        queries = pair_symbols(language)[1].flatten()
         moved = torch.zeros_like(scores)
-        drawn = torch.rand(len(queries), len(keys), dtype=torch.float64, generator=generator) - 0.5
-        moved[torch.tensor(queries)[:, None], torch.tensor(keys)] = size * drawn
+        drawn = torch.rand(len(queries), count - 1, dtype=torch.float64, generator=generator) - 0.5
+        moved[queries, 1:] = size * drawn
         inverse = torch.linalg.pinv(embeddings)
         with torch.no_grad():
             key = model.get_parameter("dyck.layers.0.attention.k_proj.weight")

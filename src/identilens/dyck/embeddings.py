@@ -5,8 +5,9 @@ from typing import Literal
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import one_hot
 
-from identilens.dyck.language import SPECIAL, Dyck
+from identilens.dyck.language import SPECIAL, START, Dyck
 
 Minimal = Literal["one-hot", "type-depth", "angle"]
 MINIMAL: tuple[Minimal, ...] = ("one-hot", "type-depth", "angle")
@@ -27,14 +28,24 @@ def close_symbol(language: Dyck, kind: int, depth: int) -> int:
     return 1 + (language.types + kind) * language.max_depth + depth
 
 
+def pair_symbols(language: Dyck) -> tuple[Int[Tensor, "kind depth"], Int[Tensor, "kind depth"]]:
+    """Return the symbols of all open brackets, depth 1 to D, and of their partners, which leave depth 0 to D − 1."""
+    opens, closes = torch.arange(1, symbols(language)).view(2, language.types, language.max_depth)
+    return opens, closes
+
+
+def symbol_parts(language: Dyck) -> tuple[Int[Tensor, " symbol"], Int[Tensor, " symbol"]]:
+    """Return token and depth of every symbol."""
+    k, D = language.types, language.max_depth
+    brackets = torch.arange(SPECIAL, language.vocabulary).repeat_interleave(D)
+    depths = torch.cat([torch.zeros(1).long(), torch.arange(1, D + 1).repeat(k), torch.arange(D).repeat(k)])
+    return torch.cat([torch.tensor([START]), brackets]), depths
+
+
 def symbol_ids(language: Dyck, tokens: Int[Tensor, "*shape length"]) -> Int[Tensor, "*shape length"]:
-    """Return the symbol τ_{t,d} at each position: token and grammar depth in one number.
+    """Return the symbol τ_{t,d} at each position: token and grammar depth, counted from the beginning, in one number.
 
     Symbol 0 is the start token (and padding and end). Depths outside the language are cut to its range.
-
-    Args:
-        language: Dyck_{k,D}.
-        tokens: Sequences; the depth is counted from their beginning.
     """
     opens, closes = language.is_open(tokens), language.is_close(tokens)
     depth = (opens.long() - closes.long()).cumsum(-1)
@@ -53,20 +64,13 @@ def minimal_embedding(language: Dyck, kind: Minimal) -> Float[Tensor, "symbol d_
 
     ``one-hot`` is Eq. 19, o_{t,d}; ``type-depth`` Eq. 20, o_t ⊕ o_d; ``angle`` Eq. 21, o_t ⊕ (cos θ_d, sin θ_d) with
     tan θ_d = d/(D + 2 − d) (Yao et al. 2021). The start token is a type of its own at depth 0.
-
-    Args:
-        language: Dyck_{k,D}.
-        kind: Which of them.
     """
-    count, D = symbols(language), language.max_depth
+    k, D = language.types, language.max_depth
     if kind == "one-hot":
-        return torch.eye(count)
-    index = torch.arange(count)
-    token = torch.where(index == 0, 0, 1 + (index - 1).div(D, rounding_mode="floor"))
-    opens = (token >= 1) & (token <= language.types)
-    depth = torch.where(index == 0, 0, (index - 1) % D + opens.long())
-    types = torch.nn.functional.one_hot(token, 2 * language.types + 1).float()
+        return torch.eye(symbols(language))
+    token, depth = symbol_parts(language)
+    types = one_hot((token - SPECIAL + 1).clamp_min(0), 2 * k + 1).float()
     if kind == "type-depth":
-        return torch.cat([types, torch.nn.functional.one_hot(depth, D + 1).float()], 1)
+        return torch.cat([types, one_hot(depth, D + 1).float()], 1)
     theta = torch.atan2(depth.double(), (D + 2 - depth).double())
     return torch.cat([types, torch.stack([theta.cos(), theta.sin()], 1).float()], 1)

@@ -43,14 +43,9 @@ class Accuracy:
 def closing_accuracy(
     config: DyckConfig, parameters: Parameters, tokens: Int[Tensor, "count n"], shortest: int = 1
 ) -> list[Accuracy]:
-    """Return the accuracy of each member of a stack.
+    """Return the accuracy of each member of a stack on sequences behind a start token.
 
-    Args:
-        config: Of the members.
-        parameters: Stacked.
-        tokens: Sequences behind a start token; every prefix of at least ``shortest`` brackets is one to predict the
-            last bracket of.
-        shortest: Brackets in the shortest prefix.
+    Every prefix of at least ``shortest`` brackets is one to predict the last bracket of.
     """
     members = len(parameters["lm_head.weight"])
     found = parse(config.language, tokens)
@@ -61,53 +56,34 @@ def closing_accuracy(
     rows, real = first_places(wanted)
     tops, ends = found.top_type[:, :-1].gather(1, rows), closing.gather(1, rows) & real
     size = max(1, _CHUNK_BYTES // (4 * members * n * max(config.hidden_size, 2 * n * config.num_attention_heads)))
-    for start in range(0, len(tokens), size):
-        part = slice(start, start + size)
-        own, top = rows[part], tops[part]
-        logits = stacked_logits(config, parameters, inputs[part].expand(members, -1, -1), own.expand(members, -1, -1))
+    parts = (part.split(size) for part in (inputs, rows, tops, ends, real))
+    for batch, own, top, end, there in zip(*parts, strict=True):
+        logits = stacked_logits(config, parameters, batch.expand(members, -1, -1), own.expand(members, -1, -1))
         probabilities = torch.softmax(logits[..., config.language.closing], -1)
-        right[0] += ((probabilities.argmax(-1) == top) & ends[part]).sum((1, 2)).cpu()
+        right[0] += ((probabilities.argmax(-1) == top) & end).sum((1, 2)).cpu()
         certain = probabilities.take_along_dim(top.clamp_min(0)[None, ..., None], -1)[..., 0] > CERTAIN
-        right[1] += (certain & real[part]).sum((1, 2)).cpu()
+        right[1] += (certain & there).sum((1, 2)).cpu()
     prefixes, places = int((wanted & closing).sum()), int(wanted.sum())
     argmax, threshold = (right / torch.tensor([[max(1, prefixes)], [max(1, places)]])).tolist()
     return [Accuracy(one, other, prefixes, places) for one, other in zip(argmax, threshold, strict=True)]
 
 
 def generalisation(
-    models: Sequence[DyckForCausalLM],
-    law: DyckLaw,
-    *,
-    count: int = 1000,
-    long_count: int = 100,
-    lengths: tuple[int, int] = LONG,
-    seed: int = 1,
-    device: str | torch.device = "cpu",
-) -> tuple[list[Accuracy], list[Accuracy]]:
+    models: Sequence[DyckForCausalLM], law: DyckLaw, *, count: int = 1000, long_count: int = 100,
+    lengths: tuple[int, int] = LONG, device: str | torch.device = "cpu",
+) -> tuple[list[Accuracy], list[Accuracy]]:  # fmt: skip
     """Return each model's accuracy in distribution and on long prefixes.
 
     In distribution: fresh sequences of the training law, every prefix of them. Long: prefixes by Definition 1 of every
-    length from the shortest to the longest, whatever the models were trained on.
-
-    Args:
-        models: Models of one configuration.
-        law: Of the sequences that they were trained on.
-        count: Sequences in distribution.
-        long_count: Long sequences.
-        lengths: Brackets in the shortest and the longest long prefix.
-        seed: Of the sequences.
-        device: Where to compute.
+    length from the shortest to the longest of ``lengths``, whatever the models, of one configuration, were trained on.
     """
     config: DyckConfig = models[0].config
     parameters = stack_parameters(models, device)
     # Seeds of training sets and of tests are told apart by this offset.
-    own = law.sample(config.language, count, 1_000_003 + seed).to(device)
-    generator = torch.Generator().manual_seed(2_000_003 + seed)
+    own = law.sample(config.language, count, 1_000_004).to(device)
+    generator = torch.Generator().manual_seed(2_000_004)
     long = with_start(config.language.sample_prefixes(long_count, lengths[1], generator)).to(device)
-    return (
-        closing_accuracy(config, parameters, own),
-        closing_accuracy(config, parameters, long, shortest=lengths[0]),
-    )
+    return closing_accuracy(config, parameters, own), closing_accuracy(config, parameters, long, lengths[0])
 
 
 @torch.no_grad()
@@ -116,20 +92,13 @@ def support_accuracy(
 ) -> float:
     """Return the share of prefixes, the empty one included, whose next tokens are exactly the possible ones.
 
-    A token counts as given by the model where its probability exceeds ``least``.
-
-    Args:
-        config: Of the one model.
-        parameters: Stacked, one member.
-        tokens: Sequences behind a start token; the prefixes are those of all but the last bracket.
-        least: Probability below which a token is not given.
+    A token counts as given by the one model where its probability exceeds ``least``. The sequences stand behind a start
+    token; the prefixes are those of all but the last bracket.
     """
     found = parse(config.language, tokens)
     law = next_token_distribution(config.language, found.depth, found.top_type)[:, :-1]
-    right = total = 0
-    for row in range(len(tokens)):
-        logits = stacked_logits(config, parameters, tokens[None, row : row + 1, :-1])[0, 0]
-        given = torch.softmax(logits, -1) > least
-        right += int((given == (law[row] > 0)).all(-1).sum())
-        total += len(logits)
-    return right / total
+    right = 0
+    for row, possible in zip(tokens[:, None, :-1], law > 0, strict=True):
+        given = torch.softmax(stacked_logits(config, parameters, row[None])[0, 0], -1) > least
+        right += int((given == possible).all(-1).sum())
+    return right / law[..., 0].numel()

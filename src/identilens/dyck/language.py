@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from identilens.errors import InputError
 
@@ -76,12 +77,7 @@ class Dyck:
         return chances
 
     def sample_prefixes(self, count: int, length: int, generator: torch.Generator) -> Int[Tensor, "count length"]:
-        """Return prefixes of one length, each drawn by Definition 1.
-
-        Args:
-            count: How many.
-            length: Brackets in each, without a start token.
-            generator: Source of chance.
+        """Return prefixes of so many brackets, without a start token, each drawn by Definition 1.
 
         Raises:
             InputError: For a count or length below 1.
@@ -90,15 +86,10 @@ class Dyck:
         return self._walk(count, self.open_chances().expand(length, -1), generator)
 
     def sample_complete(self, count: int, length: int, generator: torch.Generator) -> Int[Tensor, "count length"]:
-        """Return balanced words of one length, drawn by Definition 1 given that they end at depth 0.
+        """Return balanced words of one even length, drawn by Definition 1 given that they end at depth 0.
 
         Exact, without rejection: with R_m(d) the probability of standing at depth 0 after m more brackets from depth
         d, the next bracket is open with probability q_d R_{m-1}(d+1) / R_m(d). Nothing else of the law changes.
-
-        Args:
-            count: How many.
-            length: Brackets in each, an even number.
-            generator: Source of chance.
 
         Raises:
             InputError: For a count below 1, or a length that no balanced word has.
@@ -107,23 +98,14 @@ class Dyck:
         if length % 2:
             raise InputError(f"expected an even length, got {length}: every bracket of a balanced word has a partner")
         chances = self.open_chances()
-        reach = self._reach(length)
+        reach = torch.zeros(self.max_depth + 1, dtype=torch.float64)
+        reach[0] = 1.0
         steps = []
-        for left in range(length, 0, -1):
-            upward = torch.cat([reach[left - 1, 1:], reach.new_zeros(1)])
-            steps.append(torch.where(reach[left] > 0, chances * upward / reach[left].clamp_min(1e-300), 0.0))
-        return self._walk(count, torch.stack(steps), generator)
-
-    def _reach(self, length: int) -> Float[Tensor, "left depth"]:
-        """Return the probability of depth 0 after so many more brackets, from each depth."""
-        chances = self.open_chances()
-        reach = torch.zeros(length + 1, self.max_depth + 1, dtype=torch.float64)
-        reach[0, 0] = 1.0
-        for left in range(1, length + 1):
-            before = reach[left - 1]
-            reach[left, :-1] += chances[:-1] * before[1:]
-            reach[left, 1:] += (1.0 - chances[1:]) * before[:-1]
-        return reach
+        for _ in range(length):
+            upward = chances * functional.pad(reach[1:], (0, 1))
+            reach = upward + (1.0 - chances) * functional.pad(reach[:-1], (1, 0))
+            steps.append(torch.where(reach > 0, upward / reach.clamp_min(1e-300), 0.0))
+        return self._walk(count, torch.stack(steps[::-1]), generator)
 
     def _walk(self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator) -> Tensor:
         """Return tokens drawn side by side, given the probability of an open bracket at each step and depth."""
@@ -137,8 +119,7 @@ class Dyck:
             opens = draws[step] < chances[step][depth]
             top = stack.gather(1, (depth - 1).clamp_min(0)[:, None])[:, 0]
             tokens[step] = SPECIAL + torch.where(opens, kinds[step], self.types + top)
-            place = torch.where(opens, depth, depth - 1)[:, None]
-            stack.scatter_(1, place, kinds[step][:, None])
+            stack.scatter_(1, torch.where(opens, depth, depth - 1)[:, None], kinds[step][:, None])
             depth += torch.where(opens, 1, -1)
         return tokens.T.contiguous()
 

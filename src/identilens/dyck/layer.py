@@ -35,13 +35,7 @@ class UnitNorm(nn.Module):
 
 
 class DyckAttention(nn.Module):
-    """Causal self-attention whose call goes through transformers' attention interface.
-
-    Args:
-        config: Sizes.
-        d_in: Size of what comes in.
-        bias: Whether the projections have one.
-    """
+    """Causal self-attention whose call goes through transformers' attention interface."""
 
     def __init__(self, config: DyckConfig, d_in: int, bias: bool) -> None:
         super().__init__()
@@ -52,10 +46,8 @@ class DyckAttention(nn.Module):
         self.q_proj = nn.Linear(d_in, self.heads * size, bias=bias)
         self.k_proj = nn.Linear(d_in, self.heads * size, bias=bias)
         self.v_proj = nn.Linear(d_in, config.hidden_size, bias=bias)
-        if config.has_output_projection:
-            self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=bias)
-        else:
-            self.o_proj = FixedIdentity(config.hidden_size)
+        width = config.hidden_size
+        self.o_proj = nn.Linear(width, width, bias=bias) if config.has_output_projection else FixedIdentity(width)
 
     def forward(
         self, hidden_states: Float[Tensor, "batch n d_in"], attention_mask: Tensor | None = None
@@ -84,18 +76,18 @@ class Projection(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Return g(x)."""
-        hidden = x
-        for place, layer in enumerate(self.layers):
-            hidden = layer(torch.relu(hidden) if place else hidden)
+        first, *others = self.layers
+        hidden = first(x)
+        for layer in others:
+            hidden = layer(torch.relu(hidden))
         return x + hidden if self.residual else hidden
 
 
 class DyckLayer(nn.Module):
     """One layer of the configured block.
 
-    ``gpt``: y = x + Attn(LN x), y + MLP(LN y). ``paper`` (Wen et al. 2023, Eq. 6):
-    g(LN(W_V X σ(C + X^T W_K^T W_Q X)) + X).
-    ``minimal``: LN(W_V X' σ(C + X'^T W_K^T W_Q X')) with X' = LN X, or without both norms.
+    ``gpt``: y = x + Attn(LN x), y + MLP(LN y). ``paper``: g(LN(W_V X σ(C + X^T W_K^T W_Q X)) + X) (Wen et al. 2023,
+    Eq. 6). ``minimal``: LN(W_V X' σ(C + X'^T W_K^T W_Q X')) with X' = LN X, or without both norms.
     """
 
     def __init__(self, config: DyckConfig, number: int) -> None:

@@ -13,8 +13,6 @@ from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.embeddings import MINIMAL, minimal_embedding, symbol_ids, symbols
 from identilens.dyck.layer import DyckLayer, FixedIdentity
 
-IGNORED = -100
-
 
 class DyckEmbeddings(nn.Module):
     """What enters the first layer built here: token embeddings, or those of a minimal first layer, and positions."""
@@ -107,15 +105,10 @@ class DyckModel(DyckPreTrainedModel):
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Return the states behind the last layer, and what else is asked for.
+        """Return the states behind the last layer; where wanted, all states and, with eager attention, weights.
 
-        Args:
-            input_ids: Tokens, a start token first; or give ``inputs_embeds``.
-            attention_mask: 1 for tokens, 0 for padding.
-            inputs_embeds: What enters the first layer, positions included.
-            output_hidden_states: Also return what enters the first layer and leaves each of them.
-            output_attentions: Also return attention weights (eager attention only).
-            kwargs: Options of transformers that change nothing here, such as ``use_cache=False``.
+        Tokens have a start token first; ``inputs_embeds`` in their place holds the positions. Other options of
+        transformers, such as ``use_cache=False``, change nothing.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
@@ -150,21 +143,12 @@ class DyckForCausalLM(DyckPreTrainedModel):
         labels: Int[Tensor, "batch n"] | None = None,
         **kwargs: Any,
     ) -> CausalLMOutput:
-        """Return next-token logits.
-
-        Args:
-            input_ids: Tokens, a start token first.
-            attention_mask: 1 for tokens, 0 for padding.
-            labels: The tokens again, −100 where a token does not count; moved by one place here.
-            kwargs: Passed to `DyckModel`.
-        """
+        """Return next-token logits, with the loss where labels are given: the tokens again, −100 where none counts."""
         found = self.dyck(input_ids, attention_mask, **kwargs)
         logits = self.lm_head(found.last_hidden_state)
         loss = None
         if labels is not None:
-            loss = nn.functional.cross_entropy(
-                logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=IGNORED
-            )
+            loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         return CausalLMOutput(loss, logits, hidden_states=found.hidden_states, attentions=found.attentions)
 
 

@@ -35,25 +35,18 @@ class Parse:
 def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
     """Return the parse of every prefix of every sequence.
 
-    A sequence that leaves the language is followed as far as it was valid; what is said of it later means nothing.
-
-    Args:
-        language: Dyck_{k,D}.
-        tokens: Sequences, with or without special tokens.
-
-    Cost:
-        One pass over the positions for all sequences together.
+    A sequence, with or without special tokens, that leaves the language is followed as far as it was valid; what is
+    said of it later means nothing.
     """
     count, length = tokens.shape
     opens, closes = language.is_open(tokens), language.is_close(tokens)
-    kinds = torch.where(opens, tokens - SPECIAL, tokens - SPECIAL - language.types)
+    kinds = (tokens - SPECIAL) % language.types
     # Level 0 stands for the empty stack.
     types = torch.full((count, language.max_depth + 1), -1, dtype=torch.long, device=tokens.device)
     places = types.clone()
-    depth = torch.zeros(count, dtype=torch.long, device=tokens.device)
-    alive = torch.ones(count, dtype=torch.bool, device=tokens.device)
+    depth, alive = torch.zeros_like(types[:, 0]), torch.ones_like(types[:, 0], dtype=torch.bool)
     found = {name: torch.full_like(tokens, -1) for name in ("depth", "top_type", "top_place", "partner")}
-    valid = torch.empty(count, length, dtype=torch.bool, device=tokens.device)
+    valid = torch.empty_like(tokens, dtype=torch.bool)
     rows = torch.arange(count, device=tokens.device)
     for place in range(length):
         opening = opens[:, place] & (depth < language.max_depth) & alive
@@ -85,11 +78,6 @@ def next_token_distribution(
     """Return the law of the next token (Wen et al. 2023, Eq. 3), given what `parse` says of a prefix.
 
     Open brackets are equally probable; of the closing ones only the stack's top is possible.
-
-    Args:
-        language: Dyck_{k,D}.
-        depth: Grammar depth.
-        top_type: Type of the last unmatched open bracket; not looked at where the depth is 0.
     """
     chance = language.open_chances().to(depth.device)[depth]
     law = torch.zeros(*depth.shape, language.vocabulary, dtype=torch.float64, device=depth.device)
@@ -116,18 +104,15 @@ def probe_prefix(language: Dyck) -> Int[Tensor, " length"]:
 
     Attention is compared between seeds on it.
     """
-    parts = []
-    for kind in range(language.types):
-        parts += [language.open(kind)] * language.max_depth + [language.close(kind)] * language.max_depth
-    return torch.tensor(parts)
+    pairs = torch.arange(SPECIAL, language.vocabulary).view(2, language.types).T
+    return pairs.repeat_interleave(language.max_depth, 1).flatten()
 
 
 def check_tokens(language: Dyck, tokens: Int[Tensor, "count length"]) -> None:
     """Raise InputError unless every sequence is a prefix of the language, start tokens and padding apart."""
-    valid = is_valid(language, tokens)
-    if not bool(valid.all()):
-        row = int((~valid).nonzero()[0])
-        shown = "".join(token_names(language)[token] for token in tokens[row].tolist() if token not in (PADDING, START))
+    if len(bad := (~is_valid(language, tokens)).nonzero()):
+        row = int(bad[0])
+        shown = "".join(write_brackets(language, tokens[row][(tokens[row] != PADDING) & (tokens[row] != START)]))
         raise InputError(
             f"expected prefixes of Dyck with {language.types} types and depth up to {language.max_depth}; sequence "
             f"{row} is none: {shown:.80}. Sample them from the language, or raise its depth"

@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
+
+from identilens.dyck.layer import UnitNorm
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +37,9 @@ class PlainLayer:
 
     def run(self, x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
         """Return the layer's output; rows are tokens."""
-        n = x.shape[1]
-        logits = (x @ self.query.T) @ (x @ self.key.T).mT
-        hidden = ~torch.ones(n, n, dtype=torch.bool, device=x.device).tril()
-        mixed = torch.softmax(logits.masked_fill(hidden, -torch.inf), -1) @ (x @ self.value.T)
-        centred = mixed - mixed.mean(-1, keepdim=True)
-        y = centred / torch.linalg.vector_norm(centred, dim=-1, keepdim=True).clamp_min(self.norm_constant) + x
+        query, key, value = (x @ weight.T for weight in (self.query, self.key, self.value))
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0)
+        y = UnitNorm(self.norm_constant)(mixed) + x
         for place, weight in enumerate(self.projection):
             y = (torch.relu(y) if place else y) @ weight.T
         return y
@@ -57,13 +57,7 @@ def small_target(
 ) -> list[PlainLayer]:
     """Return a small random transformer with ‖W‖₂ = 1 for each of its weight matrices: Theorem 3's target.
 
-    Args:
-        layers: L.
-        size: m, of the embeddings.
-        key_size: m_a, of queries and keys.
-        width: w, of the 2-layer g.
-        norm_constant: C_LN.
-        seed: Of the weights.
+    It has L layers, embeddings of size m, queries and keys of size m_a, a 2-layer g of width w, and C_LN.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -73,14 +67,11 @@ def small_target(
 
     return [
         PlainLayer(
-            drawn(key_size, size),
-            drawn(key_size, size),
-            drawn(size, size),
-            (drawn(width, size), drawn(size, width)),
+            drawn(key_size, size), drawn(key_size, size), drawn(size, size), (drawn(width, size), drawn(size, width)),
             norm_constant,
         )
         for _ in range(layers)
-    ]
+    ]  # fmt: skip
 
 
 def without_dead_units(layer: PlainLayer) -> PlainLayer:
@@ -88,6 +79,6 @@ def without_dead_units(layer: PlainLayer) -> PlainLayer:
     weights = list(layer.projection)
     for place in range(len(weights) - 1):
         alive = weights[place].any(1) & weights[place + 1].any(0)
-        weights[place], weights[place + 1] = weights[place][alive], weights[place + 1][:, alive]
+        weights[place : place + 2] = weights[place][alive], weights[place + 1][:, alive]
     alive = layer.query.any(1) & layer.key.any(1)
     return replace(layer, query=layer.query[alive], key=layer.key[alive], projection=tuple(weights))

@@ -12,6 +12,8 @@ from identilens.dyck.plain import PlainLayer, run_layers, without_dead_units
 from identilens.dyck.subset_sum import closest_subsets
 from identilens.errors import InputError
 
+_FAR = 3
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -64,14 +66,11 @@ def random_transformer(sizes: Sizes, layers: int, norm_constant: float, seed: in
     d, wide = sizes.embedding, sizes.projection
     return [
         PlainLayer(
-            drawn(sizes.key_size, d),
-            drawn(sizes.key_size, d),
-            drawn(d, d),
-            (drawn(wide, d), drawn(wide, wide), drawn(wide, wide), drawn(d, wide)),
-            norm_constant,
+            drawn(sizes.key_size, d), drawn(sizes.key_size, d), drawn(d, d),
+            (drawn(wide, d), drawn(wide, wide), drawn(wide, wide), drawn(d, wide)), norm_constant,
         )
         for _ in range(layers)
-    ]
+    ]  # fmt: skip
 
 
 def prune_to(
@@ -83,15 +82,10 @@ def prune_to(
     its g carries X on and writes P_⊥ W_V X, divided by the second's value weights, beside it. The second's W_Kᵀ W_Q is
     summed from random products (Lemma 7); its W_V keeps one large entry a coordinate, in rows and columns that nothing
     else uses (Lemma 9), so that its norm sees what the target's sees (Lemma 12); its g sums the target's g (Lemma 6).
-
-    Args:
-        target: L small layers whose g has two linear maps.
-        large: At least 2 L random layers.
-        sizes: Of the random layers.
-        untouched: A layer that is to be the identity whatever the target is (Corollary 3).
+    The g of the target has two linear maps. A layer ``untouched`` is the identity whatever the target is (Corollary 3).
 
     Raises:
-        InputError: If there are too few layers.
+        InputError: If there are not two random layers for each of the target.
     """
     pairs = _pairs(len(target), len(large), untouched)
     pruned = [_identity(layer, sizes) for layer in large]
@@ -102,29 +96,18 @@ def prune_to(
 
 def is_pruning(pruned: Sequence[PlainLayer], large: Sequence[PlainLayer]) -> bool:
     """Return whether every weight is the random one or zero (Definition 4)."""
-    return all(
-        bool(((kept == 0) | (kept == drawn.matrices[name])).all())
-        for one, drawn in zip(pruned, large, strict=True)
-        for name, kept in one.matrices.items()
-    )
+    pairs = zip(pruned, large, strict=True)
+    kept = [(own, drawn.matrices[name]) for one, drawn in pairs for name, own in one.matrices.items()]
+    return all(bool(((own == 0) | (own == drawn)).all()) for own, drawn in kept)
 
 
 def approximation_error(
-    target: Sequence[PlainLayer],
-    pruned: Sequence[PlainLayer],
-    *,
-    inputs: int = 2000,
-    length: int = 12,
-    seed: int = 0,
+    target: Sequence[PlainLayer], pruned: Sequence[PlainLayer], *, inputs: int = 2000, length: int = 12, seed: int = 0
 ) -> float:
     """Return the largest ‖·‖₂ of a token's error over random inputs with tokens of length at most 1 (Definition 5, 6).
 
-    Args:
-        target: Small layers.
-        pruned: Large layers; they read and write the target's coordinates first, and must write nothing else.
-        inputs: Random sequences, half of them with tokens of length exactly 1.
-        length: Tokens in each.
-        seed: Of the inputs.
+    Half of the sequences, of ``length`` tokens each, have tokens of length exactly 1. The large layers read and write
+    the target's coordinates first, and must write nothing else.
     """
     size, wide = target[0].value.shape[0], pruned[0].value.shape[0]
     generator = torch.Generator().manual_seed(seed)
@@ -139,18 +122,13 @@ def approximation_error(
 
 
 def _pairs(needed: int, layers: int, untouched: int | None) -> list[int]:
-    """Return the first of each pair of neighbouring layers that makes a layer of the target."""
     found: list[int] = []
-    place = 0
-    while len(found) < needed and place + 1 < layers:
-        if untouched in (place, place + 1):
-            place += 1
-            continue
-        found.append(place)
-        place += 2
+    for place in range(layers - 1):
+        if untouched not in (place, place + 1) and place - 1 not in found:
+            found.append(place)
     if len(found) < needed:
         raise InputError(f"expected room for {needed} pairs of layers, got {layers} layers; take {4 * needed} of them")
-    return found
+    return found[:needed]
 
 
 def _pair(target: PlainLayer, one: PlainLayer, other: PlainLayer, sizes: Sizes) -> tuple[PlainLayer, PlainLayer]:
@@ -172,22 +150,12 @@ def _pair(target: PlainLayer, one: PlainLayer, other: PlainLayer, sizes: Sizes) 
 
 
 def _identity(layer: PlainLayer, sizes: Sizes) -> PlainLayer:
-    """Return a layer pruned to pass the target's coordinates on."""
-    return replace(
-        layer,
-        query=torch.zeros_like(layer.query),
-        key=torch.zeros_like(layer.key),
-        value=torch.zeros_like(layer.value),
-        projection=_linear_pruning(layer, torch.eye(sizes.size, dtype=torch.float64), sizes),
-    )
+    none = {name: torch.zeros_like(layer.matrices[name]) for name in ("query", "key", "value")}
+    return replace(layer, **none, projection=_linear_pruning(layer, torch.eye(sizes.size).double(), sizes))
 
 
 def _value_pruning(value: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
-    """Return W_V with m large entries kept, no two in a row or column, and their rows and columns (Lemma 9).
-
-    The largest entry of the block is taken, its row and column struck out, and so on: what is divided by an entry
-    stays near its size.
-    """
+    """Return W_V with m large entries kept, no two in a row or column, and their rows and columns (Lemma 9)."""
     m, spare = sizes.size, sizes.spare
     left = value[m + spare :, m : m + spare].abs().clone()
     places = []
@@ -218,9 +186,7 @@ def _linear_pruning(layer: PlainLayer, wanted: Float[Tensor, "out m"], sizes: Si
     return _relu_pruning(layer, signs, torch.cat([wanted, -wanted], 1), sizes)
 
 
-def _relu_pruning(
-    layer: PlainLayer, inner: Float[Tensor, "hidden d_in"], outer: Float[Tensor, "d_out hidden"], sizes: Sizes
-) -> tuple[Tensor, ...]:
+def _relu_pruning(layer: PlainLayer, inner: Tensor, outer: Tensor, sizes: Sizes) -> tuple[Tensor, ...]:
     """Return the 4-layer g pruned to the 2-layer network outer · relu(inner · x) (Lemma 6)."""
     one, two, three, four = layer.projection
     first = _sum_pruning(one, two, inner, sizes.candidates)
@@ -228,23 +194,13 @@ def _relu_pruning(
 
 
 def _sum_pruning(
-    first: Float[Tensor, "wide d_in"],
-    second: Float[Tensor, "d_out wide"],
-    wanted: Float[Tensor, "out used"],
-    candidates: int,
-    positive: bool = False,
+    first: Tensor, second: Tensor, wanted: Float[Tensor, "out used"], candidates: int, positive: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return two random matrices pruned so that second · relu(first · x) comes close to wanted · x (Lemma 2).
 
     Each input has a block of hidden units of its own. Those whose weight is positive serve its positive values, the
-    others its negative ones; each entry of the wanted matrix, for either sign, is a sum of some of their products.
-
-    Args:
-        first: Random weights into the hidden units.
-        second: Random weights out of them.
-        wanted: The linear map; its outputs are the first coordinates.
-        candidates: Hidden units that each sum is chosen from, at most.
-        positive: Inputs are never negative.
+    others its negative ones; each entry of the wanted matrix, for either sign, is a sum of at most ``candidates`` of
+    their products. The outputs are the first coordinates; inputs may be ``positive`` only.
     """
     outputs = len(wanted)
     used = wanted.any(0).nonzero()[:, 0].tolist()
@@ -266,8 +222,7 @@ def _chosen(
 ) -> Bool[Tensor, "case product"]:
     """Return which products make each sum.
 
-    Searched are those that reach furthest towards the wanted sum, a few, so that it is within reach, and the first of
-    the others.
+    Searched are the few that reach furthest towards the wanted sum, so that it is within reach, and the first others.
     """
     count = min(candidates, products.shape[1])
     far = (products * wanted.sign()[:, None]).argsort(1, descending=True)[:, : min(_FAR, count)]
@@ -275,6 +230,3 @@ def _chosen(
     searched = torch.cat([far, others[:, : count - far.shape[1]]], 1)
     found = closest_subsets(products.gather(1, searched), wanted)
     return torch.zeros_like(products, dtype=torch.bool).scatter_(1, searched, found)
-
-
-_FAR = 3

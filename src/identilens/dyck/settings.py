@@ -34,6 +34,7 @@ class DyckLaw(Settings):
 
     def check(self) -> None:
         """Check that there are balanced words of the length."""
+        super().check()
         if self.data == "complete" and self.length % 2:
             raise InputError(f"expected an even length for complete words, got {self.length}; take {self.length + 1}")
 
@@ -43,10 +44,8 @@ class DyckLaw(Settings):
         Raises:
             InputError: For a length that the language has no word of.
         """
-        generator = torch.Generator().manual_seed(seed)
-        if self.data == "complete":
-            return with_start(language.sample_complete(count, self.length, generator))
-        return with_start(language.sample_prefixes(count, self.length, generator))
+        draw = language.sample_complete if self.data == "complete" else language.sample_prefixes
+        return with_start(draw(count, self.length, torch.Generator().manual_seed(seed)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ class StackLikeness:
     """How far a head attends to what a stack holds on top, at closing brackets that leave a bracket open.
 
     Attributes:
-        weight: Mean weight on the last unmatched open bracket, in [0, 1].
+        weight: Mean weight on the last unmatched open bracket, in [0, 1]; NaN without a place to look at.
         first: Share of the places where that bracket has the largest weight.
         even: The mean weight that even attention would put on it: what chance gives.
         places: Places looked at.
@@ -33,19 +33,12 @@ def stack_likeness(
 
     Looked at are queries at closing brackets behind which the stack is not empty: there the last unmatched bracket is
     what the next closing bracket depends on, and it is never the query itself.
-
-    Args:
-        language: Dyck_{k,D}.
-        weights: Attention of one head on each sequence.
-        tokens: The sequences.
     """
     found = parse(language, tokens)
     wanted = language.is_close(tokens) & (found.depth > 0)
     sequence, query = wanted.nonzero(as_tuple=True)
     rows = weights[sequence, query].double()
     top = found.top_place[wanted]
-    on_top = rows.gather(1, top[:, None])[:, 0]
-    if not len(rows):
-        return StackLikeness(float("nan"), float("nan"), float("nan"), 0)
-    first = float((rows.argmax(1) == top).double().mean())
-    return StackLikeness(float(on_top.mean()), first, float((1 / (query + 1.0)).mean()), len(rows))
+    measures = rows.gather(1, top[:, None])[:, 0], (rows.argmax(1) == top).double(), 1 / (query + 1.0)
+    weight, first, even = (float(measure.mean()) for measure in measures)
+    return StackLikeness(weight, first, even, len(rows))

@@ -55,11 +55,7 @@ def stacked_logits(
 ) -> Float[Tensor, "member batch row token"]:
     """Return next-token logits of every member, equal to those of its `DyckForCausalLM` to rounding.
 
-    Args:
-        config: Of the members.
-        parameters: Stacked.
-        tokens: Inputs of each member, a start token first, without padding.
-        rows: Places of each sequence for which logits are wanted; all when not given.
+    Sequences start with a start token and hold no padding; ``rows`` are the places for which logits are wanted.
     """
     if config.num_attention_heads > 1 or config.block == "paper":
         return mapped_logits(config, parameters, tokens, rows)
@@ -84,15 +80,12 @@ def mapped_logits(
 
 @dataclass(frozen=True, eq=False)
 class _Pass:
-    """One forward pass of a stack: what `stacked_logits` takes."""
-
     config: DyckConfig
     parameters: Parameters
     tokens: Int[Tensor, "member batch n"]
     rows: Int[Tensor, "member batch row"]
 
     def logits(self) -> Float[Tensor, "member rows token"]:
-        """Return logits at the wanted places, sequence after sequence."""
         last = self.config.num_hidden_layers - 1
         hidden = self.first_layer(last == 0)
         for number in range(1, last + 1):
@@ -114,7 +107,6 @@ class _Pass:
         return (table[:, :, None] + moved).flatten(1, 2), self.tokens * len(places) + places
 
     def first_layer(self, narrow: bool) -> Float[Tensor, "member row d"]:
-        """Return the first layer's output: every product is one with the few vectors that enter it."""
         table, kinds = self.inputs()
         here = kinds.gather(2, self.rows) if narrow else kinds
         x = self.normal("dyck.layers.0.norm_1", table)
@@ -129,7 +121,6 @@ class _Pass:
         return mixed if self.config.block == "minimal" else self.expanded(0, mixed + _look_up(table, here))
 
     def layer(self, number: int, hidden: Tensor, narrow: bool) -> Float[Tensor, "member row d"]:
-        """Return a later layer's output, at the wanted places where it is to be narrow."""
         norm = f"dyck.layers.{number}.norm_1"
         x = own = self.normal(norm, hidden)
         if narrow:
@@ -139,13 +130,7 @@ class _Pass:
         asking, value = self.joined(number)
         return self.expanded(number, hidden + _linear(self.mixed(_linear(own, asking), x, x, narrow), value))
 
-    def mixed(
-        self,
-        asking: Float[Tensor, "member row d"],
-        keys: Float[Tensor, "member place d"],
-        values: Float[Tensor, "member place d_v"],
-        narrow: bool,
-    ) -> Float[Tensor, "member row d_v"]:
+    def mixed(self, asking: Tensor, keys: Tensor, values: Tensor, narrow: bool) -> Float[Tensor, "member row d_v"]:
         """Return each asking place's causal softmax over the places before it, applied to values."""
         sequences, n = self.tokens.shape[0] * self.tokens.shape[1], self.tokens.shape[2]
         # Keys first: their gradient, the larger one, then comes out in order and is not copied.
@@ -158,8 +143,7 @@ class _Pass:
     def joined(self, number: int) -> tuple[_Linear, _Linear]:
         """Return W_KᵀW_Q and W_O W_V of a layer's one head, each with its bias.
 
-        Logits are x_kᵀ W_KᵀW_Q x_q, the output W_O W_V (Σ a_k x_k). The keys' bias adds the same to all logits of a
-        query, and is left out.
+        The keys' bias adds the same to all logits of a query, and is left out.
         """
         name = f"dyck.layers.{number}."
         query, (key, _), value = (self.folded(f"{name}norm_1", f"{name}attention.{part}_proj") for part in "qkv")
@@ -186,15 +170,11 @@ class _Pass:
         return weight * gain[:, None], _moved(weight, bias, shift)
 
     def narrowed(self, x: Float[Tensor, "member place size"]) -> Float[Tensor, "member row size"]:
-        """Return what stands at the wanted places."""
         start = torch.arange(self.tokens.shape[1], device=x.device)[:, None] * self.tokens.shape[2]
         return _look_up(x, self.rows + start)
 
 
-def _look_up(
-    table: Float[Tensor, "member kind size"], index: Int[Tensor, "member batch row"]
-) -> Float[Tensor, "member rows size"]:
-    """Return the row of each member's table that its index names."""
+def _look_up(table: Float[Tensor, "member kind size"], index: Tensor) -> Float[Tensor, "member rows size"]:
     start = torch.arange(len(table), device=table.device)[:, None] * table.shape[1]
     return functional.embedding(index.flatten(1) + start, table.flatten(0, 1))
 
@@ -205,7 +185,6 @@ def _linear(x: Tensor, layer: _Linear) -> Tensor:
 
 
 def _after(weight: Tensor, bias: Tensor | None, first: _Linear) -> _Linear:
-    """Return one linear layer that does what the first and then another do."""
     return torch.bmm(weight, first[0]), _moved(weight, bias, first[1])
 
 

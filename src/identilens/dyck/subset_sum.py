@@ -19,30 +19,21 @@ def closest_subsets(
 
     Exact, by meeting in the middle: the sums of all subsets of one half are sorted, and each of the other half's is
     completed by the nearest. For n numbers even on [−1, 1] the distance falls about as 2^{-n} (Pensia et al. 2020).
-
-    Args:
-        values: Numbers to choose from.
-        targets: Wanted sums.
+    The cost is O(2^{n/2} n) a case.
 
     Raises:
         InputError: For more numbers than can be searched.
-
-    Cost:
-        O(2^{n/2} n) a case.
     """
     count = values.shape[1]
     if count > LARGEST:
         raise InputError(f"expected at most {LARGEST} numbers to choose from, got {count}; lower the width")
-    half = count // 2
-    size = max(1, _ENTRIES >> (count - half))
-    found = [
-        _closest(values[start : start + size].double(), targets[start : start + size].double(), half)
-        for start in range(0, len(values), size)
-    ]
-    return torch.cat(found) if found else torch.zeros(0, count, dtype=torch.bool)
+    size = max(1, _ENTRIES >> (count - count // 2))
+    parts = zip(values.double().split(size), targets.double().split(size), strict=True)
+    return torch.cat([_closest(own, target) for own, target in parts])
 
 
-def _closest(values: Tensor, targets: Tensor, half: int) -> Tensor:
+def _closest(values: Tensor, targets: Tensor) -> Tensor:
+    half = values.shape[1] // 2
     left, right = _choices(half), _choices(values.shape[1] - half)
     lower = values[:, :half] @ left.double().T
     upper, order = (values[:, half:] @ right.double().T).sort(1)

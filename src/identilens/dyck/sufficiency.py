@@ -1,8 +1,10 @@
 """Theorem 1's sufficiency as explicit weights: a balanced second layer that generates Dyck of any length."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import log
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -10,7 +12,7 @@ from torch import Tensor
 
 from identilens.dyck.balance import condition_gap
 from identilens.dyck.configuration import DyckConfig
-from identilens.dyck.embeddings import close_symbol, open_symbol, symbols
+from identilens.dyck.embeddings import pair_symbols, symbols
 from identilens.dyck.language import SPECIAL, Dyck
 from identilens.dyck.modeling import DyckForCausalLM
 from identilens.errors import InputError
@@ -42,23 +44,30 @@ class LayerWeights:
     projection: list[tuple[Tensor, Tensor]]
     head: Float[Tensor, "token d"] | None = None
 
-    @property
-    def widths(self) -> list[int]:
-        """Hidden widths of g."""
-        return [len(bias) for _, bias in self.projection[:-1]]
-
-    @torch.no_grad()
-    def put_into(self, model: DyckForCausalLM, number: int) -> None:
-        """Copy the weights into a layer of a model, and the head where there is one."""
+    def named(self, number: int) -> dict[str, Tensor]:
+        """Return the weights under their names in a model."""
         layer = f"dyck.layers.{number}"
         named = {f"{layer}.attention.{part}_proj.weight": getattr(self, part) for part in ("q", "k", "v")}
         for place, (weight, bias) in enumerate(self.projection):
             named[f"{layer}.projection.layers.{place}.weight"] = weight
             named[f"{layer}.projection.layers.{place}.bias"] = bias
-        if self.head is not None:
-            named["lm_head.weight"] = self.head
-        for name, source in named.items():
-            model.get_parameter(name).copy_(source)
+        return named if self.head is None else named | {"lm_head.weight": self.head}
+
+
+@torch.no_grad()
+def paper_model(language: Dyck, layers: Sequence[LayerWeights], constant: float, **options: Any) -> DyckForCausalLM:
+    """Return the model in float64 that has layers of the paper's block with the given weights, and C_LN."""
+    widths = [[len(bias) for _, bias in layer.projection[:-1]] for layer in layers]
+    config = DyckConfig(
+        bracket_types=language.types, max_depth=language.max_depth, open_probability=language.open_probability,
+        hidden_size=len(layers[0].v), key_size=len(layers[0].q), num_hidden_layers=len(layers), block="paper",
+        projection_widths=widths, projection_residual=False, norm_constant=constant, **options,
+    )  # fmt: skip
+    model = DyckForCausalLM(config).double().eval()
+    for number, layer in enumerate(layers):
+        for name, weight in layer.named(number).items():
+            model.get_parameter(name).copy_(weight)
+    return model
 
 
 def balanced_scores(language: Dyck, spread: float, generator: torch.Generator) -> Float[Tensor, "query key"]:
@@ -68,13 +77,10 @@ def balanced_scores(language: Dyck, spread: float, generator: torch.Generator) -
     distance that is drawn once for each matching pair.
     """
     size = symbols(language)
+    opens, closes = (kind.flatten() for kind in pair_symbols(language))
     scores = (2 * torch.rand(size, size, dtype=torch.float64, generator=generator) - 1) * spread
-    k, D = language.types, language.max_depth
-    queries = [close_symbol(language, j, d) for j in range(k) for d in range(D)]
-    for i, depth in product(range(k), range(1, D + 1)):
-        shift = (2 * float(torch.rand((), dtype=torch.float64, generator=generator)) - 1) * spread
-        one, other = open_symbol(language, i, depth), close_symbol(language, i, depth - 1)
-        scores[queries, other] = scores[queries, one] + shift
+    shifts = (2 * torch.rand(len(opens), dtype=torch.float64, generator=generator) - 1) * spread
+    scores[closes[:, None], closes] = scores[closes[:, None], opens] + shifts
     return scores
 
 
@@ -84,13 +90,7 @@ def sufficient_model(
     """Return the transformer that Theorem 1 constructs behind a minimal first layer with the given embeddings.
 
     It predicts the next token's law at every prefix of every length, whatever the attention logits are, as long as they
-    satisfy the balance condition (Eq. 11). In float64.
-
-    Args:
-        language: Dyck_{k,D}.
-        embeddings: e(τ) of every symbol, linearly independent.
-        scores: Attention logits that the layer is to have.
-        seed: Of the directions that stand for brackets.
+    satisfy the balance condition (Eq. 11). In float64; the seed is that of the directions that stand for brackets.
 
     Raises:
         InputError: For dependent embeddings, or logits off balance.
@@ -102,31 +102,14 @@ def sufficient_model(
             f"changes by up to {gap:.3g} between closing brackets. Take them from balanced_scores"
         )
     e = embeddings.double()
-    layer = balanced_layer(language, e, scores, random_directions(language, e.shape[1], seed))
-    config = DyckConfig(
-        bracket_types=language.types,
-        max_depth=language.max_depth,
-        open_probability=language.open_probability,
-        hidden_size=e.shape[1],
-        key_size=e.shape[1],
-        num_hidden_layers=1,
-        block="paper",
-        first_layer="given",
-        projection_widths=[layer.widths],
-        projection_residual=False,
-        norm_constant=_ROUNDING,
-    )
-    model = DyckForCausalLM(config).double().eval()
-    with torch.no_grad():
-        model.get_buffer("dyck.embeddings.symbol_table").copy_(e)
-    layer.put_into(model, 0)
+    # Orthonormal and orthogonal to the vector of ones (Lemma 16), one for each open bracket.
+    brackets = language.types * language.max_depth
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(e.shape[1], brackets, dtype=torch.float64, generator=generator)
+    directions = torch.linalg.qr(drawn - drawn.mean(0))[0].T
+    model = paper_model(language, [balanced_layer(language, e, scores, directions)], _ROUNDING, first_layer="given")
+    model.get_buffer("dyck.embeddings.symbol_table").copy_(e)
     return model
-
-
-def random_directions(language: Dyck, size: int, seed: int) -> Float[Tensor, "bracket d"]:
-    """Return k D orthonormal vectors orthogonal to the vector of ones (Lemma 16), one for each open bracket."""
-    drawn = torch.randn(size, language.types * language.max_depth, dtype=torch.float64, generator=_seeded(seed))
-    return torch.linalg.qr(drawn - drawn.mean(0))[0].T
 
 
 def balanced_layer(
@@ -140,32 +123,29 @@ def balanced_layer(
     W_V takes the open bracket (i, d) to its direction o_{i,d}, and its partner to −exp(c_{i,d}) o_{i,d}, c the
     difference of their logits (Eq. 27, 28): matching pairs cancel, what is left lies along the unmatched brackets
     (Eq. 33). g reads the last token and its depth off the part of LN(·) + X orthogonal to all o, then the stack off
-    the rest, then the top of the stack at that depth.
-
-    Args:
-        language: Dyck_{k,D}.
-        embeddings: e(τ), linearly independent.
-        scores: Balanced attention logits.
-        directions: o_{i,d} by type and depth, orthonormal and orthogonal to the ones.
+    the rest, then the top of the stack at that depth. The directions, by type and depth, are orthonormal and
+    orthogonal to the ones.
 
     Raises:
         InputError: If the embeddings are linearly dependent, or cannot be told apart off the directions.
     """
     count, size = embeddings.shape
-    k, D = language.types, language.max_depth
-    if int(torch.linalg.matrix_rank(embeddings)) < count:
+    rank = int(torch.linalg.matrix_rank(embeddings))
+    if rank < count:
         raise InputError(
             f"expected {count} linearly independent embeddings, one a symbol, got {size} dimensions of rank "
-            f"{int(torch.linalg.matrix_rank(embeddings))}; add dimensions"
+            f"{rank}; add dimensions"
         )
     inverse = torch.linalg.pinv(embeddings)
+    pairs = pair_symbols(language)
+    opens, closes = (kind.flatten() for kind in pairs)
+    seen = scores[pairs[1][0, min(1, language.max_depth - 1)]]
     wanted = torch.zeros(count, size, dtype=torch.float64)
-    query = close_symbol(language, 0, min(1, D - 1))
-    for i, depth in product(range(k), range(1, D + 1)):
-        one, other = open_symbol(language, i, depth), close_symbol(language, i, depth - 1)
-        wanted[one] = directions[i * D + depth - 1]
-        wanted[other] = -torch.exp(scores[query, one] - scores[query, other]) * wanted[one]
-    least = _least_share(language, scores)
+    wanted[opens] = directions
+    wanted[closes] = -(seen[opens] - seen[closes]).exp()[:, None] * directions
+    # The least coordinate of an unmatched bracket's direction behind the LayerNorm.
+    logits = scores[closes[:, None], opens]
+    least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
     return LayerWeights(
         torch.eye(size, dtype=torch.float64),
         size**0.5 * inverse @ scores @ inverse.T,
@@ -175,73 +155,58 @@ def balanced_layer(
     )
 
 
-def _least_share(language: Dyck, scores: Tensor) -> float:
-    """Return the least coordinate of an unmatched bracket's direction behind the LayerNorm."""
-    k, D = language.types, language.max_depth
-    opens = [open_symbol(language, i, d) for i in range(k) for d in range(1, D + 1)]
-    queries = [close_symbol(language, j, d) for j in range(k) for d in range(D)]
-    seen = scores[queries][:, opens]
-    return float((seen.amin(1) - seen.amax(1)).exp().min()) / D**0.5
-
-
 def _reading_projection(
     language: Dyck, embeddings: Tensor, directions: Tensor, least: float
 ) -> list[tuple[Tensor, Tensor]]:
     """Return g: from LN(output) + e(τ) to the top of the stack, in four linear layers with ReLU between them."""
-    count, size = embeddings.shape
-    k, D = language.types, language.max_depth
-    brackets = k * D
+    count, brackets = len(embeddings), len(directions)
     code = _code(embeddings, directions)
-    places = embeddings @ code
-    order = places.argsort()
-    middles = (places[order][1:] + places[order][:-1]) / 2
-    halves = (places[order][1:] - places[order][:-1]) / 2
+    places, order = (embeddings @ code).sort()
+    middles, halves = (places[1:] + places[:-1]) / 2, (places[1:] - places[:-1]) / 2
     # First: two units a step between neighbouring codes, and the brackets' directions with either sign.
     steps = code.expand(count - 1, -1) / halves[:, None]
     first = torch.cat([steps, steps, directions, -directions])
     first_bias = torch.cat([0.5 - middles / halves, -0.5 - middles / halves, torch.zeros(2 * brackets).double()])
-    # One symbol is a step up and the next step down; the last has no step down, the first no step up.
     symbol = torch.zeros(count, len(first), dtype=torch.float64)
+    symbol[order, : 2 * (count - 1)] = between_steps(count)
     symbol_bias = torch.zeros(count, dtype=torch.float64)
-    for place, one in enumerate(order.tolist()):
-        for step, sign in ((place - 1, 1.0), (place, -1.0)):
-            if 0 <= step < count - 1:
-                symbol[one, step] += sign
-                symbol[one, count - 1 + step] -= sign
-        symbol_bias[one] = 1.0 if place == 0 else 0.0
+    symbol_bias[order[0]] = 1.0
     # Second: the symbols, and for each bracket two units of a step at half the least share it has when unmatched.
-    share = torch.zeros(brackets, len(first), dtype=torch.float64)
-    share[:, 2 * (count - 1) : 2 * (count - 1) + brackets] = torch.eye(brackets)
-    share[:, 2 * (count - 1) + brackets :] = -torch.eye(brackets)
+    signs = torch.eye(brackets, dtype=torch.float64)
+    share = torch.cat([torch.zeros(brackets, 2 * (count - 1)), signs, -signs], 1)
     own = directions @ embeddings.T
-    share_bias = -own @ symbol_bias
-    share = (share - own @ symbol) * 3 / least
-    share_bias = share_bias * 3 / least
+    share, share_bias = (share - own @ symbol) * 3 / least, -own @ symbol_bias * 3 / least
     second = torch.cat([symbol, share, share])
     second_bias = torch.cat([symbol_bias, share_bias - 1, share_bias - 2])
-    return [(first, first_bias), (second, second_bias), *_top_layers(language, len(second), size)]
+    return [(first, first_bias), (second, second_bias), *_top_layers(language, len(second), embeddings.shape[1])]
+
+
+def between_steps(count: int) -> Float[Tensor, "place units"]:
+    """Return the weights that tell places in a row apart by two units a step: up before a place, down behind it.
+
+    The first place has no step up, and needs a bias of 1 for it; the last has no step down.
+    """
+    steps = torch.eye(count, dtype=torch.float64).diff(dim=1)
+    return torch.cat([steps, -steps], 1)
 
 
 def _top_layers(language: Dyck, width: int, size: int) -> list[tuple[Tensor, Tensor]]:
     """Return the last two layers of g: which bracket is on top, whether the stack is full, and a constant."""
     k, D = language.types, language.max_depth
-    count = symbols(language)
-    third = torch.zeros(k * (D - 1) + k + 1, width, dtype=torch.float64)
+    opens, closes = pair_symbols(language)
+    inner = k * (D - 1)
+    third = torch.zeros(inner + k + 1, width, dtype=torch.float64)
     third_bias = torch.zeros(len(third), dtype=torch.float64)
-    for i, d in product(range(k), range(1, D)):
-        unit = i * (D - 1) + d - 1
-        third[unit, [close_symbol(language, j, d) for j in range(k)]] = 1.0
-        third[unit, count + i * D + d - 1] = 1.0
-        third[unit, count + k * D + i * D + d - 1] = -1.0
-        third_bias[unit] = -1.0
-    for i, d in product(range(k), range(1, D + 1)):
-        third[k * (D - 1) + i, open_symbol(language, i, d)] = 1.0
-    third[-1, [open_symbol(language, i, D) for i in range(k)]] = 1.0
+    third_bias[:inner] = -1.0
     last = torch.zeros(size, len(third), dtype=torch.float64)
+    for unit, (i, d) in enumerate(product(range(k), range(1, D))):
+        # Behind the symbols stand two units for each bracket: step up and step down.
+        step = symbols(language) + i * D + d - 1
+        third[unit, closes[:, d]], third[unit, step], third[unit, step + k * D] = 1.0, 1.0, -1.0
+        last[i, unit] = 1.0
     for i in range(k):
-        last[i, i * (D - 1) : (i + 1) * (D - 1)] = 1.0
-        last[i, k * (D - 1) + i] = 1.0
-    last[k, -1] = 1.0
+        third[inner + i, opens[i]], last[i, inner + i] = 1.0, 1.0
+    third[-1, opens[:, -1]], last[k, -1] = 1.0, 1.0
     last_bias = torch.zeros(size, dtype=torch.float64)
     last_bias[k + 1] = 1.0
     return [(third, third_bias), (last, last_bias)]
@@ -266,15 +231,10 @@ def _code(embeddings: Tensor, directions: Tensor, tries: int = 2000) -> Float[Te
     if int(torch.linalg.matrix_rank(off)) == count:
         code = torch.linalg.pinv(off) @ torch.arange(count).double()
         return code - directions.T @ (directions @ code)
-    drawn = torch.randn(off.shape[1], tries, dtype=torch.float64, generator=_seeded(0))
+    drawn = torch.randn(off.shape[1], tries, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     drawn = drawn - directions.T @ (directions @ drawn)
     drawn = drawn / torch.linalg.vector_norm(drawn, dim=0)
-    gaps = (off @ drawn).sort(0).values.diff(dim=0).amin(0)
-    best = int(gaps.argmax())
-    if float(gaps[best]) < 1e-6:
+    gap, best = (off @ drawn).sort(0).values.diff(dim=0).amin(0).max(0)
+    if float(gap) < 1e-6:
         raise InputError("the embeddings cannot be told apart off the brackets' directions; add dimensions")
     return drawn[:, best]
-
-
-def _seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)

@@ -1,7 +1,7 @@
 """Training many Dyck transformers of one configuration at once, as one batched computation."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, pi
 
@@ -14,7 +14,7 @@ from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.language import SPECIAL, Dyck
 from identilens.dyck.modeling import DyckForCausalLM
 from identilens.dyck.settings import DyckTraining
-from identilens.dyck.stacked import stack_parameters, stacked_logits, unstack_parameters
+from identilens.dyck.stacked import Parameters, stack_parameters, stacked_logits, unstack_parameters
 from identilens.errors import InputError, NumericalError
 
 _MEMORY_SHARE = 0.6
@@ -47,13 +47,9 @@ def new_model(config: DyckConfig, seed: int) -> DyckForCausalLM:
 
 
 def train_models(
-    config: DyckConfig,
-    seeds: Sequence[int],
-    training: DyckTraining | None = None,
-    *,
-    device: str | torch.device = "cpu",
-    progress: Progress | None = None,
-) -> Trained:
+    config: DyckConfig, seeds: Sequence[int], training: DyckTraining | None = None, *,
+    device: str | torch.device = "cpu", progress: Progress | None = None,
+) -> Trained:  # fmt: skip
     """Return models trained from several seeds, all in one stack of parameters.
 
     AdamW without dropout; the learning rate is that of the settings times (1 + cos(π e/E))/2 in epoch e of E. Every
@@ -64,13 +60,6 @@ def train_models(
 
     over logits T at the counted places of s, p a nest of brackets of random types, its depth drawn anew for each step.
 
-    Args:
-        config: Of every member.
-        seeds: One a member.
-        training: Data, schedule and loss; the paper's when not given.
-        device: Where to train.
-        progress: Called after every epoch.
-
     Raises:
         InputError: For no seeds, more of them than memory allows, or settings that do not fit the language.
         NumericalError: If a loss is NaN or infinite.
@@ -78,32 +67,13 @@ def train_models(
     training = training or DyckTraining()
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(f"expected one or more different seeds, got {list(seeds)}")
-    language = config.language
-    data = training.sample(language, training.training_sequences, training.data_seed).to(device)
+    data = training.sample(config.language, training.training_sequences, training.data_seed).to(device)
     check_memory(config, len(seeds), training, device)
     models = [new_model(config, seed) for seed in seeds]
     parameters = stack_parameters(models, device)
-    trained = [value for value in parameters.values() if value.requires_grad]
-    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    # Drawn for all members alike, so that their sequences stay equally long and none depends on the others.
-    nests = torch.Generator().manual_seed(training.data_seed)
-    deepest = min(training.contrast_depth or language.max_depth, language.max_depth)
     losses = []
-    for epoch in range(training.epochs):
-        for group in optimiser.param_groups:
-            group["lr"] = training.learning_rate * (1 + cos(pi * epoch / training.epochs)) / 2
-        order = torch.stack([torch.randperm(len(data), generator=generator) for generator in generators]).to(device)
-        total = torch.zeros(len(seeds), device=device)
-        batches = order.split(training.batch_size, 1)
-        for batch in batches:
-            optimiser.zero_grad()
-            depth = int(torch.randint(1, deepest + 1, (), generator=nests))
-            own, extra = _losses(config, parameters, data[batch], training, depth, generators)
-            (own + extra).sum().backward()
-            optimiser.step()
-            total += own.detach() * batch.shape[1]
-        losses.append(total.cpu() / len(data))
+    for epoch, found in enumerate(_epochs(config, parameters, data, training, seeds)):
+        losses.append(found.cpu())
         if not bool(torch.isfinite(losses[-1]).all()):
             bad = [seed for seed, loss in zip(seeds, losses[-1].tolist(), strict=True) if not loss < float("inf")]
             raise NumericalError(f"the loss of seeds {bad} is not finite in epoch {epoch + 1}; lower the learning rate")
@@ -113,14 +83,35 @@ def train_models(
     return Trained([model.eval() for model in models], tuple(seeds), torch.stack(losses))
 
 
+def _epochs(
+    config: DyckConfig, parameters: Parameters, data: Tensor, training: DyckTraining, seeds: Sequence[int]
+) -> Iterator[Float[Tensor, " member"]]:
+    """Train in place, and give each member's mean cross-entropy after every epoch."""
+    trained = [value for value in parameters.values() if value.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    # Drawn for all members alike, so that their sequences stay equally long and none depends on the others.
+    nests = torch.Generator().manual_seed(training.data_seed)
+    deepest = min(training.contrast_depth or config.max_depth, config.max_depth)
+    for epoch in range(training.epochs):
+        for group in optimiser.param_groups:
+            group["lr"] = training.learning_rate * (1 + cos(pi * epoch / training.epochs)) / 2
+        order = torch.stack([torch.randperm(len(data), generator=generator) for generator in generators])
+        total = torch.zeros(len(seeds), device=data.device)
+        for batch in order.to(data.device).split(training.batch_size, 1):
+            optimiser.zero_grad()
+            depth = int(torch.randint(1, deepest + 1, (), generator=nests))
+            own, extra = _losses(config, parameters, data[batch], training, depth, generators)
+            (own + extra).sum().backward()
+            optimiser.step()
+            total += own.detach() * batch.shape[1]
+        yield total / len(data)
+
+
 def counted_places(
     language: Dyck, tokens: Int[Tensor, "member batch n"], training: DyckTraining
 ) -> tuple[Int[Tensor, "member batch row"], Float[Tensor, "member batch row"]]:
-    """Return the places of each sequence that count in the loss, and the weight of each.
-
-    Sequences may have different numbers of them; those with fewer are filled up with places of weight 0. Weights of a
-    member sum to 1.
-    """
+    """Return the places of each sequence that count in the loss, filled up, and weights that sum to 1 for a member."""
     labels = tokens[..., 1:]
     counted = language.is_close(labels) if training.loss == "closing" else labels >= SPECIAL
     rows, real = first_places(counted)
@@ -137,13 +128,9 @@ def first_places(
 
 
 def _losses(
-    config: DyckConfig,
-    parameters: dict[str, Tensor],
-    tokens: Int[Tensor, "member batch n"],
-    training: DyckTraining,
-    depth: int,
+    config: DyckConfig, parameters: Parameters, tokens: Tensor, training: DyckTraining, depth: int,
     generators: Sequence[torch.Generator],
-) -> tuple[Float[Tensor, " member"], Float[Tensor, " member"]]:
+) -> tuple[Float[Tensor, " member"], Float[Tensor, " member"]]:  # fmt: skip
     """Return each member's cross-entropy and its weighted contrastive term."""
     inputs, labels = tokens[..., :-1], tokens[..., 1:]
     rows, weight = counted_places(config.language, tokens, training)
@@ -165,35 +152,27 @@ def behind_nests(
 ) -> Int[Tensor, "member batch longer"]:
     """Return the sequences with a nest of bracket pairs between the start token and the first bracket.
 
-    Args:
-        language: Dyck_{k,D}.
-        inputs: Sequences behind a start token.
-        depth: Pairs in the nest, one within the other.
-        generators: One a member; each draws the types of the brackets for all its sequences.
+    The generator of each member draws the types of the ``depth`` pairs for all its sequences.
     """
-    batch = inputs.shape[1]
-    kinds = torch.stack(
-        [torch.randint(language.types, (batch, depth), generator=generator) for generator in generators]
-    )
-    opens = SPECIAL + kinds.to(inputs.device)
+    size = (inputs.shape[1], depth)
+    kinds = [torch.randint(language.types, size, generator=generator) for generator in generators]
+    opens = SPECIAL + torch.stack(kinds).to(inputs.device)
     nest = torch.cat([opens, (opens + language.types).flip(-1)], -1)
     return torch.cat([inputs[..., :1], nest, inputs[..., 1:]], -1)
 
 
 def check_memory(config: DyckConfig, members: int, training: DyckTraining, device: str | torch.device) -> None:
     """Raise InputError where so many members at once would need more memory than there is."""
-    needed = members * member_bytes(config, training)
-    free = _free_bytes(torch.device(device))
-    if needed > _MEMORY_SHARE * free:
-        fit = max(1, int(_MEMORY_SHARE * free / member_bytes(config, training)))
+    each, free = _member_bytes(config, training), _free_bytes(torch.device(device))
+    if members * each > _MEMORY_SHARE * free:
+        fit = max(1, int(_MEMORY_SHARE * free / each))
         raise InputError(
-            f"{members} seeds at once need about {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; train "
-            f"them in stacks of {fit} (at_once={fit}, --at-once {fit})"
+            f"{members} seeds at once need about {members * each / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; "
+            f"train them in stacks of {fit} (at_once={fit}, --at-once {fit})"
         )
 
 
-def member_bytes(config: DyckConfig, training: DyckTraining) -> int:
-    """Return about how many bytes one member of a stack needs in training."""
+def _member_bytes(config: DyckConfig, training: DyckTraining) -> int:
     places = training.batch_size * training.length * (1 if training.contrast == 0 else 3)
     widest = max(config.hidden_size, config.intermediate_size)
     kinds = 2 * config.bracket_types * config.max_depth + 1

@@ -19,14 +19,12 @@ class Variation:
             for two patterns.
         seeds: Patterns compared.
         size: Rows and columns compared.
-        with_start: Whether the start token's row and column are among them.
     """
 
     value: float
     error: float
     seeds: int
     size: int
-    with_start: bool
 
 
 def attention_variation(patterns: Float[Tensor, "seed n n"], *, with_start: bool = False) -> Variation:
@@ -36,26 +34,19 @@ def attention_variation(patterns: Float[Tensor, "seed n n"], *, with_start: bool
     causal, as the models compute them: entries above the diagonal are zero. The first row and column are those of the
     start token; they are left out unless asked for, and the remaining rows are not scaled up to sum to one.
 
-    Args:
-        patterns: One causal pattern a seed, on the same prefix, the start token first.
-        with_start: Count the start token too.
-
     Raises:
         InputError: For fewer than two patterns.
     """
     if len(patterns) < 2:
         raise InputError(f"expected patterns of at least two seeds, got {len(patterns)}; train more seeds")
     kept = (patterns if with_start else patterns[:, 1:, 1:]).double().flatten(1)
-    seeds = len(kept)
+    seeds, size = len(kept), patterns.shape[-1] - (0 if with_start else 1)
     squares = torch.cdist(kept, kept).square()
     total = float(squares.sum())
-    value = total / (seeds * (seeds - 1))
-    size = patterns.shape[-1] - (0 if with_start else 1)
-    if seeds == 2:
-        return Variation(value, float("nan"), seeds, size, with_start)
-    left_out = (total - 2 * squares.sum(1)) / ((seeds - 1) * (seeds - 2))
+    # Of two patterns none can be left out: 0/0.
+    left_out = (total - 2 * squares.sum(1)) / ((seeds - 1) * (seeds - 2)) if seeds > 2 else torch.tensor([torch.nan])
     error = float(((seeds - 1) / seeds * (left_out - left_out.mean()).square().sum()).sqrt())
-    return Variation(value, error, seeds, size, with_start)
+    return Variation(total / (seeds * (seeds - 1)), error, seeds, size)
 
 
 @dataclass(frozen=True)
@@ -78,12 +69,8 @@ class Baseline:
 def random_baselines(size: int, *, draws: int = 4000, seed: int = 0) -> list[Baseline]:
     """Return the variation of random patterns: rows even on the simplex, and softmax of standard normal logits.
 
-    Rows even on the simplex of m entries (Dirichlet(1)) lie 2 (1 − 1/m)/(m + 1) apart in expectation, exactly.
-
-    Args:
-        size: Rows and columns.
-        draws: Pairs of patterns simulated for the softmax.
-        seed: Of the simulation.
+    Rows even on the simplex of m entries (Dirichlet(1)) lie 2 (1 − 1/m)/(m + 1) apart in expectation, exactly; the
+    softmax is simulated with so many ``draws`` of a pair of patterns.
     """
     found = []
     generator = torch.Generator().manual_seed(seed)
@@ -96,7 +83,6 @@ def random_baselines(size: int, *, draws: int = 4000, seed: int = 0) -> list[Bas
             logits = logits.masked_fill(~torch.ones(size, size, dtype=torch.bool).tril(), -torch.inf)
         one, other = torch.softmax(logits, -1)
         distances = (one - other).square().sum((1, 2)).double()
-        found.append(
-            Baseline("softmax of normals", causal, float(distances.mean()), float(distances.std() / draws**0.5))
-        )
+        error = float(distances.std() / draws**0.5)
+        found.append(Baseline("softmax of normals", causal, float(distances.mean()), error))
     return found

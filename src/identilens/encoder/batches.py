@@ -16,17 +16,11 @@ class EncodedExamples(Dataset):
     """Examples as token ids, cut to the tokenizer's length; for pairs, each sentence by itself."""
 
     def __init__(self, examples: Examples, tokenizer: PreTrainedTokenizerFast) -> None:
-        sides: list[Any] = [examples.texts]
-        if isinstance(examples.texts[0], tuple):
-            sides = list(zip(*examples.texts, strict=True))
-        names = ("input_ids", "pair_input_ids")
-        encoded = {
-            name: tokenizer(list(side), truncation=True).input_ids for name, side in zip(names, sides, strict=False)
-        }
-        self._rows = [
-            {**{name: ids[row] for name, ids in encoded.items()}, "labels": label}
-            for row, label in enumerate(examples.labels)
-        ]
+        pairs = isinstance(examples.texts[0], tuple)
+        sides: list[Any] = list(zip(*examples.texts, strict=True)) if pairs else [examples.texts]
+        encoded = [tokenizer(list(side), truncation=True).input_ids for side in sides]
+        names = (*("input_ids", "pair_input_ids")[: len(sides)], "labels")
+        self._rows = [dict(zip(names, row, strict=True)) for row in zip(*encoded, examples.labels, strict=True)]
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -44,12 +44,7 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
     pad_token_id: int | None = 0
 
     def __post_init__(self, **kwargs) -> None:
-        """Fill in d_v and check that the sizes go together.
-
-        Raises:
-            InputError: For a size below 1, unknown ``heads``, or heads that do not divide ``hidden_size`` where
-                d_v is left to them.
-        """
+        """Fill in d_v and raise InputError for sizes that do not go together or ``heads`` that are unknown."""
         if self.heads not in ("concat", "add"):
             raise InputError(f"heads must be concat or add; got {self.heads!r}.")
         sizes = ("d_k", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size")

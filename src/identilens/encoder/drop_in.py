@@ -13,49 +13,26 @@ from identilens.errors import InputError
 class IdentifiableTransformerLayer(nn.Module):
     """Takes the arguments of `torch.nn.TransformerEncoderLayer` that it serves, and works inside `TransformerEncoder`.
 
-    Post-norm, ReLU, batch first only: a layer of Bhardwaj et al. 2021, section 4.
-
-    Args:
-        d_model: Embedding size.
-        nhead: Heads.
-        dim_feedforward: Width of the feed-forward block.
-        dropout: Of attention weights and both sublayers.
-        layer_norm_eps: Of both norms.
-        batch_first: Must be True, as the layer has no other order.
-        heads: ``concat`` or ``add``.
-        d_k: Size of queries and keys; d_model / nhead when None.
-        d_v: Size of values; by ``heads`` when None.
+    Post-norm, ReLU, batch first only: a layer of Bhardwaj et al. 2021, section 4. Queries and keys have size ``d_k``,
+    d_model / nhead when None; values ``d_v``, by ``heads`` when None.
 
     Raises:
         InputError: For sizes that do not go together, or ``batch_first=False``.
     """
 
     def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = True,
-        *,
-        heads: Heads = "add",
-        d_k: int | None = None,
-        d_v: int | None = None,
-    ) -> None:
+        self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+        layer_norm_eps: float = 1e-5, batch_first: bool = True, *,
+        heads: Heads = "add", d_k: int | None = None, d_v: int | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         if not batch_first:
             raise InputError("the layer takes [batch, position, d_model]. Pass batch_first=True and such inputs.")
         config = IdentifiableEncoderConfig(
-            heads=heads,
-            d_k=max(1, d_model // nhead) if d_k is None else d_k,
-            d_v=d_v,
-            hidden_size=d_model,
-            num_attention_heads=nhead,
-            intermediate_size=dim_feedforward,
-            dropout=dropout,
-            layer_norm_eps=layer_norm_eps,
-        )
+            heads=heads, d_k=max(1, d_model // nhead) if d_k is None else d_k, d_v=d_v,
+            hidden_size=d_model, num_attention_heads=nhead, intermediate_size=dim_feedforward,
+            dropout=dropout, layer_norm_eps=layer_norm_eps,
+        )  # fmt: skip
         config._attn_implementation = "sdpa"
         self.layer = IdentifiableEncoderLayer(config)
         self.layer.apply(initialise)
@@ -74,11 +51,7 @@ class IdentifiableTransformerLayer(nn.Module):
     ) -> Float[Tensor, "batch n d_model"]:
         """Return the states behind the layer; masks as in torch: True hides a key, floats are added to the logits.
 
-        Args:
-            src: Inputs.
-            src_mask: [n, n] or [batch·heads, n, n].
-            src_key_padding_mask: Keys hidden from every query.
-            is_causal: A hint, as in torch, that ``src_mask`` is causal; the mask itself decides.
+        ``src_mask`` is [n, n] or [batch·heads, n, n]; ``is_causal`` a hint, as in torch, that it is causal.
 
         Raises:
             InputError: For ``is_causal`` without a mask.

@@ -45,15 +45,10 @@ class IdentifiableAttention(nn.Module):
             return mapped.unflatten(-1, (self.config.num_attention_heads, -1)).transpose(1, 2)
 
         output, weights = attend(
-            self,
-            split(self.q_proj(hidden_states[:, :queries])),
-            split(self.k_proj(hidden_states)),
-            split(self.v_proj(hidden_states)),
-            attention_mask,
-            dropout=self.config.dropout if self.training else 0.0,
-            scaling=self.scaling,
-            **kwargs,
-        )
+            self, split(self.q_proj(hidden_states[:, :queries])), split(self.k_proj(hidden_states)),
+            split(self.v_proj(hidden_states)), attention_mask,
+            dropout=self.config.dropout if self.training else 0.0, scaling=self.scaling, **kwargs,
+        )  # fmt: skip
         joined = output.sum(2) if self.config.heads == "add" else output.flatten(2)
         return self.out_proj(joined), weights
 

@@ -63,17 +63,10 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         first_token_only: bool = False,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Return the states behind the last layer, and what else is asked for.
+        """Return the states behind the last layer, and what else is asked for, as in transformers.
 
-        Args:
-            input_ids: Tokens; or give ``inputs_embeds``.
-            attention_mask: 1 for tokens, 0 for padding, on either side.
-            inputs_embeds: Token embeddings, positions not yet added.
-            position_ids: Counted from each text's first token when not given.
-            first_token_only: The last layer works only for the first position, which must not be padding: the
-                same state as otherwise, at less cost.
-            kwargs: ``output_hidden_states``, ``output_attentions`` (eager attention only) and ``return_dict`` as in
-                transformers; the rest goes to the attention function.
+        Positions are counted from each text's first token when not given. With ``first_token_only`` the last layer
+        works only for the first position, which must not be padding: the same state as otherwise, at less cost.
 
         Raises:
             InputError: For both or neither kind of input, an empty text, more positions than the model has, or
@@ -125,15 +118,9 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
         labels: Int[Tensor, " batch"] | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """Return logits [batch, label], with the mean cross-entropy where labels are given.
+        """Return logits [batch, label], with the mean cross-entropy where labels (0 to num_labels − 1) are given.
 
-        Args:
-            input_ids: Tokens of the (first) sentence.
-            attention_mask: 1 for tokens, 0 for padding.
-            pair_input_ids: Tokens of the second sentence, for models with ``sentence_pairs``.
-            pair_attention_mask: Its mask.
-            labels: From 0 to num_labels − 1.
-            kwargs: Passed to the encoder; hidden states and attention weights are those of the (first) sentence.
+        A model with ``sentence_pairs`` takes a second sentence; hidden states and weights are those of the first.
 
         Raises:
             InputError: For a second sentence that is missing or not wanted, or labels outside the range.
@@ -145,14 +132,11 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
                 else "the model classifies single sentences: leave pair_input_ids out, or set sentence_pairs=True."
             )
         everything = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
-        found = self.encoder(
-            input_ids, attention_mask, first_token_only=not everything and _starts_left(attention_mask), **kwargs
-        )
+        short, pair_short = not everything and _starts_left(attention_mask), _starts_left(pair_attention_mask)
+        found = self.encoder(input_ids, attention_mask, first_token_only=short, **kwargs)
         first = _first_token(found.last_hidden_state, attention_mask)
         if pair_input_ids is not None:
-            other = self.encoder(
-                pair_input_ids, pair_attention_mask, first_token_only=_starts_left(pair_attention_mask), **kwargs
-            )
+            other = self.encoder(pair_input_ids, pair_attention_mask, first_token_only=pair_short, **kwargs)
             first = torch.cat([first, _first_token(other.last_hidden_state, pair_attention_mask)], -1)
         logits = self.classifier(first)
         loss = None
@@ -168,7 +152,6 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
 
 
 def _starts_left(attention_mask: Tensor | None) -> bool:
-    """Whether the first position of every text is a token."""
     return attention_mask is None or (attention_mask.ndim == 2 and bool(attention_mask[:, 0].all()))
 
 

@@ -12,30 +12,13 @@ from identilens.models.lens import Lens
 
 
 def rank_by_length(
-    lens: Lens,
-    texts: Sequence[str],
-    *,
-    lengths: Sequence[int],
-    per_length: int = 100,
-    layer: int = 0,
-    heads: Sequence[int] = (0,),
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> pl.DataFrame:
+    lens: Lens, texts: Sequence[str], *, lengths: Sequence[int], per_length: int = 100, layer: int = 0,
+    heads: Sequence[int] = (0,), seed: int = 0, progress: Callable[[int, int], None] | None = None,
+) -> pl.DataFrame:  # fmt: skip
     """Return rank(T) and dim LN(T) of heads on texts clipped to given lengths, one row a text and head.
 
-    For each length d_s, a random choice of the texts with at least so many tokens is clipped to it before the model
-    sees it (section 6, "Numerical rank"). The measure and its tolerance are those of the audit.
-
-    Args:
-        lens: A model with a tokenizer.
-        texts: What to choose from.
-        lengths: Numbers of tokens, special tokens among them.
-        per_length: Texts for each length.
-        layer: Counts from 0.
-        heads: Which heads, from 0; the paper takes the first.
-        seed: Of the choice.
-        progress: Called with (lengths done, lengths in all).
+    For each length d_s (special tokens counted), a random choice of ``per_length`` texts with at least so many tokens
+    is clipped to it before the model sees it (section 6, "Numerical rank"). Measure and tolerance are the audit's.
 
     Returns:
         Columns seq_len, text (index into ``texts``), head, d_v, rank, nullity, simplex_nullity.
@@ -72,11 +55,6 @@ def rank_by_length(
 def _row(length: int, text: int, head: Head) -> dict[str, int]:
     found = numerical_rank(head.projected)
     return {
-        "seq_len": length,
-        "text": text,
-        "head": head.head,
-        "d_v": head.values.shape[1],
-        "rank": int(found.rank),
-        "nullity": int(found.nullity),
-        "simplex_nullity": int(found.simplex_nullity),
-    }
+        "seq_len": length, "text": text, "head": head.head, "d_v": head.values.shape[1],
+        "rank": int(found.rank), "nullity": int(found.nullity), "simplex_nullity": int(found.simplex_nullity),
+    }  # fmt: skip

@@ -24,17 +24,10 @@ class Splits:
 def read_splits(
     task: Task, data: Path | None = None, *, hub: str | None = None, seed: int = 0, limit: int | None = None
 ) -> Splits:
-    """Return a task's parts (Bhardwaj et al. 2021, section 5).
+    """Return a task's parts (Bhardwaj et al. 2021, section 5), from local files or, without ``data``, from the hub.
 
     The given validation part where the task has one; otherwise a random 30 % of the training part, by ``seed``.
-
-    Args:
-        task: Which task.
-        data: Folder of local files; the hub when None.
-        hub: Another id or folder for ``datasets`` than the task's own.
-        seed: Of the split, and of which rows ``limit`` keeps.
-        limit: Keep a random choice of so many training rows (validation rows among them where they are split off);
-            given validation and test parts stay whole.
+    ``limit`` keeps a random choice of so many training rows (validation rows among them where they are split off).
 
     Raises:
         InputError: For files or rows that cannot be used, or fewer than two training rows.

@@ -35,12 +35,8 @@ def build_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Return a tokenizer whose vocabulary is the most frequent words of the texts, more frequent ones first.
 
-    Each text is encoded as [CLS] and its words; what is not in the vocabulary becomes [UNK].
-
-    Args:
-        texts: The training part, and nothing else.
-        max_words: Size of the vocabulary at most, special tokens included.
-        max_length: Tokens that a model of its own takes; longer texts are cut when asked to.
+    Each text is encoded as [CLS] and its words; what is not among the ``max_words`` words, special tokens included,
+    becomes [UNK]. Longer texts than ``max_length`` tokens are cut when asked to.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizer()  # type: ignore[assignment]
@@ -53,10 +49,6 @@ def build_tokenizer(
         single=f"{FIRST} $A", special_tokens=[(FIRST, special.index(FIRST))]
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PADDING,
-        unk_token=UNKNOWN,
-        cls_token=FIRST,
-        model_max_length=max_length,
-        model_input_names=["input_ids", "attention_mask"],
-    )
+        tokenizer_object=tokenizer, pad_token=PADDING, unk_token=UNKNOWN, cls_token=FIRST,
+        model_max_length=max_length, model_input_names=["input_ids", "attention_mask"],
+    )  # fmt: skip

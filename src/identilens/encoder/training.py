@@ -7,15 +7,7 @@ from typing import Any, cast
 
 import polars as pl
 import torch
-from transformers import (
-    EvalPrediction,
-    PreTrainedTokenizerFast,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-    set_seed,
-)
+from transformers import EvalPrediction, PreTrainedTokenizerFast, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from identilens.encoder.batches import EncodedExamples, collate_examples
@@ -39,20 +31,12 @@ def build_model(
     """Return an untrained classifier for a task, its first weights drawn from ``settings.seed``."""
     set_seed(settings.seed)
     config = IdentifiableEncoderConfig(
-        vocab_size=len(tokenizer),
-        heads=cast(Heads, settings.heads),
-        d_k=settings.d_k,
-        d_v=settings.d_v,
-        hidden_size=settings.d_model,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.attention_heads,
-        intermediate_size=settings.feed_forward,
-        max_position_embeddings=settings.max_length,
-        dropout=settings.dropout,
-        sentence_pairs=task.pair,
-        id2label=dict(enumerate(task.labels)),
+        vocab_size=len(tokenizer), heads=cast(Heads, settings.heads), d_k=settings.d_k, d_v=settings.d_v,
+        hidden_size=settings.d_model, num_hidden_layers=settings.layers, num_attention_heads=settings.attention_heads,
+        intermediate_size=settings.feed_forward, max_position_embeddings=settings.max_length,
+        dropout=settings.dropout, sentence_pairs=task.pair, id2label=dict(enumerate(task.labels)),
         label2id={label: index for index, label in enumerate(task.labels)},
-    )
+    )  # fmt: skip
     return IdentifiableEncoderForSequenceClassification(config)
 
 
@@ -61,13 +45,7 @@ def train_encoder(
 ) -> tuple[pl.DataFrame, dict[str, Any]]:
     """Return one row an epoch, and the metrics of the epoch that is best by validation accuracy.
 
-    Args:
-        folder: Where the model goes, to ``model``, and checkpoints, to ``checkpoints``; training goes on from the last.
-        task: The task.
-        parts: Its parts.
-        settings: Sizes and schedule.
-        processes: How many processes train together.
-        watch: Is told of every step.
+    The model goes to ``model`` in the folder, checkpoints to ``checkpoints``; training goes on from the last of them.
     """
     # The Trainer brings a second or more of imports, which only training needs.
     from transformers import PrinterCallback, Trainer
@@ -97,63 +75,38 @@ def train_encoder(
     if trainer.is_world_process_zero():
         save_model(model, tokenizer, folder / "model")
     return table, {
-        **settings.recorded(),
-        "d_v": model.config.d_v,
-        "best_epoch": best["epoch"],
-        "validation_accuracy": best["validation_accuracy"],
-        "test_accuracy": tested["test_accuracy"],
-        "test_loss": tested["test_loss"],
-        "train_rows": len(parts.train),
-        "validation_rows": len(parts.validation),
-        "test_rows": len(parts.test),
-        "vocabulary": len(tokenizer),
-        "parameters": model.num_parameters(),
-        "processes": processes,
-        "seconds": seconds,
-    }
+        **settings.recorded(), "d_v": model.config.d_v,
+        "best_epoch": best["epoch"], "validation_accuracy": best["validation_accuracy"],
+        "test_accuracy": tested["test_accuracy"], "test_loss": tested["test_loss"],
+        "train_rows": len(parts.train), "validation_rows": len(parts.validation), "test_rows": len(parts.test),
+        "vocabulary": len(tokenizer), "parameters": model.num_parameters(), "processes": processes, "seconds": seconds,
+    }  # fmt: skip
 
 
 def _arguments(checkpoints: Path, settings: EncoderSettings, processes: int) -> TrainingArguments:
+    batch, accelerated = settings.batch_size // processes, torch.accelerator.is_available()
     return TrainingArguments(
-        output_dir=str(checkpoints),
-        num_train_epochs=settings.epochs,
-        per_device_train_batch_size=settings.batch_size // processes,
-        per_device_eval_batch_size=settings.batch_size // processes,
-        ddp_find_unused_parameters=False,
-        learning_rate=settings.learning_rate,
-        lr_scheduler_type="constant",
-        weight_decay=0.0,
-        max_grad_norm=0.0,
-        train_sampling_strategy="group_by_length",
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        logging_strategy="epoch",
-        save_total_limit=1,
-        load_best_model_at_end=True,
-        metric_for_best_model="accuracy",
-        bf16=settings.precision == "bf16",
-        fp16=settings.precision == "fp16",
-        use_cpu=not torch.accelerator.is_available(),
-        dataloader_pin_memory=torch.accelerator.is_available(),
-        remove_unused_columns=False,
-        seed=settings.seed,
-        report_to="none",
-        disable_tqdm=True,
-        log_level="error",
-    )
+        output_dir=str(checkpoints), num_train_epochs=settings.epochs, seed=settings.seed,
+        per_device_train_batch_size=batch, per_device_eval_batch_size=batch, ddp_find_unused_parameters=False,
+        learning_rate=settings.learning_rate, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=0.0,
+        train_sampling_strategy="group_by_length", remove_unused_columns=False,
+        eval_strategy="epoch", save_strategy="epoch", logging_strategy="epoch", save_total_limit=1,
+        load_best_model_at_end=True, metric_for_best_model="accuracy",
+        bf16=settings.precision == "bf16", fp16=settings.precision == "fp16",
+        use_cpu=not accelerated, dataloader_pin_memory=accelerated,
+        report_to="none", disable_tqdm=True, log_level="error",
+    )  # fmt: skip
 
 
 class _Reporter(TrainerCallback):
-    """Hands the Trainer's steps to whoever watches."""
-
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._note = ""
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._watch(state.global_step, self._note)
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         found = kwargs.get("metrics", {}).get("eval_accuracy")
         if found is not None:
             self._note = f"epoch {state.epoch or 0:.0f}: validation accuracy {found:.3f}"
@@ -166,18 +119,14 @@ def _accuracy(found: EvalPrediction) -> dict[str, float]:
 
 
 def _epochs(history: list[dict[str, float]]) -> pl.DataFrame:
-    """Return the Trainer's log as one row an epoch."""
     losses = {round(entry["epoch"]): entry["loss"] for entry in history if "loss" in entry}
     rows = [
         {
-            "epoch": round(entry["epoch"]),
-            "train_loss": losses.get(round(entry["epoch"])),
-            "validation_loss": entry["eval_loss"],
-            "validation_accuracy": entry["eval_accuracy"],
+            "epoch": (epoch := round(entry["epoch"])), "train_loss": losses.get(epoch),
+            "validation_loss": entry["eval_loss"], "validation_accuracy": entry["eval_accuracy"],
         }
-        for entry in history
-        if "eval_accuracy" in entry
-    ]
+        for entry in history if "eval_accuracy" in entry
+    ]  # fmt: skip
     return pl.DataFrame(rows).sort("epoch")
 
 

@@ -24,15 +24,12 @@ class CausalRows:
       factorisation a row. Values are whitened by the whole text first, which keeps G well conditioned.
     - Those between: a singular value decomposition a row.
 
-    Args:
-        compact: F, the projected values in a small orthonormal basis, float64.
-        factor: Of the whole of T, one a head.
-        tolerance: The share of σ_max up to which a singular value of so many rows of T counts as zero.
+    It is made of F, float64, the factor of the whole of T, and the share of σ_max up to which a singular value of so
+    many rows of T counts as zero.
     """
 
     def __init__(self, compact: Float[Tensor, "head key r"], factor: Factor, tolerance: Callable[[int], float]) -> None:
-        self.compact = compact
-        self.tolerance = tolerance
+        self.compact, self.tolerance = compact, tolerance
         self.keys, self.width = compact.shape[-2:]
         self.rank: Int[Tensor, " head"] = factor.rank
         self._white, self._whitener = factor.basis, factor.coordinates
@@ -52,8 +49,7 @@ class CausalRows:
         ranks = self.row_sizes().clamp(max=self.width).repeat(len(self.compact), 1)
         for head, (independent, spanned) in enumerate(zip(self._independent, self._spanned, strict=True)):
             for row in range(independent, spanned):
-                part = self.compact[head, : row + 1]
-                ranks[head, row] = certified_rank(part, self.tolerance(row + 1))
+                ranks[head, row] = certified_rank(self.compact[head, : row + 1], self.tolerance(row + 1))
         return ranks
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
@@ -74,24 +70,18 @@ class CausalRows:
                 if weights is not None and row < independent:
                     result[here] = weights[here]
                     continue
-                factor = self._row_factor(head, row)
-                inner = (
-                    outputs[here] @ factor.coordinates if weights is None else weights[*here, : row + 1] @ factor.basis
-                )
-                result[*here, : row + 1] = inner @ factor.basis.mT
+                factor = factorise(self.compact[head, : row + 1], self.tolerance(row + 1))
+                seen = None if weights is None else weights[*here, : row + 1]
+                result[*here, : row + 1] = factor.effective(seen, outputs[here])
         for begin in range(split, stop, _BLOCK):
             end = min(begin + _BLOCK, stop)
             local = slice(begin - first, end - first)
-            white = (
-                outputs[:, local] @ self._whitener
-                if weights is None
-                else weights[:, local, :end] @ self._white[:, :end]
-            )
+            if weights is None:
+                white = outputs[:, local] @ self._whitener
+            else:
+                white = weights[:, local, :end] @ self._white[:, :end]
             result[:, local, :end] = self._nested(begin, end, white)
         return result
-
-    def _row_factor(self, head: int, row: int) -> Factor:
-        return factorise(self.compact[head, : row + 1], self.tolerance(row + 1))
 
     def _nested(self, begin: int, end: int, outputs: Float[Tensor, "head row r"]) -> Tensor:
         """Return effective attention of rows begin to end from their outputs in the whitened basis."""

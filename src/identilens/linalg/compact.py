@@ -15,10 +15,7 @@ def compact_values(
     T = V W_O equals F Qᵀ with orthonormal columns Q, because W_Oᵀ = Q R gives T = (V Rᵀ) Qᵀ. F and T
     therefore share every singular value, left singular vector and left null space, while F has
     r = min(d_v, d_model) columns instead of d_model. Without a projection the values are T themselves.
-
-    Args:
-        values: V, what the weights mix; or T when no projection is given.
-        output_projection: W_O, this head's block, bias left out (Brunner: H; Bhardwaj: D).
+    W_O is the head's block, bias left out (Brunner: H; Bhardwaj: D).
     """
     values = values.double()
     return values if output_projection is None else values @ row_factor(output_projection)
@@ -29,9 +26,6 @@ def with_ones(compact: Float[Tensor, "*batch n r"]) -> Float[Tensor, "*batch n r
 
     The column is as long as the root mean square of F's singular values, so that it neither vanishes beside F nor makes
     F's small singular values look like zero, whatever the units of the values.
-
-    Args:
-        compact: F, as from `compact_values`.
     """
     n, r = compact.shape[-2:]
     scale = torch.linalg.vector_norm(compact, dim=(-2, -1), keepdim=True) / (n * min(n, r)) ** 0.5

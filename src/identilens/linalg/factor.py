@@ -30,27 +30,24 @@ class Factor:
         basis = self.basis.to(rows.dtype)
         return rows @ basis @ basis.mT
 
+    def effective(self, weights: Tensor | None, outputs: Tensor) -> Tensor:
+        """Return effective attention from weights, in float64, or, where there are none, from outputs: O F⁺."""
+        return (outputs @ self.coordinates if weights is None else weights @ self.basis) @ self.basis.mT
+
 
 def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
     """Return basis, pseudo-inverse and rank of each matrix of a batch, in float64.
 
     Full rank is certified by a Cholesky factorisation of the shifted Gram matrix: it succeeds only if
     every eigenvalue exceeds the shift, and the shift is at least tolerance² times the trace, itself at
-    least σ_max². Matrices that are not certified go through a singular value decomposition. Cost
-    O(n r²) for a certified matrix of n >= r rows.
-
-    Args:
-        matrix: F, float64.
-        tolerance: Singular values at most ``tolerance * σ_max`` count as zero.
+    least σ_max². Matrices that are not certified go through a singular value decomposition, in which singular
+    values at most ``tolerance * σ_max`` count as zero. Cost O(n r²) for a certified matrix of n >= r rows.
     """
-    n, r = matrix.shape[-2:]
+    (n, r), k = matrix.shape[-2:], min(matrix.shape[-2:])
     flat = matrix.reshape(-1, n, r)
-    k = min(n, r)
-    tall = n >= r
-    gram = flat.mT @ flat if tall else flat @ flat.mT
-    lower, certified = certified_cholesky(gram, tolerance)
+    lower, certified = certified_cholesky(_smaller_gram(flat), tolerance)
     rank = torch.full(flat.shape[:1], k, dtype=torch.int64, device=matrix.device)
-    if tall:
+    if n >= r:
         identity = torch.eye(r, dtype=flat.dtype, device=flat.device).expand(len(flat), r, r)
         coordinates = torch.linalg.solve_triangular(lower, identity, upper=False).mT
         basis = flat @ coordinates
@@ -61,9 +58,8 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
         left, sigma, right = torch.linalg.svd(flat[index], full_matrices=False)
         kept = sigma > tolerance * sigma.max() if k else sigma.bool()
         rank[index] = kept.sum()
-        inverse = torch.where(kept, 1 / torch.where(kept, sigma, 1.0), 0.0)
         basis[index] = left * kept
-        coordinates[index] = right.mT * inverse
+        coordinates[index] = right.mT * torch.where(kept, 1 / torch.where(kept, sigma, 1.0), 0.0)
     batch = matrix.shape[:-2]
     return Factor(basis.reshape(*batch, n, k), coordinates.reshape(*batch, r, k), rank.reshape(batch))
 
@@ -71,12 +67,10 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
 def certified_full_rank(
     gram: Float[Tensor, "*batch k k"], tolerance: float, growth: float = 1.0
 ) -> Bool[Tensor, "*batch"]:
-    """Return whether full rank of each Gram matrix is certified: every eigenvalue exceeds a share of the trace.
+    """Return whether full rank of each float64 Gram matrix is certified: every eigenvalue exceeds a share of the trace.
 
-    Args:
-        gram: Gram matrices, float64.
-        tolerance: Smallest accepted ratio of singular values (of eigenvalues' square roots).
-        growth: Certify for any trace up to this many times the matrix's own.
+    ``tolerance`` is the smallest accepted ratio of singular values (of eigenvalues' square roots). It holds for any
+    trace up to ``growth`` times the matrix's own.
     """
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     shifted = gram.clone()
@@ -100,11 +94,13 @@ def certified_cholesky(
 
 def certified_rank(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
     """Return the number of singular values above ``tolerance * σ_max``: Cholesky where it certifies full rank."""
-    n, r = matrix.shape[-2:]
-    flat = matrix.reshape(-1, n, r)
-    certified = certified_full_rank(flat.mT @ flat if n >= r else flat @ flat.mT, tolerance)
-    rank = torch.full(flat.shape[:1], min(n, r), dtype=torch.int64, device=matrix.device)
-    for index in torch.nonzero(~certified).flatten().tolist():
-        sigma = torch.linalg.svdvals(flat[index])
-        rank[index] = (sigma > tolerance * sigma.max()).sum()
+    flat = matrix.reshape(-1, *matrix.shape[-2:])
+    certified = certified_full_rank(_smaller_gram(flat), tolerance)
+    rank = torch.full(flat.shape[:1], min(matrix.shape[-2:]), dtype=torch.int64, device=matrix.device)
+    if not certified.all():
+        rank[~certified] = torch.linalg.matrix_rank(flat[~certified], rtol=tolerance)
     return rank.reshape(matrix.shape[:-2])
+
+
+def _smaller_gram(matrix: Float[Tensor, "batch n r"]) -> Float[Tensor, "batch k k"]:
+    return matrix.mT @ matrix if matrix.shape[1] >= matrix.shape[2] else matrix @ matrix.mT

@@ -8,11 +8,7 @@ from identilens.linalg.factor import Factor
 
 
 class FullRows:
-    """Projector on col(T) shared by all queries of each head (Brunner et al. 2020, Eq. 9).
-
-    Args:
-        factor: Of T, one a head.
-        queries: Number of rows.
+    """Projector on col(T), of which ``factor`` is, shared by all queries of each head (Brunner et al. 2020, Eq. 9).
 
     Attributes:
         rank: Of T, one a head.
@@ -21,9 +17,7 @@ class FullRows:
     """
 
     def __init__(self, factor: Factor, queries: int) -> None:
-        self.queries = queries
-        self.factor = factor
-        self.basis = factor.basis
+        self.queries, self.factor, self.basis = queries, factor, factor.basis
         self.keys = self.basis.shape[-2]
         self.rank: Int[Tensor, " head"] = factor.rank
         self.independent = bool((self.rank == self.keys).all())
@@ -42,4 +36,4 @@ class FullRows:
 
     def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
         """Return effective attention from head outputs in the basis of ``compact``: O F⁺."""
-        return outputs @ self.factor.coordinates @ self.basis.mT
+        return self.factor.effective(None, outputs)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from identilens.linalg.factor import certified_cholesky, certified_rank, factorise
 
+Tolerance = Callable[[int], float]
 _CHUNK = 64
 
 
@@ -16,23 +17,11 @@ class IrregularRows:
 
     The Gram matrices of a chunk of rows are formed over the keys that the chunk sees and factorised
     together. Rows that see no more keys than T has columns, or whose Gram matrix is not certified to have
-    full rank, get a factorisation of their own.
-
-    Args:
-        compact: F, the projected values in a small orthonormal basis, float64.
-        visible: Which keys each query may use.
-        tolerance: The share of σ_max up to which a singular value of so many rows of T counts as zero.
+    full rank, get a factorisation of their own. Made of the same as `CausalRows`.
     """
 
-    def __init__(
-        self,
-        compact: Float[Tensor, "head key r"],
-        visible: Bool[Tensor, "query key"],
-        tolerance: Callable[[int], float],
-    ) -> None:
-        self.compact = compact
-        self.visible = visible
-        self.tolerance = tolerance
+    def __init__(self, compact: Float[Tensor, "head key r"], visible: Bool[Tensor, "query key"], tolerance: Tolerance):
+        self.compact, self.visible, self.tolerance = compact, visible, tolerance
 
     @property
     def rank(self) -> Int[Tensor, " head"]:
@@ -72,12 +61,8 @@ class IrregularRows:
             for row in torch.nonzero(~certified).flatten().tolist():
                 part, here = seen[row], (head, local.start + row)
                 factor = factorise(values[part], self._tolerance(part))
-                inner = (
-                    outputs[here] @ factor.coordinates if weights is None else weights[*here, keys][part] @ factor.basis
-                )
-                result[*here, keys] = torch.zeros_like(result[*here, keys]).masked_scatter(
-                    part, inner @ factor.basis.mT
-                )
+                effective = factor.effective(None if weights is None else weights[*here, keys][part], outputs[here])
+                result[*here, keys] = torch.zeros_like(part, dtype=result.dtype).masked_scatter(part, effective)
         return result
 
     def _chunks(self, first: int, stop: int) -> Iterator[tuple[int, int, slice, Tensor, Tensor]]:
@@ -87,8 +72,7 @@ class IrregularRows:
             seen = self.visible[begin : min(begin + _CHUNK, stop)]
             used = torch.nonzero(seen.any(0)).flatten()
             keys = slice(int(used[0]), int(used[-1]) + 1)
-            inside = seen[:, keys].double()
-            sizes = inside.sum(-1)
+            inside, sizes = seen[:, keys].double(), seen.sum(-1)
             tolerance = self.tolerance(int(sizes.max()))
             for head, compact in enumerate(self.compact):
                 values = compact[keys]

@@ -23,6 +23,13 @@ ACCEPTED_ERROR = 1e-8
 """Largest infeasibility, lost output or duality gap of an answer that is returned."""
 
 
+_OPTIONS = {
+    "presolve": "off", "solver": "simplex", "threads": 1, "small_matrix_value": 1e-12,
+    "primal_feasibility_tolerance": SOLVER_TOLERANCE, "dual_feasibility_tolerance": SOLVER_TOLERANCE,
+    "simplex_strategy": 4,  # primal: the last vertex stays feasible when only the cost changes
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Optimum:
     """The least value of a linear cost over P, between two proven bounds.
@@ -58,15 +65,13 @@ class RowPrograms:
 
     The model is passed to HiGHS once; between programs only the cost changes, so that the last vertex
     stays feasible and the primal simplex method goes on from it.
+
+    Args:
+        weights_row: a, non-negative.
+        kept: B, orthonormal columns that span [T, 1] (so that Σ x is the same all over P).
     """
 
     def __init__(self, weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"]):
-        """Pass the constraints to HiGHS.
-
-        Args:
-            weights_row: a, non-negative.
-            kept: B, orthonormal columns that span [T, 1] (so that Σ x is the same all over P).
-        """
         self._weights = weights_row.detach().double().cpu().numpy()
         self._kept = np.ascontiguousarray(kept.detach().double().cpu().numpy())
         self._right_side = self._kept.T @ self._weights
@@ -88,9 +93,6 @@ class RowPrograms:
 
         For any multipliers y, r = cost − B y gives cost·x = y·Bᵀa + r·x >= y·Bᵀa + (Σ a) min_i r_i for
         every x in P: that number is ``bound``, valid whatever the solver did.
-
-        Args:
-            cost: One number a key.
 
         Raises:
             NumericalError: The solver found no optimum, or its answer is not feasible, does not
@@ -117,15 +119,7 @@ class RowPrograms:
         )
 
     def _configure(self) -> None:
-        for name, setting in (
-            ("presolve", "off"),
-            ("solver", "simplex"),
-            ("simplex_strategy", 4),  # primal: the last vertex stays feasible when only the cost changes
-            ("threads", 1),
-            ("small_matrix_value", 1e-12),
-            ("primal_feasibility_tolerance", SOLVER_TOLERANCE),
-            ("dual_feasibility_tolerance", SOLVER_TOLERANCE),
-        ):
+        for name, setting in _OPTIONS.items():
             self._solver.setOptionValue(name, setting)
 
     def _model(self) -> highspy.HighsLp:
@@ -147,8 +141,7 @@ class RowPrograms:
         if status != highspy.HighsModelStatus.kOptimal:
             return None, f"the status '{self._solver.modelStatusToString(status)}'"
         solution = self._solver.getSolution()
-        point = np.array(solution.col_value)
-        multipliers = np.array(solution.row_dual)
+        point, multipliers = np.array(solution.col_value), np.array(solution.row_dual)
         below = max(0.0, -float(point.min()))
         point = np.maximum(point, 0.0)
         error = float(np.abs(self._kept.T @ point - self._right_side).max())
@@ -168,11 +161,7 @@ def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"
     A quadratic program, written as least-distance programming and handed to non-negative least squares
     (Lawson & Hanson, Solving Least Squares Problems, ch. 23): x = p + N z with p = B Bᵀ a and N a basis
     of the complement. The active set is then solved once more directly, and optimality proven by the
-    dual: for any y, ‖x‖²/2 >= y·Bᵀa − ‖max(B y, 0)‖²/2.
-
-    Args:
-        weights_row: a, non-negative.
-        kept: B, orthonormal columns that span [T, 1].
+    dual: for any y, ‖x‖²/2 >= y·Bᵀa − ‖max(B y, 0)‖²/2. Takes what `RowPrograms` does.
 
     Raises:
         NumericalError: The answer is infeasible or not proven optimal.
@@ -186,10 +175,8 @@ def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"
     point, found = weights, np.zeros_like(weights)
     if free.shape[1]:
         stacked = np.vstack([free.T, -particular[None]])
-        goal = np.zeros(len(stacked))
-        goal[-1] = 1.0
         try:
-            found, _ = nnls(stacked, goal, maxiter=30 * len(weights))
+            found, _ = nnls(stacked, np.eye(len(stacked))[-1], maxiter=30 * len(weights))
         except RuntimeError as error:
             raise NumericalError(
                 f"non-negative least squares did not converge for {len(weights)} weights ({error}); "

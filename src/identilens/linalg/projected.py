@@ -1,6 +1,6 @@
 """The projected values T = V W_O of heads, kept as factors, with everything that follows from them alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -83,8 +83,7 @@ class ProjectedValues:
     @property
     def simplex_tolerance(self) -> float:
         """The same for [T, 1]."""
-        fixed = self.fixed_tolerance
-        return relative_tolerance(self.keys, self.d_model + 1) if fixed is None else fixed
+        return replace(self, d_model=self.d_model + 1).tolerance
 
     @cached_property
     def singular_values(self) -> Float[Tensor, "*head k"]:
@@ -101,9 +100,6 @@ class ProjectedValues:
         """Return n − rank([T, 1]), the dimension of LN([T, 1]) (Brunner 3.3): rank(T) or one more is taken away.
 
         The column of ones is scaled to T's singular values, so that the units of the values do not matter.
-
-        Args:
-            rank: rank(T).
         """
         # A few heads at a time in long texts, so that no second copy of all values is held.
         heads = self.flat.compact.split(max(1, _VALUES_AT_ONCE // self.compact.shape[-2:].numel()))
@@ -125,19 +121,14 @@ class ProjectedValues:
         """The same with one axis of heads."""
         if self.compact.ndim == 3:
             return self
-        return ProjectedValues(self.compact.reshape(-1, *self.compact.shape[-2:]), self.d_model, self.fixed_tolerance)
+        return replace(self, compact=self.compact.reshape(-1, *self.compact.shape[-2:]))
 
     def restricted(self, keys: Bool[Tensor, " key"]) -> "ProjectedValues":
         """Return some rows of T."""
-        return ProjectedValues(self.compact[..., keys, :], self.d_model, self.fixed_tolerance)
+        return replace(self, compact=self.compact[..., keys, :])
 
     def projector(self, queries: int, visible: Visible = None) -> RowProjector:
-        """Return the projector that fits the mask: shared by all rows, nested for causal ones, or row by row.
-
-        Args:
-            queries: Number of rows.
-            visible: Which keys each query may use.
-        """
+        """Return the projector that fits the mask: shared by all rows, nested for causal ones, or row by row."""
         flat = self.flat
         if visible is None or (not isinstance(visible, str) and bool(visible.all())):
             return FullRows(flat.factor, queries)
@@ -155,10 +146,7 @@ class ProjectedValues:
         return self.projector(rows.shape[1], visible).effective(slice(None), rows).reshape(weights.shape)
 
     def simplex_space(self, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
-        """Return LN([T, 1]) of one row of one head, and the complement that it must keep.
-
-        Args:
-            visible: True on the keys the row may use (S_i); all when left out.
+        """Return LN([T, 1]) of one head's row that sees the keys S_i, and the complement that it must keep.
 
         Raises:
             InputError: For a mask over other keys, or with none visible.
@@ -172,19 +160,11 @@ class ProjectedValues:
         return space_on(self.compact.detach(), seen, self.tolerance)
 
     def simplex_spaces(self, queries: int, visible: Bool[Tensor, "query key"] | None = None) -> list[SimplexSpace]:
-        """Return the space of every row of one head; rows that see the same keys share one object.
-
-        Args:
-            queries: Number of rows.
-            visible: True where a query may see a key; everything when left out.
-        """
+        """Return the space of every row of one head; rows that see the same keys share one object."""
         if visible is None:
             return [self.simplex_space()] * queries
-        known: dict[bytes, SimplexSpace] = {}
         names = [row.cpu().numpy().tobytes() for row in visible]
-        for name, row in zip(names, visible, strict=True):
-            if name not in known:
-                known[name] = self.simplex_space(row)
+        known = {name: self.simplex_space(row) for name, row in dict(zip(names, visible, strict=True)).items()}
         return [known[name] for name in names]
 
 

@@ -43,19 +43,12 @@ def space_on(compact: Float[Tensor, "key r"], visible: Bool[Tensor, " key"], tol
 
     rank([T, 1]) = 1 + rank of T with its column means taken off (over the visible keys), so that the
     sum of the weights is kept exactly, however T is scaled (Brunner et al. 2020, Eq. 7; Bhardwaj et al.
-    2021, P2 and P3). Cost O(n² r).
-
-    Args:
-        compact: F, the projected values in a small orthonormal basis, float64.
-        visible: True on the keys the row may use (S_i), at least one.
-        tolerance: Singular values up to this share of σ_max(T) count as zero.
+    2021, P2 and P3). ``compact`` is F, float64; at least one key is visible. Cost O(n² r).
     """
     rows = compact[visible]
-    count = rows.shape[0]
-    scale = torch.linalg.matrix_norm(rows, 2)
     left, sigma, _ = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
-    left = left[:, sigma > tolerance * scale]
-    constant = torch.full((count, 1), count**-0.5, dtype=rows.dtype, device=rows.device)
+    left = left[:, sigma > tolerance * torch.linalg.matrix_norm(rows, 2)]
+    constant = torch.full_like(rows[:, :1], len(rows) ** -0.5)
     # QR once more: the columns of `left` are off 1 only to rounding relative to their singular value.
     full = torch.linalg.qr(torch.cat([constant, left], 1), mode="complete").Q
     rank = 1 + left.shape[1]
@@ -65,6 +58,4 @@ def space_on(compact: Float[Tensor, "key r"], visible: Bool[Tensor, " key"], tol
 
 
 def _spread(columns: Float[Tensor, "seen k"], visible: Bool[Tensor, " key"]) -> Float[Tensor, "key k"]:
-    whole = columns.new_zeros((visible.shape[0], columns.shape[1]))
-    whole[visible] = columns
-    return whole
+    return columns.new_zeros((len(visible), columns.shape[1])).masked_scatter(visible[:, None], columns)

@@ -9,10 +9,6 @@ def relative_tolerance(n: int, d_model: int) -> float:
 
     ``max(n, d_model) * eps`` with eps that of float32 (Bhardwaj et al. 2021, footnote 4). The values
     come out of a float32 forward pass, so directions weaker than this are rounding, whatever the
-    precision of the arithmetic that ranks them.
-
-    Args:
-        n: Rows of the ranked matrix (tokens).
-        d_model: Columns of the ranked matrix (embedding size).
+    precision of the arithmetic that ranks them. The ranked matrix has n rows (tokens) and d_model columns.
     """
     return max(n, d_model) * FLOAT32_EPS

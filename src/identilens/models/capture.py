@@ -15,12 +15,10 @@ from identilens.models.sequences import Kind, sides
 
 @dataclass(frozen=True)
 class CapturedText:
-    """One text with everything asked for.
+    """One text with everything asked for; attention layers in call order.
 
-    Attributes:
-        tokens: What stands at each position, by sequence: "encoder" (or the only one), "decoder".
-        layers: Attention layers in call order.
-        hidden_states: Embedding output and every layer's output, by sequence, when asked for.
+    Tokens and hidden states (embedding output and every layer's output) stand by sequence: "encoder" (or the only
+    one) and "decoder".
     """
 
     tokens: dict[str, tuple[str, ...]]
@@ -30,18 +28,15 @@ class CapturedText:
     @property
     def heads(self) -> Iterator[Head]:
         """Every head of every layer."""
-        for layer in self.layers:
-            yield from layer.heads
+        return (head for layer in self.layers for head in layer.heads)
 
 
 class Collector:
     """Keeps, for each text of a batch, what its attention layers hold."""
 
     def __init__(self, sites: tuple[Site, ...], items: Sequence[Item], weights: bool, use_sdpa: bool) -> None:
-        self.sites = sites
+        self.sites, self.weights, self.use_sdpa = sites, weights, use_sdpa
         self.lengths = Lengths(items)
-        self.weights = weights
-        self.use_sdpa = use_sdpa
         self.layers: list[list[CapturedLayer]] = [[] for _ in items]
 
     def __call__(self, call: AttentionCall) -> Tensor:

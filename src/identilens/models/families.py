@@ -26,35 +26,33 @@ _MASK_BY_NAME = (
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text")
 
 
+WORKS = f"tested families: {', '.join(SUPPORTED)}"
+
+
 def refuse_known(config: Any) -> None:
     """Raise for families that are known to be wrong under capture.
 
     Raises:
         UnsupportedModelError: Naming the family, the reason and what works.
     """
-    works = f"tested families: {', '.join(SUPPORTED)}"
     if config.model_type in _OWN_ATTENTION:
         raise UnsupportedModelError(
             f"{config.model_type} does its own attention and never calls transformers' attention interface, "
-            f"so it cannot be captured; {works}"
+            f"so it cannot be captured; {WORKS}"
         )
     if config.model_type in _MASK_BY_NAME:
         raise UnsupportedModelError(
             f"{config.model_type} chooses its mask by the name of the attention implementation, "
-            f"so capture would drop that mask; {works}"
+            f"so capture would drop that mask; {WORKS}"
         )
 
 
 def position_limit(config: Any) -> int | None:
     """Return how many tokens the model's positions allow, or None when nothing limits them.
 
-    Rotary models run past ``max_position_embeddings``, though not as trained; the stated number is
-    taken as their limit too.
+    Rotary models run past ``max_position_embeddings``, though not as trained; it is taken as their limit too.
     """
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     limit = getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None)
-    if limit is None:
-        return None
-    if config.model_type in _OFFSET_POSITIONS:
-        return limit - (config.pad_token_id or 0) - 1
-    return limit
+    unused = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
+    return None if limit is None else limit - unused

@@ -23,15 +23,12 @@ class Head:
     """One attention head on one text, padding cut away.
 
     Attributes:
-        site: The layer.
-        head: Counts from 0.
         queries: Q, positions applied.
-        keys: K, positions applied; shared by the heads of a group.
-        values: V, bias included: what the weights mix; shared likewise.
+        keys: K, positions applied; shared by the heads of a group, as the values.
+        values: V, bias included: what the weights mix.
         head_output: A V, as the model computed it.
         weights: A after softmax, as the model's family computes it; None where it was not asked for.
         visible: Which keys each query may use; None when every key.
-        scaling: Factor of the dot product.
         bias: Position bias added to the logits, where the family has one.
         group: Query heads that share these keys and values.
     """
@@ -135,27 +132,16 @@ class CapturedLayer:
 
     @classmethod
     def of(cls, call: AttentionCall, site: Site, output: Tensor, weights: Tensor | None) -> "CapturedLayer":
-        """Return what one text's own call holds; see `AttentionCall.only`.
-
-        Args:
-            call: A batch of one, padding cut away.
-            site: The layer.
-            output: What the call returns, (1, query, head, d_v).
-            weights: After softmax, (1, head, query, key), where they are to be kept.
-        """
+        """Return what one text's own call holds (see `AttentionCall.only`), with the output and weights it gives."""
         rows, columns = call.query.shape[-2], call.key.shape[-2]
         visible, bias, scaling = call.visible(), call.arguments.get("position_bias"), call.arguments.get("scaling")
         return cls(
-            site,
-            call.query[0].clone(),
-            call.key[0].clone(),
-            call.value[0].clone(),
-            output[0].transpose(0, 1).clone(),
+            site, call.query[0].clone(), call.key[0].clone(), call.value[0].clone(), output[0].transpose(0, 1).clone(),
             None if weights is None else weights[0].clone(),
             None if visible is None or bool(visible.all()) else visible[0].expand(rows, columns).clone(),
             call.query.shape[-1] ** -0.5 if scaling is None else float(scaling),
             None if bias is None else bias[0].expand(-1, rows, columns),
-        )
+        )  # fmt: skip
 
     @property
     def heads(self) -> Iterator[Head]:
@@ -165,17 +151,9 @@ class CapturedLayer:
     def head(self, head: int) -> Head:
         """Return one head; those of a group share keys and values."""
         size = len(self.queries) // len(self.values)
-        bias = self.bias
+        weights = None if self.weights is None else self.weights[head]
+        bias = None if self.bias is None else self.bias[head if len(self.bias) > 1 else 0]
         return Head(
-            self.site,
-            head,
-            self.queries[head],
-            self.keys[head // size],
-            self.values[head // size],
-            self.head_output[head],
-            None if self.weights is None else self.weights[head],
-            self.visible,
-            self.scaling,
-            None if bias is None else bias[head if len(bias) > 1 else 0],
-            size,
-        )
+            self.site, head, self.queries[head], self.keys[head // size], self.values[head // size],
+            self.head_output[head], weights, self.visible, self.scaling, bias, size,
+        )  # fmt: skip

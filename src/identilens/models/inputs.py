@@ -42,20 +42,16 @@ class InputReader:
     """Turns user input into items for one model: the only place that knows tokenizers and image processors."""
 
     def __init__(self, config: Any, tokenizer: Any = None, image_processor: Any = None) -> None:
-        self.config = config
-        self.tokenizer = tokenizer
-        self.image_processor = image_processor
+        self.config, self.tokenizer, self.image_processor = config, tokenizer, image_processor
 
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return one item for each text.
 
         Args:
             inputs: An item; a string; token ids; a pair as a tuple of two strings; a mapping of batched model inputs
-                (padding on any side is cut away by its attention mask); an image; or a list of any of the
-                first three or of images. For encoder-decoder models a pair is (source, target); a single
-                text is its own target.
-            max_length: Cut texts to this many tokens, special tokens kept. Longer texts than the model's
-                positions are an error unless this is given.
+                (padding on any side is cut away by its attention mask); an image; or a list of any of the first three
+                or of images. For encoder-decoder models a pair is (source, target); a single text is its own target.
+            max_length: Cut texts to this many tokens, special tokens kept; without it longer ones are an error.
 
         Raises:
             InputError: For empty input, a text without tokens or with too many, or a missing processor.
@@ -79,10 +75,8 @@ class InputReader:
         if isinstance(entry, Tensor):
             entry = entry.tolist()
         if _is_ids(entry):
-            ids, types, text = list(entry), None, None
-            self._check_ids(ids, index)
-            if max_length is not None:
-                ids = ids[:max_length]
+            self._check_ids(entry, index)
+            ids, types, text = entry[:max_length], None, None
         else:
             ids, types, text = self._tokenize(entry, index, max_length)
         self._check_length(len(ids), index, truncated=max_length is not None)
@@ -107,9 +101,8 @@ class InputReader:
             raise InputError(
                 f"text {index} is a {type(first).__name__}; expected a string, a pair of strings, token ids or image."
             )
-        for part in (first, second):
-            if part is not None and not part.strip():
-                raise InputError(f"text {index} is empty. Remove it, or give at least one word.")
+        if not all(part.strip() for part in (first, second) if part is not None):
+            raise InputError(f"text {index} is empty. Remove it, or give at least one word.")
         pair = None if self.config.is_encoder_decoder else second
         # Length is checked by _check_length, which names the option that truncates; the tokenizer only warns.
         encoded = self.tokenizer(
@@ -122,9 +115,7 @@ class InputReader:
         return ids, None if types is None else list(types), first if second is None else f"{first} ||| {second}"
 
     def _target(self, entry: Any, ids: list[int], index: int, max_length: int | None) -> list[int]:
-        """Return decoder inputs: the start token, then the target without its last token (teacher forcing)."""
-        start = getattr(self.config, "decoder_start_token_id", None)
-        if start is None:
+        if (start := getattr(self.config, "decoder_start_token_id", None)) is None:
             raise InputError(
                 "the model's configuration names no decoder_start_token_id, so decoder inputs cannot be made. "
                 "Pass a batch with decoder_input_ids."
@@ -138,8 +129,7 @@ class InputReader:
                 "an image needs an image processor, and the model came without one. "
                 "Pass image_processor=... to Lens, or a batch with pixel_values."
             )
-        pixels = self.image_processor(images=image, return_tensors="pt")
-        return next(self._from_batch(dict(pixels), None))
+        return next(self._from_batch(dict(self.image_processor(images=image, return_tensors="pt")), None))
 
     def _from_batch(self, batch: Mapping[str, Any], max_length: int | None) -> Iterator[Item]:
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
@@ -152,11 +142,9 @@ class InputReader:
             item = {name: value[row] for name, value in tensors.items() if not name.endswith("attention_mask")}
             for prefix in ("", "decoder_"):
                 mask = batch.get(f"{prefix}attention_mask")
-                for name in _PER_TOKEN:
-                    if mask is not None and prefix + name in item:
-                        item[prefix + name] = item[prefix + name][mask[row].bool()]
-                    if max_length is not None and prefix + name in item:
-                        item[prefix + name] = item[prefix + name][:max_length]
+                own = slice(None) if mask is None else mask[row].bool()
+                for name in item.keys() & {prefix + name for name in _PER_TOKEN}:
+                    item[name] = item[name][own][:max_length]
             tokens = {}
             for kind, name in (("encoder", "input_ids"), ("decoder", "decoder_input_ids")):
                 if name in item:
@@ -178,17 +166,12 @@ class InputReader:
     def _check_length(self, length: int, index: int, truncated: bool) -> None:
         limit = position_limit(self.config)
         if limit is not None and length > limit:
-            remedy = f"Lower max_length to {limit}." if truncated else f"Pass max_length={limit} (--max-length {limit})"
-            raise InputError(
-                f"text {index} has {length} tokens, the model has {limit} positions. {remedy} to cut it, or split it."
-                if not truncated
-                else f"text {index} has {length} tokens, the model has {limit} positions. {remedy}"
-            )
+            pass_it = f"Pass max_length={limit} (--max-length {limit}) to cut it, or split it."
+            remedy = f"Lower max_length to {limit}." if truncated else pass_it
+            raise InputError(f"text {index} has {length} tokens, the model has {limit} positions. {remedy}")
 
     def _names(self, ids: Sequence[int]) -> tuple[str, ...]:
-        if self.tokenizer is None:
-            return tuple(str(token) for token in ids)
-        return tuple(str(token) for token in self.tokenizer.convert_ids_to_tokens(list(ids)))
+        return tuple(map(str, ids if self.tokenizer is None else self.tokenizer.convert_ids_to_tokens(list(ids))))
 
 
 def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tensor]:

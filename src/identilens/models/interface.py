@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -28,10 +28,8 @@ class AttentionCall:
 
     Attributes:
         index: Position of the call within the forward pass; layers are told apart by it.
-        module: The attention module that calls.
-        query: (batch, heads, n, d_k), positions already applied.
-        key: (batch, value heads, m, d_k), not repeated over its group.
-        value: (batch, value heads, m, d_v), not repeated over its group.
+        query: Positions already applied.
+        key: Not repeated over its group, as ``value``.
         mask: Boolean (True may be seen) or additive float, broadcastable to (batch, heads, n, m), or None.
         arguments: What the family passes beside (scaling, softcap, position_bias, ...).
     """
@@ -53,15 +51,9 @@ class AttentionCall:
         arguments = dict(self.arguments)
         if bias is not None:
             arguments["position_bias"] = bias[text if bias.shape[0] > 1 else 0][None, ..., :queries, :keys]
-        return AttentionCall(
-            self.index,
-            self.module,
-            self.query[text : text + 1, :, :queries],
-            self.key[text : text + 1, :, :keys],
-            self.value[text : text + 1, :, :keys],
-            mask,
-            arguments,
-        )
+        query = self.query[text : text + 1, :, :queries]
+        key, value = self.key[text : text + 1, :, :keys], self.value[text : text + 1, :, :keys]
+        return replace(self, query=query, key=key, value=value, mask=mask, arguments=arguments)
 
     def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch row key"] | None:
         """Return which keys the given query rows may use, or None when they may use every key.
@@ -81,17 +73,15 @@ class AttentionCall:
         return seen[:, 0].expand(self.query.shape[0], -1, -1)
 
     def attend(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
-        """Return (output, weights) of the family's own eager attention for the given query rows.
+        """Return output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m) of query rows.
 
-        Returns:
-            Output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m).
+        They are what the family's own eager attention gives.
         """
         query = self.query[:, :, rows]
         mask = self._mask_rows(rows)
         if mask is not None and mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill_(
-                ~mask, max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
-            )
+            least = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, least)
         arguments = dict(self.arguments)
         bias = arguments.get("position_bias")
         if bias is not None and bias.shape[-2] > 1:
@@ -135,18 +125,27 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
     """
     AttentionInterface.register(NAME, _intercepted)
     AttentionMaskInterface.register(NAME, sdpa_mask)
-    configs = _configs(model)
-    previous = [config._attn_implementation for config in configs]
     token = _calls.set((handler, [0]))
     try:
-        for config in configs:
-            config._attn_implementation_internal = NAME
-        with evaluation_mode(model):
+        with configured(model, "_attn_implementation_internal", NAME), evaluation_mode(model):
             yield
     finally:
-        for config, implementation in zip(configs, previous, strict=True):
-            config._attn_implementation_internal = implementation
         _calls.reset(token)
+
+
+@contextmanager
+def configured(model: nn.Module, name: str, value: str) -> Iterator[None]:
+    """Set an attribute of every configuration of the model's modules that has it while the context lasts."""
+    modules = [vars(module) for module in model.modules()]
+    configs = {id(held["config"]): held["config"] for held in modules if held.get("config") is not None}
+    before = [(config, vars(config)[name]) for config in configs.values() if name in vars(config)]
+    try:
+        for config, _ in before:
+            setattr(config, name, value)
+        yield
+    finally:
+        for config, previous in before:
+            setattr(config, name, previous)
 
 
 @contextmanager
@@ -183,20 +182,9 @@ def family_attention(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tenso
 def _intercepted(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
 ) -> tuple[Tensor, None]:
-    active = _calls.get()
-    if active is None:
+    if (active := _calls.get()) is None:
         raise RuntimeError("the identilens attention implementation works only while a capture is under way")
     handler, counter = active
     call = AttentionCall(counter[0], module, query, key, value, attention_mask, arguments)
     counter[0] += 1
     return handler(call), None
-
-
-def _configs(model: PreTrainedModel) -> list[Any]:
-    """Return every configuration that the model's modules read their attention implementation from."""
-    found = {id(model.config): model.config}
-    for module in model.modules():
-        config = vars(module).get("config")
-        if config is not None and "_attn_implementation_internal" in vars(config):
-            found[id(config)] = config
-    return list(found.values())

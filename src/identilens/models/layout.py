@@ -3,6 +3,7 @@
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from identilens.errors import InputError, NumericalError, UnsupportedModelError
-from identilens.models.families import SUPPORTED
+from identilens.models.families import WORKS
 from identilens.models.interface import AttentionCall, intercept
 from identilens.models.sequences import Kind
 
@@ -26,11 +27,9 @@ class Site:
         layer: Counts from 0 within its kind, in call order (a shared module counts anew each time).
         kind: ``encoder`` sees both ways, ``decoder`` only backwards, ``cross`` another sequence.
         name: Path of the attention module inside the model.
-        heads: Query heads.
         projection: The linear map applied to the head outputs.
-        value_bias: What the values are for a zero input, (groups, d_v): the bias of the value map.
-        added: Head outputs are added before they are projected, so that the whole map is every head's own;
-            they are put side by side otherwise.
+        value_bias: What the values are for a zero input: the bias of the value map.
+        added: Head outputs are added before they are projected; they are put side by side otherwise.
     """
 
     layer: int
@@ -50,15 +49,10 @@ class Site:
 
 
 def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, ...]:
-    """Return the sites that one forward pass of ``model`` meets, in call order.
+    """Return the sites that a forward pass on a short input of at least two tokens meets, in call order.
 
     The output projection of a site is the first linear layer whose input equals the attention output, its heads
-    side by side or added. A model that changes the output before projecting it (a gate, a norm) has none and is
-    refused.
-
-    Args:
-        model: The model.
-        forward: Runs the model on a short input of at least two tokens.
+    side by side or added. A model that changes the output before projecting it (a gate, a norm) is refused.
 
     Raises:
         UnsupportedModelError: If the model never calls the attention interface, calls it from only
@@ -67,18 +61,13 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     """
     names = {module: name for name, module in model.named_modules()}
     watch = _Watch()
-    hooks = []
-    for module in names:
-        if isinstance(module, nn.Linear | Conv1D):
-            hooks.append(module.register_forward_pre_hook(watch.projecting))
-        elif _is_attention(module):
-            hooks.append(module.register_forward_pre_hook(watch.entering, with_kwargs=True))
-    try:
-        with intercept(model, watch.attending), torch.no_grad():
-            forward()
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, intercept(model, watch.attending), torch.no_grad():
+        for module in names:
+            if isinstance(module, nn.Linear | Conv1D):
+                hooks.enter_context(module.register_forward_pre_hook(watch.projecting))
+            elif _is_attention(module):
+                hooks.enter_context(module.register_forward_pre_hook(watch.entering, with_kwargs=True))
+        forward()
     _refuse_bypass(model, watch)
     counts: Counter[str] = Counter()
     sites = []
@@ -86,7 +75,7 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
         if projection is None:
             raise UnsupportedModelError(
                 f"{type(call.module).__name__} changes the attention output before it is projected "
-                f"(a gate or a norm), so its heads have no fixed output projection; {_what_works()}"
+                f"(a gate or a norm), so its heads have no fixed output projection; {WORKS}"
             )
         bias = _value_bias(model, call.module, *watch.inputs[call.module])
         sites.append(Site(counts[kind], kind, names[call.module], call.query.shape[1], projection, bias, added))
@@ -95,16 +84,10 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
 
 
 def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None = None) -> int:
-    """Return the index of the attention call that holds a head.
-
-    Args:
-        sites: The model's attention layers in call order.
-        layer: Counts from 0 within its kind.
-        head: Counts from 0.
-        kind: Needed for encoder–decoder models, which have three.
+    """Return the index of the attention call that holds a head; layers count from 0 within their kind.
 
     Raises:
-        InputError: If the model has no such head, naming what it has.
+        InputError: If the model has no such head, or several kinds of attention and none is given.
     """
     kinds = _kinds(sites, kind)
     if len(kinds) > 1:
@@ -135,7 +118,6 @@ def chosen_heads(
 
 
 def _kinds(sites: tuple[Site, ...], kind: Kind | None) -> list[Kind]:
-    """Return the kinds of attention a model has, or the one asked for."""
     kinds: list[Kind] = list(dict.fromkeys(site.kind for site in sites))
     if kind is not None and kind not in kinds:
         raise InputError(f"the model has {', '.join(kinds)} attention; got kind {kind!r}.")
@@ -149,16 +131,14 @@ class _Watch:
         self.sites: list[tuple[AttentionCall, nn.Module | None, Kind, bool]] = []
         self.entered: dict[nn.Module, bool] = {}
         self.inputs: dict[nn.Module, tuple[tuple, dict]] = {}
-        self.called: set[nn.Module] = set()
         self.pending: Tensor | None = None
 
     def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
         bound = {**bound, **bound.get("kwargs", {})}
         # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
-        other = bound.get("key_value_states")
-        other = bound.get("encoder_hidden_states") if other is None else other
-        self.entered[module] = other is not None
+        others = (bound.get(name) for name in ("key_value_states", "encoder_hidden_states"))
+        self.entered[module] = any(other is not None for other in others)
         self.inputs[module] = args, kwargs
 
     def attending(self, call: AttentionCall) -> Tensor:
@@ -168,13 +148,9 @@ class _Watch:
                 f"attention call {call.index} ({type(call.module).__name__}): attention output has NaN or infinite "
                 "entries. Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
             )
-        self.called.add(call.module)
-        if self.entered.get(call.module, False):
-            kind: Kind = "cross"
-        else:
-            seen = call.visible()
-            ahead = seen is not None and not bool(seen[0].triu(1).any())
-            kind = "decoder" if ahead else "encoder"
+        seen = call.visible()
+        backwards = seen is not None and not bool(seen[0].triu(1).any())
+        kind: Kind = "cross" if self.entered.get(call.module, False) else "decoder" if backwards else "encoder"
         self.sites.append((call, None, kind, False))
         self.pending = output
         return output
@@ -191,7 +167,6 @@ class _Watch:
 
 
 def _value_bias(model: PreTrainedModel, module: nn.Module, args: tuple, kwargs: dict) -> Tensor:
-    """Return the values that an attention module makes of hidden states that are zero."""
     found: list[Tensor] = []
 
     def zero(value: Any) -> Any:
@@ -209,22 +184,15 @@ def _value_bias(model: PreTrainedModel, module: nn.Module, args: tuple, kwargs: 
 
 def _is_attention(module: nn.Module) -> bool:
     """Whether a module is the innermost of those that call themselves attention."""
-
-    def named(candidate: nn.Module) -> bool:
-        return "Attention" in type(candidate).__name__
-
-    return named(module) and not any(named(child) for child in module.modules() if child is not module)
+    return [one for one in module.modules() if "Attention" in type(one).__name__] == [module]
 
 
 def _refuse_bypass(model: PreTrainedModel, watch: _Watch) -> None:
-    silent = sorted({type(module).__name__ for module in watch.entered if module not in watch.called})
+    called = {call.module for call, *_ in watch.sites}
+    silent = sorted({type(module).__name__ for module in watch.entered if module not in called})
     if not watch.sites or silent:
         who = ", ".join(silent) or type(model).__name__
         raise UnsupportedModelError(
             f"{type(model).__name__} ({model.config.model_type}) cannot be audited: {who} does its own attention and "
-            f"never calls transformers' attention interface; {_what_works()}"
+            f"never calls transformers' attention interface; {WORKS}"
         )
-
-
-def _what_works() -> str:
-    return f"tested families: {', '.join(SUPPORTED)}"

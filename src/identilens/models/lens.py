@@ -1,7 +1,7 @@
 """A model with its tokenizer, and the ways to look inside while it runs."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -13,12 +13,10 @@ from identilens.errors import InputError
 from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.families import refuse_known
 from identilens.models.inputs import InputReader, Item, collate
-from identilens.models.interface import AttentionCall, evaluation_mode, intercept
+from identilens.models.interface import Handler, evaluation_mode, intercept
 from identilens.models.layout import Site, discover
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
-
-_FUSED = ("sdpa", "flash", "flex")
 
 
 class Lens:
@@ -38,8 +36,7 @@ class Lens:
         self, model: PreTrainedModel, tokenizer: Any = None, *, image_processor: Any = None, name: str | None = None
     ) -> None:
         refuse_known(model.config)
-        self.model = model
-        self.tokenizer = tokenizer
+        self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.reader = InputReader(model.config, tokenizer, image_processor)
         self._sites: tuple[Site, ...] | None = None
@@ -59,7 +56,7 @@ class Lens:
     def runs_fused(self) -> bool:
         """Whether the model runs fused attention (SDPA, flash, flex) outside of capture."""
         implementation = self.model.config._attn_implementation or ""
-        return any(name in implementation for name in _FUSED)
+        return any(name in implementation for name in ("sdpa", "flash", "flex"))
 
     @cached_property
     def digest(self) -> str:
@@ -73,16 +70,12 @@ class Lens:
     @property
     def facts(self) -> dict[str, Any]:
         """What identifies the model in a result's provenance."""
-        config = self.model.config
+        config, dtype = self.model.config, next(self.model.parameters()).dtype
         return {
-            "name": self.name,
-            "class": type(self.model).__name__,
-            "family": config.model_type,
-            "revision": getattr(config, "_commit_hash", None),
-            "sha256": self.digest,
-            "dtype": str(next(self.model.parameters()).dtype).removeprefix("torch."),
-            "device": str(self.device),
-        }
+            "name": self.name, "class": type(self.model).__name__, "family": config.model_type,
+            "revision": getattr(config, "_commit_hash", None), "sha256": self.digest,
+            "dtype": str(dtype).removeprefix("torch."), "device": str(self.device),
+        }  # fmt: skip
 
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return the inputs as unpadded items, one for each text; see `InputReader.read`."""
@@ -100,46 +93,25 @@ class Lens:
         return self._sites
 
     @torch.no_grad()
-    def run(
-        self,
-        items: Sequence[Item],
-        handler: Callable[[AttentionCall], Tensor] | None = None,
-        *,
-        whole: bool = False,
-        **options: Any,
-    ) -> Any:
-        """Return the model's output on one batch of items, attention calls going to ``handler``.
+    def run(self, items: Sequence[Item], handler: Handler | None = None, *, whole: bool = False, **options: Any) -> Any:
+        """Return the model's output on one batch of items, padded on the right here; with its task head if ``whole``.
 
-        Args:
-            items: Unpadded inputs, padded on the right here.
-            handler: Receives every attention call and returns its output; the model's own attention
-                when not given.
-            whole: Run the task head too.
-            options: Passed to the model's forward method, such as ``output_hidden_states=True``.
+        Every attention call goes to ``handler``, which returns its output; to the model's own attention where none is
+        given. ``options``, such as ``output_hidden_states=True``, go to the model's forward method.
         """
         model = self.model if whole else self.body
-        batch = collate(items, self.device)
-        if handler is None:
-            with evaluation_mode(model):
-                return model(**batch, use_cache=False, **options)
-        with intercept(model, handler):
-            return model(**batch, use_cache=False, **options)
+        with evaluation_mode(model) if handler is None else intercept(model, handler):
+            return model(**collate(items, self.device), use_cache=False, **options)
 
     def capture(
-        self,
-        inputs: Any,
-        *,
-        weights: bool = False,
-        hidden_states: bool = False,
-        batch_size: int = 8,
+        self, inputs: Any, *, weights: bool = False, hidden_states: bool = False, batch_size: int = 8,
         max_length: int | None = None,
-    ) -> Iterator[CapturedText]:
+    ) -> Iterator[CapturedText]:  # fmt: skip
         """Yield what each text leaves in the model, text by text and with padding cut away.
 
         Args:
             inputs: Texts, pairs, token ids, images or a batch; see `InputReader.read`.
-            weights: Keep attention weights (n x n a head). Without them a model on fused attention runs it
-                unchanged.
+            weights: Keep attention weights (n x n a head). Without them fused attention runs unchanged.
             hidden_states: Keep the embedding output and each layer's output.
             batch_size: Texts in one forward pass.
             max_length: Cut longer texts.
@@ -157,19 +129,14 @@ class Lens:
             lengths = Lengths(chunk)
             for index, item in enumerate(chunk):
                 states = split_states(output, lengths, index) if hidden_states else None
-                tokens = item.tokens or {
-                    "encoder": position_names(self.model.config, collector.layers[index][0].queries.shape[1])
-                }
-                yield CapturedText(tokens, tuple(collector.layers[index]), states)
+                layers = tuple(collector.layers[index])
+                names = item.tokens or {"encoder": position_names(self.model.config, layers[0].queries.shape[1])}
+                yield CapturedText(names, layers, states)
 
     def substitute(
-        self,
-        replacements: Replacements,
-        text: Any,
-        *,
-        labels: Tensor | Sequence[int] | int | None = None,
+        self, replacements: Replacements, text: Any, *, labels: Tensor | Sequence[int] | int | None = None,
         max_length: int | None = None,
-    ) -> ModelRun:
+    ) -> ModelRun:  # fmt: skip
         """Return what the model gives for a text when some heads have the given weights.
 
         Each of these heads mixes its own values with the weights given for it. Layers behind see the change and
@@ -197,12 +164,8 @@ class Lens:
         options = {} if wanted is None else {"labels": wanted[None].to(self.device)}
         handler = Substitution(self.sites(item), replacements)
         output = self.run([item], handler, whole=True, output_hidden_states=True, **options)
-        loss = output.get("loss")
-        return ModelRun(
-            split_states(output, Lengths([item]), 0),
-            output.logits[0] if output.get("logits") is not None else None,
-            None if loss is None else float(loss),
-        )
+        states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
+        return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
 
 
 def _short(item: Item, length: int = 8) -> Item:
@@ -221,13 +184,11 @@ def _short(item: Item, length: int = 8) -> Item:
 
 def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:
     """Return one text's hidden states by sequence, [layer, position, d_model], padding cut away."""
-    found = {}
-    for sequence, name in (("encoder", "encoder_hidden_states"), ("decoder", "decoder_hidden_states")):
-        if output.get(name) is not None:
-            found[sequence] = output[name]
-    if not found:
+    found = {sequence: output.get(f"{sequence}_hidden_states") for sequence in ("encoder", "decoder")}
+    if not any(found.values()):
         found["encoder"] = output.hidden_states
     return {
         sequence: torch.stack([state[index, : lengths.kept(index, sequence, state.shape[1])] for state in states])
         for sequence, states in found.items()
+        if states is not None
     }

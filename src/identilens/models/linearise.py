@@ -1,11 +1,9 @@
 """The model as a function of one text: from what enters its first layer to the hidden states of every layer.
 
-The function can be differentiated both ways: attention runs on the family's own eager path, which has
-forward-mode rules where fused attention has none.
+Attention runs on the family's own eager path, which has forward-mode rules where fused attention has none.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,8 +13,7 @@ from torch import Tensor, nn
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.inputs import Item, collate
-from identilens.models.interface import AttentionCall, intercept
-from identilens.models.layout import Site
+from identilens.models.interface import configured, intercept
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
 
@@ -26,12 +23,10 @@ Wrt = Literal["embeddings", "embedding_sum"]
 
 @dataclass(frozen=True)
 class HiddenState:
-    """Which hidden state one output of a `HiddenMap` is.
+    """Which hidden state one output of a `HiddenMap` is; the embedding output, layer 0, is never among them.
 
-    Attributes:
-        kind: ``encoder`` or ``decoder`` for states of the sequence that is varied, ``cross`` for decoder states
-            while the encoder's input is varied.
-        layer: Index into the model's ``hidden_states``; 0, the embedding output, is never among them.
+    The kind is ``encoder`` or ``decoder`` for states of the sequence that is varied, ``cross`` for decoder states
+    while the encoder's input is varied.
     """
 
     kind: Kind
@@ -41,18 +36,14 @@ class HiddenState:
 class HiddenMap:
     """Maps what enters the first layer to the hidden states after each layer, for one text.
 
-    Calling it with ``inputs`` gives the model's own hidden states, as transformers reports them: where a family
-    ends with a norm, the last one is behind it.
+    Calling it with ``inputs`` gives the model's own hidden states, in the order of ``outputs``, as transformers reports
+    them: where a family ends with a norm, the last one is behind it. The model is run in evaluation mode.
 
     Args:
-        lens: The model; it is run in evaluation mode, without padding.
+        lens: The model.
         item: The text.
         source: Which sequence is varied: the only one, or an encoder–decoder's encoder or decoder input.
         wrt: ``embeddings``, what enters the first layer, or ``embedding_sum``, what enters the norm before it.
-
-    Attributes:
-        inputs: The point at which the model is looked at: [position, d_in].
-        outputs: What each returned tensor is, in order.
 
     Raises:
         InputError: If the model computes in half precision, or has no norm behind its embedding sum.
@@ -71,9 +62,9 @@ class HiddenMap:
         self._seq2seq = bool(lens.model.config.is_encoder_decoder)
         site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)
         self._own: Kind = source if self._seq2seq else site.kind
-        self._module = self._first_layer(site)
+        self._module = self._first_layer(site.name)
         if wrt == "embedding_sum":
-            self._module = self._embedding_norm(site)
+            self._module = self._embedding_norm(site.name)
         self.source: Source = source
         self.inputs: Float[Tensor, "position d_in"] = self._record_input()
         if self.inputs.dtype not in (torch.float32, torch.float64):
@@ -98,17 +89,12 @@ class HiddenMap:
         return names_at(self._tokens, self.source, len(self.inputs), self._config)
 
     def _states(self, inputs: Tensor) -> list[tuple[HiddenState, Tensor]]:
-        taken = False
-
-        def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-            nonlocal taken
-            if taken:
-                # A shared layer is called once for each layer; only its first call takes the embeddings.
-                return None
-            taken = True
+        def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+            # A shared layer is called once for each layer; only its first call takes the embeddings.
+            handle.remove()
             return ((inputs[None], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": inputs[None]})
 
-        with self._hooked(self._module, replace):
+        with self._module.register_forward_pre_hook(replace, with_kwargs=True) as handle:
             output = self._forward()
         found: dict[Kind, tuple[Tensor, ...]]
         if not self._seq2seq:
@@ -120,8 +106,7 @@ class HiddenMap:
         return [
             (HiddenState(kind, layer), state[0])
             for kind, states in found.items()
-            for layer, state in enumerate(states)
-            if layer > 0
+            for layer, state in enumerate(states[1:], 1)
         ]
 
     def _record_input(self) -> Tensor:
@@ -130,7 +115,7 @@ class HiddenMap:
         def record(module: nn.Module, args: tuple, kwargs: dict) -> None:
             found.append(args[0] if args else kwargs.get("hidden_states"))
 
-        with self._hooked(self._module, record), torch.no_grad():
+        with self._module.register_forward_pre_hook(record, with_kwargs=True), torch.no_grad():
             self._forward()
         if not found or not isinstance(found[0], Tensor) or found[0].ndim != 3 or len(found[0]) != 1:
             raise UnsupportedModelError(
@@ -140,44 +125,31 @@ class HiddenMap:
         return found[0][0].clone()
 
     def _forward(self) -> Any:
-        with _eager_experts(self._body), intercept(self._body, _differentiable):
+        # Mixtures of experts run expert by expert: their grouped product has no forward-mode rule.
+        eager_experts = configured(self._body, "_experts_implementation_internal", "eager")
+        with eager_experts, intercept(self._body, lambda call: call.attend()[0]):
             return self._body(**self._batch, use_cache=False, output_hidden_states=True)
 
-    @contextmanager
-    def _hooked(self, module: nn.Module, hook: Any) -> Iterator[None]:
-        handle = module.register_forward_pre_hook(hook, with_kwargs=True)
-        try:
-            yield
-        finally:
-            handle.remove()
-
-    def _first_layer(self, site: Site) -> nn.Module:
+    def _first_layer(self, attention: str) -> nn.Module:
         """Return the outermost member of a list of layers that holds a stack's first attention."""
-        parts = site.name.split(".")
+        parts = attention.split(".")
         for end in range(1, len(parts)):
             if isinstance(self._body.get_submodule(".".join(parts[:end])), nn.ModuleList):
                 return self._body.get_submodule(".".join(parts[: end + 1]))
         raise UnsupportedModelError(
-            f"{type(self._body).__name__} keeps its layers in no list (found attention at {site.name}), "
+            f"{type(self._body).__name__} keeps its layers in no list (found attention at {attention}), "
             "so what enters the first of them cannot be told."
         )
 
-    def _embedding_norm(self, site: Site) -> nn.Module:
+    def _embedding_norm(self, attention: str) -> nn.Module:
         """Return the norm through which the embedding sum passes on its way to the first layer."""
-        stack = site.name.split(".")[0] + "." if self._seq2seq else ""
+        stack = attention.split(".")[0] + "." if self._seq2seq else ""
         called: list[nn.Module] = []
-        names = {module: name for name, module in self._body.named_modules()}
-        norms = [module for module, name in names.items() if "Norm" in type(module).__name__ and name.startswith(stack)]
-        handles = [
-            module.register_forward_pre_hook(lambda module, args: called.append(module))
-            for module in [*norms, self._module]
-        ]
-        try:
-            with torch.no_grad():
-                self._forward()
-        finally:
-            for handle in handles:
-                handle.remove()
+        with ExitStack() as hooks, torch.no_grad():
+            for name, module in self._body.named_modules():
+                if module is self._module or ("Norm" in type(module).__name__ and name.startswith(stack)):
+                    hooks.enter_context(module.register_forward_pre_hook(lambda module, _: called.append(module)))
+            self._forward()
         if called[0] is self._module:
             raise InputError(
                 f"{self._body.config.model_type} hands its embedding sum to the first layer as it is. "
@@ -189,25 +161,3 @@ class HiddenMap:
 def sources(lens: Lens) -> tuple[Source, ...]:
     """Return the sequences whose input can be varied: two for encoder–decoders."""
     return ("encoder", "decoder") if lens.model.config.is_encoder_decoder else ("encoder",)
-
-
-def _differentiable(call: AttentionCall) -> Tensor:
-    return call.attend()[0]
-
-
-@contextmanager
-def _eager_experts(body: nn.Module) -> Iterator[None]:
-    """Let mixtures of experts run expert by expert: their grouped product has no forward-mode rule."""
-    configs: dict[int, Any] = {}
-    for module in body.modules():
-        config = vars(module).get("config")
-        if getattr(config, "_experts_implementation_internal", None) is not None:
-            configs[id(config)] = config
-    before = {key: config._experts_implementation_internal for key, config in configs.items()}
-    try:
-        for config in configs.values():
-            config._experts_implementation_internal = "eager"
-        yield
-    finally:
-        for key, config in configs.items():
-            config._experts_implementation_internal = before[key]

@@ -15,14 +15,9 @@ Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
 
 
 def load(
-    model: str | Path,
-    *,
-    dtype: Dtype = "auto",
-    device: str | torch.device | None = None,
-    attn_implementation: str | None = None,
-    revision: str | None = None,
-    trust_remote_code: bool = False,
-) -> Lens:
+    model: str | Path, *, dtype: Dtype = "auto", device: str | torch.device | None = None,
+    attn_implementation: str | None = None, revision: str | None = None, trust_remote_code: bool = False,
+) -> Lens:  # fmt: skip
     """Return a lens on the model under a hub id or local path, in the class its checkpoint was saved from.
 
     Args:
@@ -48,13 +43,9 @@ def load(
     refuse_known(config)
     try:
         network = _model_class(config).from_pretrained(
-            model,
-            config=config,
-            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-            attn_implementation=attn_implementation,
-            use_safetensors=True,
-            **common,
-        )
+            model, config=config, dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            attn_implementation=attn_implementation, use_safetensors=True, **common,
+        )  # fmt: skip
     except OSError as error:
         raise ModelNotFoundError(
             f"{str(model)!r} has a configuration but no safetensors weights that can be read. "
@@ -63,12 +54,8 @@ def load(
     except ImportError as error:
         raise InputError(f"{str(model)!r} needs a package that is not installed: {_first_line(error)}") from error
     network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-    return Lens(
-        network,
-        _processor(AutoTokenizer, model, common),
-        image_processor=_processor(AutoImageProcessor, model, common),
-        name=str(model),
-    )
+    tokenizer, images = (_processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor))
+    return Lens(network, tokenizer, image_processor=images, name=str(model))
 
 
 def _model_class(config: Any) -> Any:
@@ -83,7 +70,6 @@ def _model_class(config: Any) -> Any:
 
 
 def _processor(auto: Any, model: str | Path, common: dict[str, Any]) -> Any:
-    """Return the tokenizer or image processor that comes with the model, or None where it has none."""
     try:
         return auto.from_pretrained(model, **common)
     except (OSError, ValueError, TypeError, KeyError, ImportError):

@@ -1,7 +1,7 @@
 """The parameters that make one head's queries and keys, and putting others in their place."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -22,11 +22,7 @@ _MATCH = 1e-4
 class HeadProjection:
     """The rows of a linear layer that give one head's queries or keys.
 
-    Attributes:
-        module: The layer.
-        rows: Which of its outputs they are.
-        factor: What the outputs are multiplied with before the dot product.
-        inputs: What the layer reads on the text.
+    ``factor`` is what the outputs are multiplied with before the dot product, ``inputs`` what the layer reads.
     """
 
     module: nn.Module
@@ -52,11 +48,6 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
 
     They are found by their output, so that separate and fused layers are told apart without family knowledge.
 
-    Args:
-        lens: The model.
-        item: The text.
-        head: The head as it computes on that text.
-
     Raises:
         UnsupportedModelError: If something stands between the projection and the dot product (a rotation, a
             norm), or several heads or layers share the parameters.
@@ -74,13 +65,11 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
     def listen(module: nn.Module, inputs: tuple, output: Tensor) -> None:
         seen.append((module, inputs[0].detach(), output.detach()))
 
-    layers = [module for module in attention.modules() if isinstance(module, nn.Linear | Conv1D)]
-    hooks = [layer.register_forward_hook(listen) for layer in layers]
-    try:
+    with ExitStack() as hooks:
+        for module in attention.modules():
+            if isinstance(module, nn.Linear | Conv1D):
+                hooks.enter_context(module.register_forward_hook(listen))
         lens.run([item])
-    finally:
-        for hook in hooks:
-            hook.remove()
     found = [_matching(seen, wanted) for wanted in (head.queries, head.keys)]
     if found[0] is None or found[1] is None:
         raise UnsupportedModelError(
@@ -94,15 +83,9 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
 def changed_parameters(
     changes: Sequence[tuple[HeadProjection, Float[Tensor, "d_k d_model"], Float[Tensor, " d_k"] | None]],
 ) -> Iterator[None]:
-    """Give projections other weights and biases while the context lasts; the old ones are back afterwards.
-
-    Args:
-        changes: For each projection its new rows of weight and bias.
-    """
-    before = [
-        (projection.module, {name: value.detach().clone() for name, value in projection.module.named_parameters()})
-        for projection, _, _ in changes
-    ]
+    """Give the rows of projections other weights and biases while the context lasts; then the old ones are back."""
+    modules = {projection.module for projection, _, _ in changes}
+    before = [(module, {name: value.clone() for name, value in module.state_dict().items()}) for module in modules]
     try:
         with torch.no_grad():
             for projection, weight, bias in changes:
@@ -113,15 +96,11 @@ def changed_parameters(
                     projection.module.get_parameter("bias")[projection.rows] = bias.to(target)
         yield
     finally:
-        # Last first: a fused layer may hold queries and keys both, and was then seen already changed.
-        with torch.no_grad():
-            for module, values in reversed(before):
-                for name, value in values.items():
-                    module.get_parameter(name).copy_(value)
+        for module, values in before:
+            module.load_state_dict(values)
 
 
 def _matching(seen: Sequence[tuple[nn.Module, Tensor, Tensor]], wanted: Tensor) -> HeadProjection | None:
-    """Return the layer and rows whose output is a multiple of what is wanted."""
     size = wanted.shape[-1]
     goal = wanted.double()
     for module, inputs, output in seen:
@@ -129,9 +108,9 @@ def _matching(seen: Sequence[tuple[nn.Module, Tensor, Tensor]], wanted: Tensor) 
         if len(flat) != len(goal):
             continue
         for start in range(0, flat.shape[1] - size + 1, size):
-            block = flat[:, start : start + size]
+            rows = slice(start, start + size)
+            block = flat[:, rows]
             factor = float((block * goal).sum() / (block * block).sum().clamp_min(1e-300))
             if float(torch.linalg.vector_norm(factor * block - goal)) <= _MATCH * float(torch.linalg.vector_norm(goal)):
-                rows = slice(start, start + size)
                 return HeadProjection(module, rows, factor, inputs.reshape(-1, inputs.shape[-1]))
     return None

@@ -13,12 +13,7 @@ from identilens.models.sequences import Kind
 def read_head(lens: Lens, item: Item, layer: int, head: int, kind: Kind | None = None) -> Head:
     """Return one head, weights included, as it computes on one text.
 
-    Args:
-        lens: The model.
-        item: The text.
-        layer: Counts from 0 within its kind.
-        head: Counts from 0.
-        kind: ``encoder``, ``decoder`` or ``cross``; needed where the model has several.
+    Layers count from 0 within their kind, heads from 0; the kind is needed where the model has several.
 
     Raises:
         InputError: If the model has no such head.

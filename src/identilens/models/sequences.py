@@ -15,25 +15,13 @@ class Sides(NamedTuple):
 
 
 def sides(kind: Kind, sequences: Container[str]) -> Sides:
-    """Return which of a text's sequences a kind of attention reads.
-
-    Args:
-        kind: Kind of attention.
-        sequences: Names of the sequences that the text has.
-    """
+    """Return which of a text's sequences a kind of attention reads."""
     query = "decoder" if "decoder" in sequences and kind != "encoder" else "encoder"
     return Sides(query, "encoder" if kind == "cross" else query)
 
 
 def names_at(tokens: Mapping[str, tuple[str, ...]], sequence: str, positions: int, config: Any) -> tuple[str, ...]:
-    """Return what stands at the positions of a sequence: its tokens, or names where it is not made of tokens.
-
-    Args:
-        tokens: Of the text, by sequence.
-        sequence: Which one.
-        positions: How many positions the model has there.
-        config: The model's configuration.
-    """
+    """Return what stands at the positions of a sequence: its tokens, or names where it is not made of tokens."""
     found = tokens.get(sequence, ())
     return found if len(found) == positions else position_names(config, positions)
 

@@ -29,12 +29,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Rows:
-    """Weights for some rows of an attention map; the others stay the model's own.
-
-    Attributes:
-        queries: Positions of the rows.
-        weights: One row for each.
-    """
+    """Weights for the rows of an attention map at some query positions; the others stay the model's own."""
 
     queries: Sequence[int]
     weights: Float[Tensor, "row key"]
@@ -42,12 +37,9 @@ class Rows:
 
 @dataclass(frozen=True)
 class ModelRun:
-    """What a model gives for one text.
+    """What a model gives for one text: embedding output and every layer's output by sequence, and its task head's.
 
-    Attributes:
-        hidden_states: Embedding output and every layer's output, by sequence.
-        logits: What the task head gives; None for a model without one.
-        loss: The task head's loss; None without labels.
+    ``logits`` are None for a model without a head, ``loss`` is None without labels.
     """
 
     hidden_states: dict[str, Float[Tensor, "layer position d_model"]]
@@ -60,10 +52,6 @@ Replacements = Mapping[Address, Float[Tensor, "query key"] | Rows]
 
 class Substitution:
     """Answers attention calls of one text with the family's own attention, some heads with given weights.
-
-    Args:
-        sites: The model's attention layers in call order.
-        replacements: Weights by head.
 
     Raises:
         InputError: For a head the model lacks; when called, for weights of another shape or on a hidden key.
@@ -117,13 +105,12 @@ def _check(
 def own_labels(model: PreTrainedModel, item: Item) -> Tensor | None:
     """Return the labels with which a language model's loss is that of the text itself; None for other models."""
     name, held = type(model).__name__, item.tensors
+
+    def one_of(*mappings: Any) -> bool:
+        return any(name in ((names,) if isinstance(names, str) else names) for m in mappings for names in m.values())
+
     # Encoder–decoders come first: some of them are listed as masked language models too.
-    if name in _classes(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES) and "decoder_input_ids" in held:
+    if one_of(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES) and "decoder_input_ids" in held:
         return torch.cat([held["decoder_input_ids"][1:], torch.full((1,), IGNORED)])
-    if name in _classes(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) | _classes(MODEL_FOR_MASKED_LM_MAPPING_NAMES):
-        return held.get("input_ids")
-    return None
-
-
-def _classes(mapping: Any) -> set[str]:
-    return {name for names in mapping.values() for name in ((names,) if isinstance(names, str) else names)}
+    causal_or_masked = one_of(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    return held.get("input_ids") if causal_or_masked else None

@@ -13,7 +13,7 @@ from identilens.charts.kit import rule, scatter
 from identilens.encoder.rank_lengths import rank_by_length
 from identilens.encoder.settings import HeadsName
 from identilens.models.lens import Lens
-from identilens.reproduce.bhardwaj2021_reviews import ReviewSettings, reviews, trained_encoder
+from identilens.reproduce.bhardwaj2021_reviews import ReviewSettings, encoder_facts, reviews, trained_encoder
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.study import Progress
 from identilens.runs.tables import markdown_table
@@ -48,33 +48,21 @@ def figure6(settings: RankSettings, out: Path, **run: Any) -> Reproduction:
 
 
 def rank_figure(
-    figure: str,
-    lens: Lens,
-    texts: Sequence[str],
-    *,
-    lengths: Sequence[int] = LENGTHS,
-    per_length: int = 100,
-    seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> Reproduction:
+    figure: str, lens: Lens, texts: Sequence[str], *, lengths: Sequence[int] = LENGTHS, per_length: int = 100,
+    seed: int = 0, progress: Callable[[int, int], None] | None = None,
+) -> Reproduction:  # fmt: skip
     """Return Figure "2" (Con) or "6" (Add) for a trained encoder: its first head on reviews clipped to each length."""
     ranks = rank_by_length(lens, texts, lengths=lengths, per_length=per_length, seed=seed, progress=progress)
+    rank, nullity, d_v = pl.col("rank"), pl.col("nullity"), int(ranks["d_v"][0])
     by_length = ranks.group_by("seq_len").agg(
-        pl.col("rank").min().alias("lowest rank"),
-        pl.col("rank").mean().alias("mean rank"),
-        pl.col("nullity").mean().alias("mean nullity"),
-        pl.col("nullity").max().alias("highest nullity"),
-        (pl.col("nullity") == 0).mean().alias("share identifiable"),
-    )
-    by_length, d_v = by_length.sort("seq_len"), int(ranks["d_v"][0])
+        rank.min().alias("lowest rank"), rank.mean().alias("mean rank"), nullity.mean().alias("mean nullity"),
+        nullity.max().alias("highest nullity"), (nullity == 0).mean().alias("share identifiable"),
+    ).sort("seq_len")  # fmt: skip
     findings = f"{PUBLISHED[figure]} {_finding(ranks, d_v)}\n\n{markdown_table(by_length)}"
     settings = {
-        "encoder": {name: getattr(lens.model.config, name) for name in ("heads", "d_k", "d_v", "hidden_size")},
-        "weights (sha256)": lens.digest,
-        "head": 0,
-        "lengths": f"{min(lengths)} to {max(lengths)}, {len(lengths)} of them",
+        **encoder_facts(lens), "head": 0, "lengths": f"{min(lengths)} to {max(lengths)}, {len(lengths)} of them",
         "reviews a length": per_length,
-    }
+    }  # fmt: skip
     return Reproduction(
         f"bhardwaj2021-figure{figure}", f"Bhardwaj et al. 2021, Figure {figure}", settings,
         {"ranks": ranks, "by_length": by_length}, findings, {"ranks": rank_chart(ranks, d_v)}, seed,
@@ -82,12 +70,7 @@ def rank_figure(
 
 
 def rank_chart(ranks: pl.DataFrame, bound: int) -> AnyChart:
-    """Return rank(T) and dim LN(T) against text length, one dot a text (Bhardwaj et al. 2021, Fig. 2 and 6).
-
-    Args:
-        ranks: As from `rank_by_length`.
-        bound: d_v, the largest rank that T can have.
-    """
+    """Return rank(T) and dim LN(T) against text length, a dot a text, d_v a line (Bhardwaj et al. 2021, Fig. 2, 6)."""
     long = ranks.select("seq_len", pl.col("rank").alias("rank(T)"), pl.col("nullity").alias("dim LN(T)"))
     drawn = long.unpivot(["rank(T)", "dim LN(T)"], index="seq_len", variable_name="of", value_name="dimension")
     chart = scatter(
@@ -98,16 +81,9 @@ def rank_chart(ranks: pl.DataFrame, bound: int) -> AnyChart:
 
 
 def _figure(
-    figure: str,
-    heads: HeadsName,
-    settings: RankSettings,
-    out: Path,
-    *,
-    resume: bool,
-    overwrite: bool,
-    progress: Progress | None,
+    figure: str, heads: HeadsName, settings: RankSettings, out: Path, *, progress: Progress | None, **run: bool
 ) -> Reproduction:
-    lens = trained_encoder(settings, heads, out, resume=resume, overwrite=overwrite, progress=progress)
+    lens = trained_encoder(settings, heads, out, progress=progress, **run)
     counted = None if progress is None else lambda done, total: progress(done, total, "lengths")
     return rank_figure(
         figure, lens, reviews(settings.data), per_length=settings.reviews, seed=settings.seed, progress=counted

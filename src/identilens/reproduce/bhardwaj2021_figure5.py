@@ -10,7 +10,7 @@ from annotated_types import Ge
 
 from identilens.errors import InputError
 from identilens.models.lens import Lens
-from identilens.reproduce.bhardwaj2021_reviews import ReviewSettings, reviews, trained_encoder
+from identilens.reproduce.bhardwaj2021_reviews import ReviewSettings, encoder_facts, reviews, trained_encoder
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.study import Progress
 from identilens.studies.logit_ranks.study import logit_ranks
@@ -33,26 +33,17 @@ class Figure5Settings(ReviewSettings):
     count: Annotated[int, Ge(1)] = 1000
 
 
-def make_figure5(
-    settings: Figure5Settings, out: Path, *, resume: bool, overwrite: bool, progress: Progress | None
-) -> Reproduction:
+def make_figure5(settings: Figure5Settings, out: Path, *, progress: Progress | None, **run: bool) -> Reproduction:
     """Least logit rank of random alternatives against what queries and keys can produce."""
-    lens = trained_encoder(settings, "concat", out, resume=resume, overwrite=overwrite, progress=progress)
-    return figure5(
-        lens, reviews(settings.data), reviews=settings.reviews, count=settings.count, seed=settings.seed,
-        progress=progress,
-    )  # fmt: skip
+    lens = trained_encoder(settings, "concat", out, progress=progress, **run)
+    chosen = {name: getattr(settings, name) for name in ("reviews", "count", "seed")}
+    return figure5(lens, reviews(settings.data), **chosen, progress=progress)
 
 
 def figure5(
-    lens: Lens,
-    texts: Sequence[str],
-    *,
-    reviews: int = 63,
-    count: int = 1000,
-    seed: int = 0,
+    lens: Lens, texts: Sequence[str], *, reviews: int = 63, count: int = 1000, seed: int = 0,
     progress: Progress | None = None,
-) -> Reproduction:
+) -> Reproduction:  # fmt: skip
     """Return Figure 5 for a trained Con encoder: its first head on random reviews of 66 to 128 tokens.
 
     Raises:
@@ -62,11 +53,9 @@ def figure5(
     if len(ids) < reviews:
         raise InputError(f"{len(ids)} reviews have {LENGTHS[0]} to {LENGTHS[1]} tokens; {reviews} are asked for.")
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:reviews].tolist()
-    chosen = [ids[index] for index in order]
-    d_v = lens.model.config.d_v
     found = logit_ranks(
-        lens, chosen, layers=0, heads=0, count=count, lengths=(LENGTHS[0] / d_v, LENGTHS[1] / d_v), seed=seed,
-        progress=progress,
+        lens, [ids[index] for index in order], layers=0, heads=0, count=count, seed=seed, progress=progress,
+        lengths=tuple(length / lens.model.config.d_v for length in LENGTHS),
     )  # fmt: skip
     table = found.table
     lacking = int((table["n_key"] - 1 - table["lowest_rank"]).top_k(1)[0])
@@ -77,12 +66,7 @@ def figure5(
         f"{lens.model.config.d_k}. One constant a row is free in the logits, so that n − 1 is the highest least rank "
         "there is."
     )
-    settings = {
-        "encoder": {name: getattr(lens.model.config, name) for name in ("heads", "d_k", "d_v", "hidden_size")},
-        "weights (sha256)": lens.digest,
-        "tokens": f"{LENGTHS[0]} to {LENGTHS[1]}",
-        "alternatives a review": count,
-    }
+    settings = {**encoder_facts(lens), "tokens": f"{LENGTHS[0]} to {LENGTHS[1]}", "alternatives a review": count}
     return Reproduction(
         "bhardwaj2021-figure5", "Bhardwaj et al. 2021, Figure 5", settings, {"logit_ranks": table}, findings,
         {"logit_ranks": found.charts()["logit_rank_by_length"]}, seed,

@@ -1,8 +1,8 @@
 """The reviews and the encoder that Figures 2, 5 and 6 of Bhardwaj et al. 2021 look into."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from annotated_types import Ge
 from cyclopts import Parameter
@@ -14,7 +14,6 @@ from identilens.errors import InputError
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.runs.settings import NOT_RECORDED
-from identilens.runs.study import Progress
 from identilens.studies.train.study import train
 
 
@@ -31,9 +30,7 @@ class ReviewSettings(TrainingSettings):
     seed: Annotated[int, Ge(0)] = 0
 
 
-def trained_encoder(
-    settings: ReviewSettings, heads: HeadsName, out: Path, *, resume: bool, overwrite: bool, progress: Progress | None
-) -> Lens:
+def trained_encoder(settings: ReviewSettings, heads: HeadsName, out: Path, **run: Any) -> Lens:
     """Return an encoder trained on IMDB: the given one, or one trained into ``out/encoder`` now.
 
     Raises:
@@ -41,10 +38,8 @@ def trained_encoder(
     """
     model = settings.model
     if model is None:
-        shared = {field.name: getattr(settings, field.name) for field in fields(TrainingSettings)}
-        chosen = EncoderSettings(**shared, task="imdb", heads=heads, seed=settings.seed)
-        run = train(settings=chosen, out=out / "encoder", resume=resume, overwrite=overwrite, progress=progress)
-        model = run.model_path
+        chosen = EncoderSettings(**settings.values_of(TrainingSettings), task="imdb", heads=heads, seed=settings.seed)
+        model = train(settings=chosen, out=out / "encoder", **run).model_path
     lens = load(model)
     if getattr(lens.model.config, "heads", None) != heads:
         raise InputError(
@@ -52,6 +47,12 @@ def trained_encoder(
             f"--heads {heads}, or leave --model out."
         )
     return lens
+
+
+def encoder_facts(lens: Lens) -> dict[str, Any]:
+    """Return an encoder's sizes and digest, for the record."""
+    sizes = {name: getattr(lens.model.config, name) for name in ("heads", "d_k", "d_v", "hidden_size")}
+    return {"encoder": sizes, "weights (sha256)": lens.digest}
 
 
 def reviews(data: Path | None) -> list[str]:

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from identilens.encoder.settings import TaskName
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.settings import LIST
-from identilens.runs.study import Progress
 from identilens.studies.sweep.study import SweepSettings, sweep
 
 
@@ -22,12 +21,9 @@ class Table1Settings(SweepSettings):
     tasks: Annotated[tuple[TaskName, ...], LIST] = ("trec",)
 
 
-def table1(
-    settings: Table1Settings, out: Path, *, resume: bool = False, overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Reproduction:  # fmt: skip
+def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
     """Test accuracy of Con and Add encoders by key size, on ten tasks; the runs go to ``sweep`` in the folder."""
-    found = sweep(settings=settings, out=out / "sweep", resume=resume, overwrite=overwrite, progress=progress)
+    found = sweep(settings=settings, out=out / "sweep", **run)
     used: dict[str, Any] = {
         "tasks": list(settings.tasks), "d_k": list(settings.d_k), "seeds": list(settings.seeds),
         "epochs": settings.epochs, "batch size": settings.batch_size, "learning rate": settings.learning_rate,

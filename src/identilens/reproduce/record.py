@@ -40,13 +40,10 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the command of a reproduction is made of.
+    """What the command of a reproduction is made of: its options, what makes it, and what progress counts.
 
-    Attributes:
-        settings_type: Its options, with their defaults, ranges and help.
-        make: Makes it from ``(settings, out, *, resume, overwrite, progress)``; runs that can be resumed lie beneath
-            ``out``. The first line of its docstring is the command's help.
-        unit: What progress counts.
+    ``make`` takes ``(settings, out, *, resume, overwrite, progress)``; runs that can be resumed lie beneath ``out``.
+    The first line of its docstring is the command's help.
     """
 
     settings_type: type[Settings]
@@ -66,34 +63,22 @@ def write_reproduction(found: Reproduction, out: str | Path, formats: Sequence[s
     """
     folder, wanted, paths = Path(out), check_formats(formats), []
     for name, table in found.tables.items():
-        write_table(folder / f"{name}.parquet", table)
-        write_atomically(folder / f"{name}.csv", table.write_csv)
         paths += [folder / f"{name}.parquet", folder / f"{name}.csv"]
+        write_table(paths[-2], table)
+        write_atomically(paths[-1], table.write_csv)
     drawn = save_charts(found.charts, folder, wanted)
     shown = [path.name for path in drawn if path.suffix == f".{wanted[0]}"]
     write_text(folder / "README.md", _page(found, shown))
-    identity = Identity({"name": found.source}, [], seed=found.seed)
-    record = provenance(found.name, identity, found.settings)
+    record = provenance(found.name, Identity({"name": found.source}, [], seed=found.seed), found.settings)
     write_json(folder / "provenance.json", {**record, "finished": True})
     return [*paths, *drawn, folder / "README.md", folder / "provenance.json"]
-
-
-def command_line() -> str:
-    """Return the command that runs now, as a user would type it."""
-    return " ".join(["identilens", *sys.argv[1:]])
 
 
 def _page(found: Reproduction, images: Sequence[str]) -> str:
     settings = "\n".join(f"- {name}: {value}" for name, value in found.settings.items())
     seed = "" if found.seed is None else f"\n- seed: {found.seed}"
     figures = "\n\n".join(f"![{name.rpartition('.')[0]}]({name})" for name in images)
-    parts = [
-        f"# {found.source}",
-        f"    {command_line()}",
-        found.findings.strip(),
-        figures,
-        "## Settings",
-        settings + seed,
-        "Tables: " + ", ".join(f"[{name}.csv]({name}.csv)" for name in found.tables) + ".",
-    ]
+    command = " ".join(["    identilens", *sys.argv[1:]])
+    tables = "Tables: " + ", ".join(f"[{name}.csv]({name}.csv)" for name in found.tables) + "."
+    parts = [f"# {found.source}", command, found.findings.strip(), figures, "## Settings", settings + seed, tables]
     return "\n\n".join(part for part in parts if part) + "\n"

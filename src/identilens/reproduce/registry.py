@@ -18,46 +18,23 @@ class Reproducible:
     help: str
 
 
-REPRODUCTIONS: dict[str, Reproducible] = {
-    "bhardwaj2021-table1": Reproducible(
-        "identilens.reproduce.bhardwaj2021_table1:RECIPE", "Accuracy of Con and Add encoders by key size."
-    ),
-    "bhardwaj2021-figure2": Reproducible(
-        "identilens.reproduce.bhardwaj2021_figure2:FIGURE2", "Rank and nullity by text length, Con encoder."
-    ),
-    "bhardwaj2021-figure5": Reproducible(
-        "identilens.reproduce.bhardwaj2021_figure5:RECIPE", "Least logit ranks of random alternatives."
-    ),
-    "bhardwaj2021-figure6": Reproducible(
-        "identilens.reproduce.bhardwaj2021_figure2:FIGURE6", "Rank and nullity by text length, Add encoder."
-    ),
-    "structure2025-figure1": Reproducible(
-        "identilens.reproduce.structure2025_figure1:RECIPE", "Cross attention of models that reverse a sequence."
-    ),
-    "structure2025-figure2": Reproducible(
-        "identilens.reproduce.structure2025_figure2:RECIPE", "What the threshold l makes of the structure W."
-    ),
-    "wen2023-table1": Reproducible(
-        "identilens.reproduce.wen2023_table1:RECIPE", "Attention variation by types, depth and layers."
-    ),
-    "wen2023-figure1": Reproducible(
-        "identilens.reproduce.wen2023_figure1:RECIPE", "Attention of standard 2-layer transformers by seed."
-    ),
-    "wen2023-figure2": Reproducible(
-        "identilens.reproduce.wen2023_figure2:RECIPE", "Attention behind minimal first layers by seed."
-    ),
-    "wen2023-figure3": Reproducible(
-        "identilens.reproduce.wen2023_figure3:FIGURE3", "Balance violation and length generalisation."
-    ),
-    "wen2023-figure4": Reproducible(
-        "identilens.reproduce.wen2023_figure4:RECIPE", "Heads that look like a stack and are not used."
-    ),
-    "wen2023-figure7": Reproducible(
-        "identilens.reproduce.wen2023_figure7:RECIPE", "Attention of models trained on prefixes."
-    ),
-    "wen2023-figure10": Reproducible(
-        "identilens.reproduce.wen2023_figure3:FIGURE10", "Violation and generalisation, trained on prefixes."
-    ),
+REPRODUCTIONS = {
+    name: Reproducible(f"identilens.reproduce.{place}", words)
+    for name, place, words in (
+        ("bhardwaj2021-table1", "bhardwaj2021_table1:RECIPE", "Accuracy of Con and Add encoders by key size."),
+        ("bhardwaj2021-figure2", "bhardwaj2021_figure2:FIGURE2", "Rank and nullity by text length, Con encoder."),
+        ("bhardwaj2021-figure5", "bhardwaj2021_figure5:RECIPE", "Least logit ranks of random alternatives."),
+        ("bhardwaj2021-figure6", "bhardwaj2021_figure2:FIGURE6", "Rank and nullity by text length, Add encoder."),
+        ("structure2025-figure1", "structure2025_figure1:RECIPE", "Cross attention of models that reverse a sequence."),
+        ("structure2025-figure2", "structure2025_figure2:RECIPE", "What the threshold l makes of the structure W."),
+        ("wen2023-table1", "wen2023_table1:RECIPE", "Attention variation by types, depth and layers."),
+        ("wen2023-figure1", "wen2023_figure1:RECIPE", "Attention of standard 2-layer transformers by seed."),
+        ("wen2023-figure2", "wen2023_figure2:RECIPE", "Attention behind minimal first layers by seed."),
+        ("wen2023-figure3", "wen2023_figure3:FIGURE3", "Balance violation and length generalisation."),
+        ("wen2023-figure4", "wen2023_figure4:RECIPE", "Heads that look like a stack and are not used."),
+        ("wen2023-figure7", "wen2023_figure7:RECIPE", "Attention of models trained on prefixes."),
+        ("wen2023-figure10", "wen2023_figure3:FIGURE10", "Violation and generalisation, trained on prefixes."),
+    )
 }
 """Each by its name on the command line, such as ``bhardwaj2021-table1``."""
 

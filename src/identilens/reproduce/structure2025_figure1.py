@@ -2,12 +2,12 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.reproduce.structure2025_reversal import accuracy_table, recorded, trained
-from identilens.runs.study import Progress
 from identilens.runs.tables import markdown_table
 from identilens.studies.reversal.result import Reversal
 from identilens.studies.reversal.settings import TaskSettings
@@ -15,12 +15,9 @@ from identilens.studies.reversal.task import antidiagonal_match
 from identilens.studies.reversal.views import attention
 
 
-def structure2025_figure1(
-    settings: TaskSettings, out: Path | None = None, *, resume: bool = False, overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Reproduction:  # fmt: skip
+def structure2025_figure1(settings: TaskSettings, out: Path | None = None, **run: Any) -> Reproduction:
     """Make Figure 1 again: both models trained, and their attention on the first test input."""
-    found = trained(settings, out, resume=resume, overwrite=overwrite, progress=progress)
+    found = trained(settings, out, **run)
     accuracy = accuracy_table(found)
     match = pl.concat([_match(one) for one in found])
     cells = pl.concat([_cells(one) for one in found])
@@ -39,22 +36,18 @@ def structure2025_figure1(
 
 
 def _match(one: Reversal) -> pl.DataFrame:
-    """Return how well each head's attention on the first input matches the antidiagonal."""
     matches = pl.DataFrame([asdict(antidiagonal_match(maps[0])) for maps in one.weights])
-    return one.heads.select(pl.lit(one.model).alias("model"), "head", "nullity").hstack(
-        matches.select("mass", "score", "shift")
-    ).select("model", "head", "mass", "score", "shift", "nullity")  # fmt: skip
+    both = pl.concat([one.heads, matches], how="horizontal")
+    return both.select(pl.lit(one.model).alias("model"), "head", "mass", "score", "shift", "nullity")
 
 
 def _cells(one: Reversal) -> pl.DataFrame:
-    """Return the best head's attention on the first input, a row a cell."""
     head = one.best_head()
-    rows = [
+    return pl.DataFrame(
         {"model": one.model, "head": head, "output": row, "input": column, "weight": weight}
         for row, line in enumerate(one.weights[head, 0].tolist())
         for column, weight in enumerate(line)
-    ]
-    return pl.DataFrame(rows)
+    )
 
 
 RECIPE = Recipe(TaskSettings, structure2025_figure1, "models")

@@ -1,26 +1,23 @@
 """structure2025, Figure 2: what the threshold l makes of the structure W of 100 inputs."""
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.reproduce.structure2025_reversal import accuracy_table, recorded, trained
-from identilens.runs.study import Progress
 from identilens.runs.tables import markdown_table
-from identilens.studies.perturbed.norms import by_perturbation, norm_correlations
+from identilens.studies.perturbation_views import by_perturbation, norm_correlations
 from identilens.studies.reversal.result import Reversal
 from identilens.studies.reversal.settings import TaskSettings
 from identilens.studies.reversal.task import DRAFT_THRESHOLD, best_range
 from identilens.studies.reversal.views import structures, thresholds
 
 
-def structure2025_figure2(
-    settings: TaskSettings, out: Path | None = None, *, resume: bool = False, overwrite: bool = False,
-    progress: Progress | None = None,
-) -> Reproduction:  # fmt: skip
+def structure2025_figure2(settings: TaskSettings, out: Path | None = None, **run: Any) -> Reproduction:
     """Make Figure 2 again: both models trained, and their W at every threshold."""
-    found = trained(settings, out, resume=resume, overwrite=overwrite, progress=progress)
+    found = trained(settings, out, **run)
     accuracy = accuracy_table(found)
     best = pl.concat([best_table(one) for one in found])
     sweep = pl.concat([one.sweep.select(pl.lit(one.model).alias("model"), pl.all()) for one in found])
@@ -36,10 +33,7 @@ def structure2025_figure2(
         f"{markdown_table(norms)}\n\n{markdown_table(kinds, 4)}\n"
     )
     means = {name: mean for one in found for name, mean in one.best_mean().items()}
-    charts = {
-        "structures": structures(means),
-        "thresholds": thresholds(pl.concat([one.best_sweep() for one in found])),
-    }
+    charts = {"structures": structures(means), "thresholds": thresholds(pl.concat([one.best_sweep() for one in found]))}
     return Reproduction(
         "structure2025-figure2", "structure2025, Figure 2", recorded(settings),
         {"best": best, "sweep": sweep, "accuracy": accuracy, "norms": norms, "perturbations": kinds},
@@ -55,19 +49,11 @@ def best_table(one: Reversal) -> pl.DataFrame:
         draft = sweep.filter((pl.col("threshold") - DRAFT_THRESHOLD).abs() < 1e-9).row(0, named=True)
         rows.append(
             {
-                "model": one.model,
-                "head": head,
-                "best_head": head == one.best_head(),
-                "weights": weights,
-                "scale": scale,
-                "best_score": score,
-                "first": first,
-                "last": last,
-                "at_draft": draft["score"],
-                "support_at_draft": draft["support"],
-                "uncut": sweep["score"][0],
+                "model": one.model, "head": head, "best_head": head == one.best_head(),
+                "weights": weights, "scale": scale, "best_score": score, "first": first, "last": last,
+                "at_draft": draft["score"], "support_at_draft": draft["support"], "uncut": sweep["score"][0],
             }
-        )
+        )  # fmt: skip
     return pl.DataFrame(rows)
 
 

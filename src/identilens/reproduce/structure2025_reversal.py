@@ -5,7 +5,6 @@ from typing import Any
 
 import polars as pl
 
-from identilens.runs.settings import hints_of
 from identilens.runs.study import Progress
 from identilens.runs.tables import table_of
 from identilens.studies.reversal.result import Reversal
@@ -23,13 +22,12 @@ _ACCURACIES = {
 
 
 def trained(
-    settings: TaskSettings, out: Path | None, *, resume: bool, overwrite: bool, progress: Progress | None
+    settings: TaskSettings, out: Path | None, *, progress: Progress | None = None, **run: bool
 ) -> list[Reversal]:
     """Return the draft's LSTM encoder–decoder and a small transformer, both trained on the same sequences.
 
     The runs lie in ``out/lstm`` and ``out/transformer`` and are not repeated on ``resume``.
     """
-    shared = {name: getattr(settings, name) for name in hints_of(TaskSettings)}
     found = []
     for place, model in enumerate(RATES):
 
@@ -37,9 +35,8 @@ def trained(
             if progress:
                 progress(place + done, len(RATES), f"{model}: {note}" if note else "")
 
-        chosen = ReversalSettings(model=model, **shared)
-        folder = None if out is None else out / model
-        found.append(reversal(settings=chosen, out=folder, resume=resume, overwrite=overwrite, progress=tell))
+        chosen = ReversalSettings(model=model, **settings.values_of(TaskSettings))
+        found.append(reversal(settings=chosen, out=out and out / model, progress=tell, **run))
     return found
 
 
@@ -54,8 +51,7 @@ def accuracy_table(found: list[Reversal]) -> pl.DataFrame:
 
 def recorded(settings: TaskSettings) -> dict[str, Any]:
     """Return the settings as the record keeps them."""
-    rates = {
-        f"learning_rate of the {model}": ReversalSettings(model=model, learning_rate=settings.learning_rate).rate
-        for model in RATES
-    }
-    return {**{name: value for name, value in settings.recorded().items() if name != "learning_rate"}, **rates}
+    kept = settings.recorded()
+    rate = kept.pop("learning_rate")
+    models = [ReversalSettings(model=model, learning_rate=rate) for model in RATES]
+    return kept | {f"learning_rate of the {one.model}": one.rate for one in models}

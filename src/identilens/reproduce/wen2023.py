@@ -62,14 +62,7 @@ class ManySeeds(WenSettings):
 
 @dataclass(frozen=True)
 class Run:
-    """How a reproduction is run.
-
-    Attributes:
-        settings: How many seeds, how long, where.
-        resume: Go on with an interrupted run.
-        overwrite: Drop the run in the folder.
-        progress: Called with (seeds done, seeds in all, a note on what is being done).
-    """
+    """How a reproduction is run; progress counts seeds."""
 
     settings: WenSettings
     resume: bool = False
@@ -105,15 +98,9 @@ def deep(rate: float = 3e-3, data: Data = "complete") -> DyckTraining:
     return DyckTraining(learning_rate=rate, data=data, epochs=40)
 
 
-def shallow(
-    rate: float = 1e-2,
-    data: Data = "complete",
-    contrast: float = 0.0,
-    weight_decay: float = 0.0,
-    epochs: int = 10,
-) -> DyckTraining:
+def shallow(rate: float = 1e-2, epochs: int = 10, **changed: Any) -> DyckTraining:
     """Return how models behind a minimal first layer are trained (D.1); 10 epochs are too few for Eq. 20 and 21."""
-    return DyckTraining(learning_rate=rate, data=data, contrast=contrast, weight_decay=weight_decay, epochs=epochs)
+    return DyckTraining(learning_rate=rate, epochs=epochs, **changed)
 
 
 def run_settings(out: Path, settings: Sequence[DyckSetting], run: Run) -> DyckRuns:
@@ -122,54 +109,29 @@ def run_settings(out: Path, settings: Sequence[DyckSetting], run: Run) -> DyckRu
     if how.epochs is not None:
         settings = [replace(one, training=replace(one.training, epochs=how.epochs)) for one in settings]
     return train_dyck(
-        settings,
-        seeds=range(how.seeds),
-        at_once=how.at_once,
-        device=how.device,
-        out=out / "run",
-        resume=run.resume,
-        overwrite=run.overwrite,
-        progress=run.progress,
-    )
+        settings, seeds=range(how.seeds), at_once=how.at_once, device=how.device,
+        out=out / "run", resume=run.resume, overwrite=run.overwrite, progress=run.progress,
+    )  # fmt: skip
 
 
 def reproduction(
-    name: str,
-    source: str,
-    found: DyckRuns,
-    settings: Sequence[DyckSetting],
-    run: Run,
-    findings: str,
-    tables: Mapping[str, pl.DataFrame] | None = None,
-    figures: Sequence[str] | None = None,
-) -> Reproduction:
-    """Return a reproduction with the tables and figures that all of them have.
+    name: str, source: str, found: DyckRuns, settings: Sequence[DyckSetting], run: Run, findings: str,
+    tables: Mapping[str, pl.DataFrame] | None = None, figures: tuple[str, ...] = ("",),
+) -> Reproduction:  # fmt: skip
+    """Return a reproduction with the tables and figures that all of them have, and more tables by file name.
 
-    Args:
-        name: As on the command line.
-        source: Paper and number.
-        found: The trained models.
-        settings: What was trained.
-        run: How.
-        findings: What this figure or table shows.
-        tables: More tables, by file name.
-        figures: Beginnings of the names of the figures to draw; all when not given.
+    ``figures`` are beginnings of the names of the figures to draw; all by default.
     """
-    charts = {
-        title: chart for title, chart in found.charts().items() if figures is None or title.startswith(tuple(figures))
-    }
+    charts = {title: chart for title, chart in found.charts().items() if title.startswith(figures)}
     used: dict[str, Any] = {"seeds": run.settings.seeds}
     for one in settings:
         used[one.name] = ", ".join(f"{key} {value}" for key, value in {**one.config, **asdict(one.training)}.items())
     if run.settings.epochs is not None:
         used["epochs, in place of the paper's"] = run.settings.epochs
     shared = {
-        "runs": found.table,
-        "means": found.means(),
-        "variation": found.variation,
-        "heads": found.heads,
+        "runs": found.table, "means": found.means(), "variation": found.variation, "heads": found.heads,
         "misleading": found.misleading(),
-    }
+    }  # fmt: skip
     return Reproduction(name, source, used, {**shared, **(tables or {})}, f"{accuracy(found)}\n\n{findings}", charts, 0)
 
 
@@ -192,11 +154,11 @@ def variations(found: DyckRuns) -> str:
     rows = found.variation.with_columns(
         pl.col("error").fill_nan(None), start=pl.when("with_start").then(pl.lit("in")).otherwise(pl.lit("out"))
     )
-    shown = [
-        "setting", "layer", "head", "start", "size", "seeds", "value", "error", "even_on_simplex", "softmax_of_normals",
-    ]  # fmt: skip
+    shown = rows.select(
+        "setting", "layer", "head", "start", "size", "seeds", "value", "error", "even_on_simplex", "softmax_of_normals"
+    )
     return (
-        f"{markdown_table(rows.select(shown))}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds, "
+        f"{markdown_table(shown)}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds, "
         "patterns causal, with its standard error over seeds; the last two columns are random causal patterns: rows "
         "even on the simplex, and softmax of standard normal logits."
     )

@@ -3,35 +3,25 @@
 from pathlib import Path
 
 from identilens.dyck.settings import DyckSetting
+from identilens.reproduce import wen2023 as wen
 from identilens.reproduce.record import Reproduction
-from identilens.reproduce.wen2023 import (
-    LOST,
-    Run,
-    deep,
-    gpt,
-    misleading,
-    recipe,
-    reproduction,
-    run_settings,
-    variations,
-)
 
 SETTINGS = [
-    DyckSetting(f"{label}, rate {rate:g}", gpt(positions=positions), deep(rate))
+    DyckSetting(f"{label}, rate {rate:g}", wen.gpt(positions=positions), wen.deep(rate))
     for positions, label in (("none", "no positions"), ("linear", "linear positions"))
     for rate in (3e-3, 3e-4)
 ]
 
 
-def figure1(out: Path, run: Run) -> Reproduction:
+def figure1(out: Path, run: wen.Run) -> Reproduction:
     """Return galleries of attention, and its variation between seeds (section 4.1)."""
-    found = run_settings(out, SETTINGS, run)
+    found = wen.run_settings(out, SETTINGS, run)
     findings = (
-        f"{variations(found)}\n\n{LOST} Its claim is that patterns of standard training vary nearly as much as random "
-        "ones and are mostly not stack-like; an independent reimplementation found 1.02 without positions and 0.54 "
-        f"with linear ones (start token left out, second layer).\n\n{misleading(found)}"
+        f"{wen.variations(found)}\n\n{wen.LOST} Its claim is that patterns of standard training vary nearly as much as "
+        "random ones and are mostly not stack-like; an independent reimplementation found 1.02 without positions and "
+        f"0.54 with linear ones (start token left out, second layer).\n\n{wen.misleading(found)}"
     )
-    return reproduction("wen2023-figure1", "Wen et al. 2023, Figure 1", found, SETTINGS, run, findings)
+    return wen.reproduction("wen2023-figure1", "Wen et al. 2023, Figure 1", found, SETTINGS, run, findings)
 
 
-RECIPE = recipe(figure1)
+RECIPE = wen.recipe(figure1)

@@ -5,18 +5,8 @@ from pathlib import Path
 import polars as pl
 
 from identilens.dyck.settings import Data, DyckSetting
+from identilens.reproduce import wen2023 as wen
 from identilens.reproduce.record import Reproduction
-from identilens.reproduce.wen2023 import (
-    CONTRAST,
-    LOST,
-    ManySeeds,
-    Run,
-    behind,
-    recipe,
-    reproduction,
-    run_settings,
-    shallow,
-)
 from identilens.runs.tables import markdown_table
 from identilens.studies.dyck_train.result import DyckRuns
 
@@ -25,28 +15,28 @@ DECAYS = (1.0, 0.1, 0.01)
 
 REIMPLEMENTED = (
     "An independent reimplementation found, by argmax and threshold on prefixes of 400, .92 to .98 and .84 to .88 "
-    f"without the contrastive term and 1.00 and .998 to 1.00 with λ = {CONTRAST}."
+    f"without the contrastive term and 1.00 and .998 to 1.00 with λ = {wen.CONTRAST}."
 )
 
 
 def settings(data: Data) -> list[DyckSetting]:
     """Return what is trained: with and without contrast, and with weight decay (Corollary 2)."""
     plain = [
-        DyckSetting("no regularisation", behind("one-hot"), shallow(data=data)),
-        DyckSetting(f"λ = {CONTRAST}", behind("one-hot"), shallow(data=data, contrast=CONTRAST)),
+        DyckSetting("no regularisation", wen.behind("one-hot"), wen.shallow(data=data)),
+        DyckSetting(f"λ = {wen.CONTRAST}", wen.behind("one-hot"), wen.shallow(data=data, contrast=wen.CONTRAST)),
     ]
     return plain + [
-        DyckSetting(f"weight decay {decay:g}", behind("one-hot"), shallow(data=data, weight_decay=decay))
+        DyckSetting(f"weight decay {decay:g}", wen.behind("one-hot"), wen.shallow(data=data, weight_decay=decay))
         for decay in DECAYS
     ]
 
 
-def figure3(out: Path, run: Run) -> Reproduction:
+def figure3(out: Path, run: wen.Run) -> Reproduction:
     """Return balance violation against accuracy on long prefixes, for models trained on balanced words."""
     return _figure("3", "complete", out, run)
 
 
-def figure10(out: Path, run: Run) -> Reproduction:
+def figure10(out: Path, run: wen.Run) -> Reproduction:
     """Return balance violation against accuracy on long prefixes, for models trained on prefixes."""
     return _figure("10", "prefixes", out, run)
 
@@ -64,27 +54,27 @@ def correlations(found: DyckRuns) -> pl.DataFrame:
     )
 
 
-def _figure(number: str, data: Data, out: Path, run: Run) -> Reproduction:
+def _figure(number: str, data: Data, out: Path, run: wen.Run) -> Reproduction:
     chosen = settings(data)
-    found = run_settings(out, chosen, run)
+    found = wen.run_settings(out, chosen, run)
     table = correlations(found)
     bound = found.table.select(
         "setting", "seed", "loss", "long_argmax", (pl.col("largest_violation") * chosen[0].training.length).alias("C")
     )
     findings = (
         f"Rank correlation of the balance violation with accuracy on long prefixes and with the training loss:\n\n"
-        f"{markdown_table(table)}\n\n{REIMPLEMENTED} {LOST}\n\nTheorem 2 says S ≤ (C/N) P for all queries and pairs, "
-        "with a constant C, when the loss on length N is near its least. The least C that each model needs, N times "
-        "its largest S/P, is in bound.csv: mean "
+        f"{markdown_table(table)}\n\n{REIMPLEMENTED} {wen.LOST}\n\nTheorem 2 says S ≤ (C/N) P for all queries and "
+        "pairs, with a constant C, when the loss on length N is near its least. The least C that each model needs, N "
+        "times its largest S/P, is in bound.csv: mean "
         f"{bound['C'].mean():.2f} over all models, largest {bound['C'].max():.2f}. Corollary 2 says that the violation "
         "falls with the strength of weight decay as that goes to 0; the settings with weight decay are in the table "
         "above."
     )
-    return reproduction(
+    return wen.reproduction(
         f"wen2023-figure{number}", f"Wen et al. 2023, Figure {number}", found, chosen, run, findings,
         {"correlations": table, "bound": bound}, ("violation", "generalisation"),
     )  # fmt: skip
 
 
-FIGURE3 = recipe(figure3, ManySeeds)
-FIGURE10 = recipe(figure10, ManySeeds)
+FIGURE3 = wen.recipe(figure3, wen.ManySeeds)
+FIGURE10 = wen.recipe(figure10, wen.ManySeeds)

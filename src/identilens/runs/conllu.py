@@ -1,7 +1,8 @@
 """Tagged sentences from CoNLL-U files: words placed in the text by character offsets."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Literal
 
@@ -17,14 +18,7 @@ Span = tuple[int, int, str]
 
 @dataclass(frozen=True)
 class Word:
-    """A word of a text.
-
-    Attributes:
-        start: Its first character.
-        end: The character behind its last.
-        xpos: The treebank's own tag.
-        upos: The universal tag.
-    """
+    """A word of a text: its characters are ``start`` to ``end`` - 1, ``xpos`` the treebank's own tag."""
 
     start: int
     end: int
@@ -33,12 +27,7 @@ class Word:
 
 
 class TaggedText(str):
-    """A text that carries its words with their tags, and is read as a text everywhere.
-
-    Args:
-        text: As it was written.
-        words: Its words in order.
-    """
+    """A text that carries its words with their tags, in order, and is read as a text everywhere."""
 
     words: tuple[Word, ...]
 
@@ -53,29 +42,11 @@ class TaggedText(str):
         return [(word.start, word.end, getattr(word, tags)) for word in self.words]
 
 
-@dataclass(frozen=True)
-class _Row:
-    """What a line of the file says: a word, or a range of words that are written as one."""
-
-    name: str
-    form: str
-    upos: str
-    xpos: str
-    line: int
-
-    def word(self, start: int, end: int) -> Word:
-        return Word(start, end, self.xpos, self.upos)
-
-
 def read_conllu(path: str | Path, limit: int | None = None) -> list[TaggedText]:
-    """Return the sentences of a CoNLL-U file as texts that carry their words with both kinds of tags.
+    """Return the sentences of a CoNLL-U file, also behind .gz or .xz, as texts that carry their words with both tags.
 
     A sentence's text is its ``# text`` comment. Words written as one (``cannot``) are split where their forms
     spell it, else the whole takes the tags of its first word. Words that are not written (``8.1``) have no place.
-
-    Args:
-        path: The file; behind .gz or .xz as well.
-        limit: Sentences to read; all when not given.
 
     Raises:
         InputError: For a missing file, a sentence without text, a malformed line or a word not found in its text,
@@ -84,76 +55,47 @@ def read_conllu(path: str | Path, limit: int | None = None) -> list[TaggedText]:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also behind .gz or .xz).")
-    found: list[TaggedText] = []
     with open_file(path, encoding="utf-8") as stream:
-        for number, lines in _blocks(stream):
-            if limit is not None and len(found) == limit:
-                break
-            found.append(_sentence(lines, path, number))
+        found = [_sentence(lines, path) for lines in islice(_blocks(stream), limit)]
     if not found:
         raise InputError(f"{path} holds no sentences. Pass a CoNLL-U file.")
     return found
 
 
-def _blocks(stream: Iterator[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield each sentence's lines with the number of the first."""
-    lines: list[str] = []
-    start = 1
-    for number, line in enumerate(stream, 1):
-        if line.strip():
-            if not lines:
-                start = number
-            lines.append(line.rstrip("\n"))
-        elif lines:
-            yield start, lines
-            lines = []
-    if lines:
-        yield start, lines
+def _blocks(stream: Iterator[str]) -> Iterator[list[tuple[int, str]]]:
+    """Yield each sentence's lines with their numbers."""
+    numbered = ((number, line.rstrip("\n")) for number, line in enumerate(stream, 1))
+    for held, lines in groupby(numbered, lambda line: bool(line[1].strip())):
+        if held:
+            yield list(lines)
 
 
-def _sentence(lines: list[str], path: Path, number: int) -> TaggedText:
-    text = next((line.removeprefix("# text = ") for line in lines if line.startswith("# text = ")), None)
+def _sentence(lines: list[tuple[int, str]], path: Path) -> TaggedText:
+    text = next((line.removeprefix("# text = ") for _, line in lines if line.startswith("# text = ")), None)
     if text is None:
-        raise InputError(f"{path}, line {number}: the sentence has no '# text = ' comment, so words cannot be placed.")
-    return TaggedText(text, _placed(text, list(_rows(lines, path, number)), path))
+        raise InputError(
+            f"{path}, line {lines[0][0]}: the sentence has no '# text = ' comment, so words cannot be placed."
+        )
+    rows = [(number, line.split("\t")) for number, line in lines if not line.startswith("#")]
+    for number, row in rows:
+        if len(row) != 10:
+            raise InputError(f"{path}, line {number}: expected 10 columns, got {len(row)}.")
+    return TaggedText(text, _placed(text, [row for row in rows if "." not in row[1][0]], path))
 
 
-def _rows(lines: list[str], path: Path, number: int) -> Iterator[_Row]:
-    for place, line in enumerate(lines, number):
-        if line.startswith("#"):
-            continue
-        fields = line.split("\t")
-        if len(fields) != 10:
-            raise InputError(f"{path}, line {place}: expected 10 columns, got {len(fields)}.")
-        if "." not in fields[0]:
-            yield _Row(fields[0], fields[1], upos=fields[3], xpos=fields[4], line=place)
-
-
-def _placed(text: str, rows: Sequence[_Row], path: Path) -> Iterator[Word]:
+def _placed(text: str, rows: list[tuple[int, list[str]]], path: Path) -> Iterator[Word]:
     position = index = 0
     while index < len(rows):
-        row = rows[index]
-        start = text.find(row.form, position)
+        line, (name, form, *_) = rows[index]
+        start = text.find(form, position)
         if start < 0 or text[position:start].strip():
-            raise InputError(
-                f"{path}, line {row.line}: the word {row.form!r} does not come next in the sentence's text."
-            )
-        position = start + len(row.form)
-        index += 1
-        if "-" not in row.name:
-            yield row.word(start, position)
-            continue
-        first, last = (int(part) for part in row.name.split("-"))
-        parts = rows[index : index + 1 + last - first]
-        index += len(parts)
-        yield from _split(row.form, start, parts)
-
-
-def _split(form: str, start: int, parts: Sequence[_Row]) -> Iterator[Word]:
-    """Yield words that are written as one."""
-    if "".join(part.form for part in parts) != form:
-        yield parts[0].word(start, start + len(form))
-        return
-    for part in parts:
-        yield part.word(start, start + len(part.form))
-        start += len(part.form)
+            raise InputError(f"{path}, line {line}: the word {form!r} does not come next in the sentence's text.")
+        position = start + len(form)
+        first, _, last = name.partition("-")
+        parts = [row for _, row in rows[index + 1 : index + 2 + int(last) - int(first)]] if last else [rows[index][1]]
+        index += 1 + (len(parts) if last else 0)
+        # Words that do not spell what is written for them are one word.
+        forms = [part[1] for part in parts] if "".join(part[1] for part in parts) == form else [form]
+        for part, own in zip(parts, forms, strict=False):
+            yield Word(start, start + len(own), xpos=part[4], upos=part[3])
+            start += len(own)

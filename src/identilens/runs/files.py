@@ -34,25 +34,18 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
 
 @contextmanager
 def translated_write_errors(path: Path) -> Iterator[None]:
-    """Turn failures of the file system into an error that says what to do.
-
-    Raises:
-        OutputFolderError: If the disk is full or the folder cannot be written.
-    """
+    """Turn failures of the file system into an `OutputFolderError` that says what to do."""
     try:
         yield
-    except OSError as error:
-        raise OutputFolderError(
-            f"could not write {path}: {error.strerror or error}. Nothing that was finished before is lost; "
-            "free some space or fix the permissions, then run the same command with --resume."
-        ) from error
     except Exception as error:
         # polars and safetensors report a full disk as errors of their own.
-        if "os error" not in str(error).lower() and "no space" not in str(error).lower():
+        system = isinstance(error, OSError)
+        if not system and "os error" not in str(error).lower() and "no space" not in str(error).lower():
             raise
         raise OutputFolderError(
-            f"could not write {path}: {error}. Nothing that was finished before is lost; "
-            "free some space, then run the same command with --resume."
+            f"could not write {path}: {getattr(error, 'strerror', None) or error}. "
+            "Nothing that was finished before is lost; "
+            f"free some space{' or fix the permissions' if system else ''}, then run the same command with --resume."
         ) from error
 
 

@@ -17,12 +17,6 @@ _PARTS = "parts"
 class RunFolder:
     """Holds one run. Parts are whole or absent, so that a killed run goes on after its last whole part.
 
-    Args:
-        path: The folder; made where missing.
-        record: Provenance of the run about to start.
-        resume: Go on with a run that was interrupted here, or return the finished one.
-        overwrite: Drop whatever run the folder holds.
-
     Raises:
         OutputFolderError: If the folder holds another run, or the same one and ``resume`` is not set,
             or files that are not a run.
@@ -77,11 +71,6 @@ class RunFolder:
         names = json.loads(self._marker(part).read_text(encoding="utf-8"))
         return {name: pl.read_parquet(self._part(part, name)) for name in names}
 
-    def joined(self, parts: int) -> dict[str, pl.DataFrame]:
-        """Return each table with all of its parts, in order."""
-        held = [self.read_part(part) for part in range(parts)]
-        return {name: pl.concat([tables[name] for tables in held]) for name in held[0]}
-
     def finish(self, tables: Mapping[str, pl.DataFrame]) -> None:
         """Write the tables of the whole run, mark it finished, and remove its parts."""
         for name, table in tables.items():
@@ -108,11 +97,6 @@ class RunFolder:
 
 def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
     """Return the folder of a run: ``out`` itself, or one beneath it when it holds a run that this one joins.
-
-    Args:
-        out: What the user gave.
-        record: Provenance of the run.
-        joins: Analysis that the run may be joined to; None for none.
 
     Raises:
         OutputFolderError: If ``out`` holds such a run of another model.

@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from identilens.runs.files import write_json, write_tensors
@@ -17,14 +18,9 @@ Tokens = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class MatrixKey:
-    """Name of one matrix: ``text{t}.layer{l}.head{h}.{kind}.{name}``; everything counts from 0.
+    """Name of one matrix: ``text{t}.layer{l}.head{h}.{kind}.{name}``; everything counts from 0, layers within a kind.
 
-    Attributes:
-        text: Number of the text.
-        layer: Number of the layer within its kind.
-        head: Number of the head.
-        kind: ``encoder``, ``decoder`` or ``cross``.
-        name: What it holds, such as ``raw`` or ``effective``.
+    The kind is ``encoder``, ``decoder`` or ``cross``; the name says what it holds, such as ``raw`` or ``effective``.
     """
 
     text: int
@@ -44,15 +40,11 @@ class MatrixKey:
 
     def named(self, name: str) -> "MatrixKey":
         """Return the key of another matrix of the same head."""
-        return MatrixKey(self.text, self.layer, self.head, self.kind, name)
+        return replace(self, name=name)
 
 
 class StoredMatrices(Mapping[str, Tensor]):
-    """Matrices on disk, read one by one when they are asked for.
-
-    Attributes:
-        tokens: Tokens of each text that has a file of its own.
-    """
+    """Matrices on disk, read one by one when they are asked for, and tokens of each text that has a file of its own."""
 
     def __init__(self, folder: Path) -> None:
         self._files: dict[str, Path] = {}
@@ -75,29 +67,16 @@ class StoredMatrices(Mapping[str, Tensor]):
 
 
 def add_matrices(folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]) -> None:
-    """Write matrices into a result's folder: those of a text beside what its file holds, the others in one file.
-
-    Args:
-        folder: Of the result.
-        matrices: By name.
-        tokens: Of the texts, written beside their matrices.
-    """
+    """Write matrices into a result's folder: those of a text beside what its file holds, with its tokens."""
     place = folder / "matrices"
     for text, names in tokens.items():
         own = {key: matrices[key] for key in matrices if key.startswith(f"text{text}.")}
         file = place / f"text{text}.safetensors"
         write_json(file.with_suffix(".json"), {sequence: list(held) for sequence, held in names.items()})
-        write_tensors(file, _held(file) | own)
+        write_tensors(file, (load_file(file) if file.is_file() else {}) | own)
     shared = {key: matrices[key] for key in matrices if not re.match(r"text\d+\.", key)}
     if shared:
         write_tensors(place / "all.safetensors", shared)
-
-
-def _held(file: Path) -> dict[str, Tensor]:
-    if not file.is_file():
-        return {}
-    with safe_open(file, framework="pt") as tensors:
-        return {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118 - no mapping
 
 
 def _place(file: Path) -> int:

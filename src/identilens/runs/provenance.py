@@ -20,7 +20,7 @@ class Identity:
         model: Facts about the model: id or path, revision, digest, dtype, device.
         texts: One identifying string for each text, hashed in the record.
         settings: Facts that change the numbers beside the study's settings, or settings as they turned out.
-        seed: Seed of the random numbers, where any are drawn.
+        seed: Where random numbers are drawn.
     """
 
     model: Mapping[str, Any]
@@ -30,15 +30,9 @@ class Identity:
 
 
 def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record kept with a result.
+    """Return the record of a run, ready for JSON; a seed among the settings is told apart.
 
-    Args:
-        analysis: Name of the study, such as "audit".
-        identity: What it runs on.
-        settings: Those that change the numbers; a seed among them is told apart.
-
-    Returns:
-        A JSON-ready record whose ``fingerprint`` is equal for runs that must give the same table.
+    Its ``fingerprint`` is equal for runs that must give the same table.
     """
     options = {**settings, **identity.settings}
     seed = options.pop("seed", identity.seed)
@@ -47,14 +41,9 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
     run = {"analysis": analysis, "model": model, "texts": hashes, "settings": options, "seed": seed}
     canonical = json.dumps(run, sort_keys=True, default=str)
     return {
-        "analysis": analysis,
-        "fingerprint": hashlib.sha256(canonical.encode()).hexdigest(),
-        "model": model,
-        "settings": options,
-        "seed": seed,
+        "analysis": analysis, "fingerprint": hashlib.sha256(canonical.encode()).hexdigest(),
+        "model": model, "settings": options, "seed": seed,
         "libraries": {name: version(name) for name in _LIBRARIES},
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "command": sys.argv,
+        "python": platform.python_version(), "platform": platform.platform(), "command": sys.argv,
         "texts": {"count": len(hashes), "sha256": hashes},
-    }
+    }  # fmt: skip

@@ -25,13 +25,7 @@ R = TypeVar("R", bound="Result")
 
 @dataclass(frozen=True)
 class Finding:
-    """What a study found.
-
-    Attributes:
-        text: Plain sentences, one a line.
-        numbers: The numbers behind them, by name.
-        headline: What a report shows in large type: value and label.
-    """
+    """What a study found: plain sentences, one a line; their numbers by name; value and label for large type."""
 
     text: str
     numbers: Mapping[str, float | int | None] = field(default_factory=dict)
@@ -94,17 +88,12 @@ class Result(ABC):
 
     @classmethod
     def of(
-        cls: type[R],
-        tables: Mapping[str, pl.DataFrame],
-        record: dict[str, Any],
-        matrices: Mapping[str, Tensor] | None = None,
-        tokens: Mapping[int, Tokens] | None = None,
-    ) -> R:
+        cls: type[R], tables: Mapping[str, pl.DataFrame], record: dict[str, Any],
+        matrices: Mapping[str, Tensor] | None = None, tokens: Mapping[int, Tokens] | None = None,
+    ) -> R:  # fmt: skip
         """Return the result that has these tables; one that is missing is empty."""
-        held = {
-            name: (tables[name] if name in tables else pl.DataFrame(schema=pl.Schema(columns))).cast(pl.Schema(columns))
-            for name, columns in cls.schema.items()
-        }
+        schemas = {name: pl.Schema(columns) for name, columns in cls.schema.items()}
+        held = {name: tables.get(name, pl.DataFrame(schema=schema)).cast(schema) for name, schema in schemas.items()}
         return cls(**held, provenance=record, matrices=matrices or {}, tokens=tokens or {})
 
     def save(self, folder: str | Path) -> None:
@@ -133,33 +122,22 @@ class Result(ABC):
         """
         path = Path(folder)
         record = finished_record(path, cls.analysis)
-        files = {name: path / f"{name}.parquet" for name in cls.schema}
         stored = StoredMatrices(path / "matrices")
-        tables = {name: pl.read_parquet(file) for name, file in files.items() if file.is_file()}
+        tables = {file.stem: pl.read_parquet(file) for file in path.glob("*.parquet") if file.stem in cls.schema}
         return cls.of(tables, record, stored, stored.tokens)
 
     def to_html(self, path: str | Path, *, more: Sequence[Section] = ()) -> Path:
-        """Write the report as one self-contained HTML file and return its path.
-
-        Args:
-            path: The file to write; missing folders are made.
-            more: Sections to show behind the result's own, such as those of results joined to it.
+        """Write the report, with ``more`` sections behind its own, as one self-contained HTML file and return its path.
 
         Raises:
             OutputFolderError: If the file cannot be written.
         """
-        finding = self.summary()
-        sections = [*self.sections(), *more]
-        lines = finding.text.splitlines()
-        page = Page(self.title, self.subject(), lines, finding.headline, self.provenance, sections, self.charts())
-        return write_page(page, path)
+        finding, sections = self.summary(), [*self.sections(), *more]
+        words = (self.title, self.subject(), finding.text.splitlines(), finding.headline)
+        return write_page(Page(*words, self.provenance, sections, self.charts()), path)
 
     def save_figures(self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
-        """Write every chart for print and return the paths.
-
-        Args:
-            folder: Where to; files of the same names are replaced.
-            formats: Any of png, svg, pdf.
+        """Write every chart for print, in any of png, svg and pdf, over files of the same names; return the paths.
 
         Raises:
             InputError: For a format that is not supported.

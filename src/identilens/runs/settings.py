@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import astuple, fields
 from functools import cache
+from operator import ge, gt, le, lt
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -42,11 +43,7 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
-        """Put values in order and check them.
-
-        Raises:
-            SettingError: If a value is not what its field takes, naming the field.
-        """
+        """Put values in order and check them; raises SettingError, naming the field."""
         for name, hint in hints_of(type(self)).items():
             object.__setattr__(self, name, _in_order(name, hint, getattr(self, name)))
         self.check()
@@ -60,13 +57,13 @@ class Settings:
         kept = [name for name, hint in hints.items() if NOT_RECORDED not in getattr(hint, "__metadata__", ())]
         return {name: _plain(getattr(self, name)) for name in kept}
 
+    def values_of(self, settings: type["Settings"]) -> dict[str, Any]:
+        """Return the values of the fields that other settings have too, by name."""
+        return {name: getattr(self, name) for name in hints_of(settings)}
+
     @classmethod
     def of(cls, settings: Any, options: Mapping[str, Any]) -> Any:
-        """Return settings with single options put over them.
-
-        Args:
-            settings: All at once; the defaults when None.
-            options: Single options by name.
+        """Return settings, the defaults when None, with single options put over them.
 
         Raises:
             SettingError: For an unknown option, listing the known ones, or a value that is not taken.
@@ -75,7 +72,7 @@ class Settings:
         for name in options:
             if name not in hints:
                 raise SettingError(name, f"to be one of the options {', '.join(hints)}", name)
-        given = {} if settings is None else {name: getattr(settings, name) for name in hints}
+        given = {} if settings is None else settings.values_of(cls)
         return cls(**given | {name: _in_order(name, hints[name], value) for name, value in options.items()})
 
 
@@ -87,11 +84,7 @@ def hints_of(settings: type) -> dict[str, Any]:
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers in "0,3,5-8" or "-2,1", each once.
-
-    Raises:
-        ValueError: For anything else.
-    """
+    """Return the numbers in "0,3,5-8" or "-2,1", each once; raises ValueError for anything else."""
     numbers: list[int] = []
     for piece in text.split(","):
         match = re.fullmatch(r"\s*(-?\d+)(?:-(-?\d+))?\s*", piece)
@@ -102,11 +95,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def parse_size(text: str) -> int:
-    """Return the number of bytes in "268435456", "256MiB" or "2 GB".
-
-    Raises:
-        ValueError: For anything else.
-    """
+    """Return the number of bytes in "268435456", "256MiB" or "2 GB"; raises ValueError for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)(i?)B?\s*", text, re.IGNORECASE)
     if match is None:
         raise ValueError(text)
@@ -143,14 +132,15 @@ def _converted(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> A
 def _sequence(kind: Any, value: Any, metadata: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the values of a tuple field: a pair as it is, any number of them each once."""
     element, *others = (_unwrapped(one)[0] for one in get_args(kind))
+    make: Any = element
     pair = bool(others) and others[0] is not Ellipsis
     if isinstance(value, str) and LIST in metadata:
         if element is int and not pair:
             return parse_numbers(value)
         value = [piece.strip() for piece in re.split("[-,]" if pair else ",", value)]
-        value = [element(piece) for piece in value] if element in (int, float) else value
+        value = [make(piece) for piece in value] if element in (int, float) else value
     values = (value,) if isinstance(value, str | int | float | Path) else tuple(value)
-    values = tuple(element(one) if element in (float, Path) else one for one in values)
+    values = tuple(make(one) if element in (float, Path) else one for one in values)
     if pair and len(values) != len(others) + 1:
         raise ValueError(values)
     return values if pair else tuple(dict.fromkeys(values))
@@ -182,26 +172,17 @@ def _check(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> None:
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise SettingError(name, f"to be {' or '.join(map(str, get_args(kind)))}", value)
     for bound in metadata:
-        for limit, words, holds in _bounds(bound, value):
-            if not holds:
+        if type(bound) in _BOUNDS:
+            holds, words = _BOUNDS[type(bound)]
+            (limit,) = astuple(bound)
+            if not holds(value, limit):
                 raise SettingError(name, f"{words} {limit}", value)
 
 
-def _bounds(bound: Any, value: Any) -> list[tuple[Any, str, bool]]:
-    """Return the limit, its words and whether the value keeps to it; nothing for what is no limit."""
-    if isinstance(bound, Ge):
-        return [(bound.ge, "of at least", value >= bound.ge)]  # pyright: ignore[reportOperatorIssue] numbers
-    if isinstance(bound, Gt):
-        return [(bound.gt, "above", value > bound.gt)]  # pyright: ignore[reportOperatorIssue]
-    if isinstance(bound, Le):
-        return [(bound.le, "of at most", value <= bound.le)]  # pyright: ignore[reportOperatorIssue]
-    if isinstance(bound, Lt):
-        return [(bound.lt, "below", value < bound.lt)]  # pyright: ignore[reportOperatorIssue]
-    return []
+_BOUNDS = {Ge: (ge, "of at least"), Gt: (gt, "above"), Le: (le, "of at most"), Lt: (lt, "below")}
 
 
 def _unwrapped(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """Return a type and what was annotated to it."""
     if get_origin(hint) is Annotated:
         kind, *metadata = get_args(hint)
         return kind, tuple(metadata)

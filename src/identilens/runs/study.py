@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, 
 import polars as pl
 from torch import Tensor
 
+from identilens.errors import InputError
 from identilens.runs.folder import RunFolder, joined_folder
 from identilens.runs.matrices import Tokens, add_matrices
 from identilens.runs.provenance import Identity, provenance
@@ -27,13 +28,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Output:
-    """What one part of a study gives.
-
-    Attributes:
-        tables: By name, as in the schema of the result.
-        matrices: To keep, by the names of `MatrixKey`.
-        tokens: Of the texts whose matrices are kept, by sequence.
-    """
+    """What one part of a study gives: tables as in the result's schema, matrices to keep by `MatrixKey`, and tokens."""
 
     tables: Tables
     matrices: Mapping[str, Tensor] = field(default_factory=dict)
@@ -54,6 +49,8 @@ class Study(ABC, Generic[S, R]):
         result_type: Its result.
         merge: What becomes of a table once its parts are joined; left as it is when not named.
         joins: Name of a study whose folder may hold this one beneath it.
+        leaves: What it does that needs a folder, for the error message; nothing where it can run in memory.
+        folder: Of the run, from `begin` on; None in memory.
         listener: Is told what is being done.
         reports: Whether this process speaks for the run: False in all but the first of several that share it.
     """
@@ -65,10 +62,15 @@ class Study(ABC, Generic[S, R]):
     result_type: ClassVar[type[Result]]
     merge: ClassVar[Mapping[str, Merger]] = {}
     joins: ClassVar[str | None] = None
+    leaves: ClassVar[str] = ""
 
+    folder: Path | None = None
     listener: Callable[[str, int], None] | None = None
     reports: bool = True
     settings: S
+
+    def __init__(self, settings: S) -> None:
+        self.settings = settings
 
     @abstractmethod
     def identity(self) -> Identity:
@@ -83,7 +85,14 @@ class Study(ABC, Generic[S, R]):
         """Return what one part gives."""
 
     def begin(self, folder: RunFolder | None) -> None:
-        """Get ready for the first part: take up what an interrupted run has left in the folder, if there is one."""
+        """Get ready for the first part: take up what an interrupted run has left in the folder, if there is one.
+
+        Raises:
+            InputError: Without a folder, where the study leaves something behind.
+        """
+        if folder is None and self.leaves:
+            raise InputError(f"{self.leaves} behind and needs a folder. Pass out=... (--out).")
+        self.folder = folder and folder.path
 
     def finish(self, tables: Tables) -> Output:
         """Return the tables of the whole run, with matrices that belong to no single part."""
@@ -107,23 +116,13 @@ class Study(ABC, Generic[S, R]):
 
 
 def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
-    """Return the function that runs a study: its inputs, its settings by name, and where the run goes.
-
-    Args:
-        study: The study.
-        name: Of the function.
-    """
+    """Return the function that runs a study: its inputs, its settings by name, and where the run goes."""
     make: Any = study  # each takes inputs of its own
 
     def run(
-        *inputs: Any,
-        settings: Settings | None = None,
-        out: str | Path | None = None,
-        resume: bool = False,
-        overwrite: bool = False,
-        progress: Progress | None = None,
-        **options: Any,
-    ) -> R:
+        *inputs: Any, settings: Settings | None = None, out: str | Path | None = None, resume: bool = False,
+        overwrite: bool = False, progress: Progress | None = None, **options: Any,
+    ) -> R:  # fmt: skip
         chosen = study.settings_type.of(settings, options)
         return run_study(make(*inputs, chosen), out=out, resume=resume, overwrite=overwrite, progress=progress)
 
@@ -145,21 +144,10 @@ _COMMON = """Besides its inputs it takes:
 
 
 def run_study(
-    study: Study[Any, R],
-    *,
-    out: str | Path | None = None,
-    resume: bool = False,
-    overwrite: bool = False,
+    study: Study[Any, R], *, out: str | Path | None = None, resume: bool = False, overwrite: bool = False,
     progress: Progress | None = None,
-) -> R:
+) -> R:  # fmt: skip
     """Return the result of a study, run part by part in memory or into a folder.
-
-    Args:
-        study: The study with its inputs.
-        out: Folder to fill; a run that joins another study's folder goes beneath it.
-        resume: Go on with an interrupted run.
-        overwrite: Drop the run that the folder holds.
-        progress: Called with (units done, units in all, note).
 
     Raises:
         OutputFolderError: If the folder holds something else or cannot be written.
@@ -170,9 +158,7 @@ def run_study(
         return study.shown(_in_memory(study, record, progress), None)
     path = joined_folder(Path(out), record, study.joins)
     with study.in_turn():
-        folder = RunFolder(
-            path, record, resume=resume or not study.reports, overwrite=overwrite and study.reports
-        )  # fmt: skip
+        folder = RunFolder(path, record, resume=resume or not study.reports, overwrite=overwrite and study.reports)
     if not folder.finished:
         _into_folder(study, folder, progress)
     study.wait()
@@ -182,8 +168,7 @@ def run_study(
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
     study.begin(None)
     held = [study.run(part) for part in _counted(study, progress)]
-    joined = {name: pl.concat([one.tables[name] for one in held]) for name in held[0].tables}
-    last = study.finish(_merged(study, joined))
+    last = study.finish(_joined(study, [one.tables for one in held]))
     matrices = {name: tensor for one in (*held, last) for name, tensor in one.matrices.items()}
     tokens = {text: names for one in (*held, last) for text, names in one.tokens.items()}
     return study.result_type.of(last.tables, record, matrices, tokens)  # pyright: ignore[reportReturnType]
@@ -199,13 +184,12 @@ def _into_folder(study: Study[Any, R], folder: RunFolder, progress: Progress | N
                 folder.write_part(part, output.tables)
     if not study.reports:
         return
-    last = study.finish(_merged(study, folder.joined(len(study.sizes()))))
+    last = study.finish(_joined(study, [folder.read_part(part) for part in range(len(study.sizes()))]))
     add_matrices(folder.path, last.matrices, last.tokens)
     folder.finish(last.tables)
 
 
 def _counted(study: Study[Any, R], progress: Progress | None) -> Any:
-    """Yield the number of each part, and tell how far the run is once a part is done."""
     sizes = study.sizes()
     done, total = 0, sum(sizes)
     if progress:
@@ -218,8 +202,9 @@ def _counted(study: Study[Any, R], progress: Progress | None) -> Any:
             progress(done, total, "")
 
 
-def _merged(study: Study[Any, R], tables: Tables) -> dict[str, pl.DataFrame]:
-    return {name: study.merge[name](table) if name in study.merge else table for name, table in tables.items()}
+def _joined(study: Study[Any, R], parts: Sequence[Tables]) -> dict[str, pl.DataFrame]:
+    tables = {name: pl.concat([part[name] for part in parts]) for name in parts[0]}
+    return tables | {name: merger(tables[name]) for name, merger in study.merge.items() if name in tables}
 
 
 def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Signature:

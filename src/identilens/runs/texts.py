@@ -14,22 +14,13 @@ from identilens.runs.conllu import read_conllu
 
 
 def read_texts(
-    source: str | Path | Sequence[str],
-    *,
-    columns: Sequence[str] = (),
-    encoding: str = "utf-8",
-    pairs: bool = False,
+    source: str | Path | Sequence[str], *, columns: Sequence[str] = (), encoding: str = "utf-8", pairs: bool = False,
     limit: int | None = None,
-) -> list[Any]:
+) -> list[Any]:  # fmt: skip
     """Return the texts of a file, or those of a list; pairs when two columns are named, or asked for.
 
-    Args:
-        source: A .txt (one text a line, blank lines skipped), .jsonl, .csv, .tsv or .conllu file, also behind .gz or
-            .xz; or a list of texts.
-        columns: One column, or two for pairs; not for .txt and .conllu.
-        encoding: Of the file.
-        pairs: Whether sentence pairs are meant: every two of a list, lines with a tab in a .txt file, or two columns.
-        limit: Take the first so many.
+    A file is .txt (one text a line, blank lines skipped), .jsonl, .csv, .tsv or .conllu, also behind .gz or .xz.
+    Pairs are every two of a list, lines with a tab in a .txt file, or two columns.
 
     Raises:
         InputError: For a missing or unreadable file, a wrong encoding, a missing column, an empty text, or what is
@@ -45,7 +36,7 @@ def read_texts(
         if pairs or columns:
             raise InputError(f"{file} has one sentence for each text: leave out --pairs and --column.")
         with _translated_read_errors(file, "utf-8"):
-            return list(read_conllu(file, limit=limit))
+            return [*read_conllu(file, limit=limit)]
     read = _reader(file, kind, columns, pairs)
     with _translated_read_errors(file, encoding), open_file(file, "rt", encoding=encoding, newline="") as stream:
         found = list(islice(read(stream, file, list(columns)), limit))
@@ -55,17 +46,10 @@ def read_texts(
 
 
 def _reader(file: Path, kind: str, columns: Sequence[str], pairs: bool) -> Callable[..., Iterator[Any]]:
-    """Return what reads a kind of file, after checking that the columns fit it."""
-    readers = {
-        ".txt": _pairs_of_lines if pairs else _lines,
-        ".jsonl": _json_lines,
-        ".csv": _separated(","),
-        ".tsv": _separated("\t"),
-    }
+    readers = {".txt": _pairs_of_lines if pairs else _lines, ".jsonl": _json_lines, ".csv": _rows, ".tsv": _rows}
     if kind not in readers:
-        raise InputError(
-            f"{file} ends in {kind or 'nothing'}; expected {', '.join(readers)}, .conllu (or with .gz, .xz)."
-        )
+        known = ", ".join(readers)
+        raise InputError(f"{file} ends in {kind or 'nothing'}; expected {known}, .conllu (or with .gz, .xz).")
     if kind == ".txt" and columns:
         raise InputError(f"--column is for .jsonl, .csv and .tsv files; {file} has one text a line.")
     if kind != ".txt" and not 1 <= len(columns) <= 2:
@@ -101,16 +85,16 @@ def _undecodable(file: Path, encoding: str) -> str:
     return "a character is cut short"
 
 
+def _held(stream: Iterable[str]) -> Iterator[tuple[int, str]]:
+    return ((number, line.strip()) for number, line in enumerate(stream, 1) if line.strip())
+
+
 def _lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[str]:
-    for line in stream:
-        if line.strip():
-            yield line.strip()
+    return (line for _, line in _held(stream))
 
 
 def _pairs_of_lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(stream, 1):
-        if not line.strip():
-            continue
+    for number, line in _held(stream):
         parts = [part.strip() for part in line.split("\t")]
         if len(parts) != 2 or not all(parts):
             raise InputError(
@@ -127,9 +111,7 @@ def _in_twos(texts: list[str]) -> list[tuple[str, str]]:
 
 
 def _json_lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[Any]:
-    for number, line in enumerate(stream, 1):
-        if not line.strip():
-            continue
+    for number, line in _held(stream):
         try:
             row = json.loads(line)
         except ValueError as error:
@@ -139,18 +121,15 @@ def _json_lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterat
         yield _pick(row, columns, file, number)
 
 
-def _separated(delimiter: str) -> Callable[[Iterable[str], Path, list[str]], Iterator[Any]]:
-    def rows(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[Any]:
-        # Tab-separated corpora are written without quoting.
-        quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-        reader = csv.DictReader(stream, delimiter=delimiter, quoting=quoting)
-        try:
-            for row in reader:
-                yield _pick(row, columns, file, reader.line_num)
-        except csv.Error as error:
-            raise InputError(f"{file}, line {reader.line_num}: {error}.") from error
-
-    return rows
+def _rows(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[Any]:
+    # Tab-separated corpora are written without quoting.
+    tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind_of(file) == ".tsv" else {}
+    reader = csv.DictReader(stream, **tabs)
+    try:
+        for row in reader:
+            yield _pick(row, columns, file, reader.line_num)
+    except csv.Error as error:
+        raise InputError(f"{file}, line {reader.line_num}: {error}.") from error
 
 
 def _pick(row: dict[str, Any], columns: list[str], file: Path, number: int) -> str | tuple[str, str]:

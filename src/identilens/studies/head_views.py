@@ -45,12 +45,7 @@ def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl
 
 
 def axis_tokens(tokens: Tokens, row: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
-    """Return what stands at the queries and at the keys of a row's head.
-
-    Args:
-        tokens: Of its text, by sequence.
-        row: Of a table with the columns ``kind``, ``n_query`` and ``n_key``.
-    """
+    """Return what stands at the queries and keys of the head of a row with ``kind``, ``n_query`` and ``n_key``."""
     held = {sequence: tuple(names) for sequence, names in tokens.items()}
     query, key = sides(row["kind"], held)
     return names_at(held, query, row["n_query"], None), names_at(held, key, row["n_key"], None)

@@ -15,6 +15,7 @@ from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import Kind, Numbers, Settings
+from identilens.runs.study import R, S, Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +46,7 @@ class KindSettings(HeadSettings):
 
 @dataclass(frozen=True)
 class Place:
-    """One head on one text.
-
-    Attributes:
-        text: Number of the text.
-        site: The layer.
-        head: Number of the head.
-    """
+    """One head of one layer on one text, by their numbers."""
 
     text: int
     site: Site
@@ -69,13 +64,7 @@ class Place:
 
 @dataclass(frozen=True)
 class TextHeads:
-    """The texts of a study and the heads that it looks at.
-
-    Attributes:
-        lens: The model.
-        items: The texts.
-        places: The heads, text by text.
-    """
+    """The texts of a study and the places that it looks at, text by text."""
 
     lens: Lens
     items: Sequence[Item]
@@ -83,13 +72,7 @@ class TextHeads:
 
     @classmethod
     def of(cls, lens: Lens, items: Sequence[Item], settings: HeadSettings, kind: Kind | None) -> "TextHeads":
-        """Return the heads that settings choose.
-
-        Args:
-            lens: The model.
-            items: The texts.
-            settings: Which heads.
-            kind: Kind of attention; every one that the model has when None.
+        """Return the heads that settings choose, of one kind of attention or of every one that the model has.
 
         Raises:
             InputError: If the model lacks one of them.
@@ -98,19 +81,28 @@ class TextHeads:
         chosen = list(chosen_heads(lens.sites(items[0]), settings.layers, settings.heads, kind))
         return cls(lens, items, [Place(text, *one) for text in range(len(items)) for one in chosen])
 
-    @property
-    def identity(self) -> Identity:
-        """The model and the texts."""
-        return Identity(self.lens.facts, [item.identity for item in self.items])
-
     def read(self, place: Place) -> Head:
         """Return a head as it computes on its text."""
         return read_head(self.lens, self.items[place.text], place.site.layer, place.head, place.site.kind)
 
     def tokens(self, head: Head, text: int) -> dict[str, tuple[str, ...]]:
         """Return what stands at each position of a text, by sequence; a head's own where they are no tokens."""
-        held, read = self.items[text].tokens, sides(head.kind, self.items[text].tokens)
-        sizes = dict(zip(read, head.attention.shape, strict=True))
-        sequences = dict.fromkeys([*held, *read])
-        config = self.lens.model.config
-        return {one: names_at(held, one, sizes.get(one, len(held.get(one, ()))), config) for one in sequences}
+        held, config = self.items[text].tokens, self.lens.model.config
+        read = dict(zip(sides(head.kind, held), head.attention.shape, strict=True))
+        sizes = {sequence: len(names) for sequence, names in held.items()} | read
+        return {sequence: names_at(held, sequence, size, config) for sequence, size in sizes.items()}
+
+
+class HeadStudy(Study[S, R]):
+    """A study of the heads of texts, one a part."""
+
+    unit = "heads"
+    heads: TextHeads
+
+    def identity(self) -> Identity:
+        """Return the model and the texts."""
+        return Identity(self.heads.lens.facts, [item.identity for item in self.heads.items])
+
+    def sizes(self) -> Sequence[int]:
+        """Return one head for each part."""
+        return [1] * len(self.heads.places)

@@ -9,12 +9,7 @@ from identilens.errors import InputError
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a study stands.
-
-    Attributes:
-        place: Module and class, with a colon between.
-        help: What it answers, in a line.
-    """
+    """Where a study stands (module and class, with a colon between), and what it answers, in a line."""
 
     place: str
     help: str

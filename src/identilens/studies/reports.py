@@ -1,6 +1,6 @@
 """Results, reports and figures of the run that a folder holds, whichever study it is of."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,7 @@ def load_result(folder: str | Path) -> Result:
 def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     """Write the HTML report of the run that a folder holds, with the runs joined to it, and return its path.
 
-    Args:
-        folder: A result folder.
-        path: The file to write; report.html in the folder when not given.
+    It is report.html in the folder where no other is given.
 
     Raises:
         OutputFolderError: If the folder holds no finished run, or the file cannot be written.
@@ -46,34 +44,25 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
 
 
 def joined_results(folder: Path, record: dict[str, Any]) -> list[Result]:
-    """Return the finished results that lie beneath a run's folder, those of one study as one.
+    """Return the finished results that lie beneath the folder of a run with this record, those of one study as one.
 
     Texts that the run holds keep their numbers; others are counted on from there.
-
-    Args:
-        folder: Of the run.
-        record: Its provenance.
     """
     numbers = {digest: index for index, digest in reversed(list(enumerate(record["texts"]["sha256"])))}
     later = record["texts"]["count"]
     held: dict[str, list[Result]] = {}
-    for one in _finished(folder):
-        for digest in one.provenance["texts"]["sha256"]:
+    finished = [path for path in joined_runs(folder) if (read_record(path) or {}).get("finished")]
+    for one in map(load_result, finished):
+        digests = one.provenance["texts"]["sha256"]
+        for digest in digests:
             if digest not in numbers:
                 numbers[digest], later = later, later + 1
-        places = {index: numbers[digest] for index, digest in enumerate(one.provenance["texts"]["sha256"])}
+        places = {index: numbers[digest] for index, digest in enumerate(digests)}
         held.setdefault(one.analysis, []).append(_renumbered(one, places))
     return [_as_one(results) for results in held.values()]
 
 
-def _finished(folder: Path) -> Iterator[Result]:
-    for path in joined_runs(folder):
-        if (read_record(path) or {}).get("finished"):
-            yield load_result(path)
-
-
 def _renumbered(result: Result, places: dict[int, int]) -> Result:
-    """Return a result whose texts have other numbers, in its tables and the names of its matrices."""
     text = pl.col("text").replace_strict(places, return_dtype=pl.Int64)
     tables = {name: getattr(result, name).with_columns(text) for name in result.schema}
     matrices = {}

@@ -11,7 +11,7 @@ from identilens.studies.dyck_construct.views import name_of
 
 @pytest.fixture(scope="module")
 def found():
-    return idl.construct_dyck(max_depth=2, lengths=(10, 60), count=3, off_balance=(0.0, 0.5, 2.0))
+    return idl.construct_dyck(depth=2, lengths=(10, 60), count=3, off_balance=(0.0, 0.5, 2.0))
 
 
 @pytest.mark.parametrize("measure", ["argmax", "support"])

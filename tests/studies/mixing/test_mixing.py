@@ -15,7 +15,7 @@ from identilens.models.linearise import HiddenMap
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.study import MixingStudy, mixing
 
-QUICK: dict = {"probes": 6}
+QUICK: dict = {"sketch_probes": 6}
 
 
 @pytest.mark.parametrize("family", ["albert", "gpt2", "vit", "whisper", "deepseek_v3"])
@@ -78,11 +78,11 @@ def test_padding_and_training_mode_change_nothing():
 def test_sketch_is_near_exact_and_says_how_near():
     lens = Lens(build("bert"))
     exact = mixing(lens, [ids(9)], method="exact").table
-    sketch = mixing(lens, [ids(9)], probes=24, seed=4).table
+    sketch = mixing(lens, [ids(9)], sketch_probes=24, seed=4).table
     miss = (sketch["contribution"] - exact["contribution"]).abs()
     assert (miss <= 2 * sketch["standard_error"]).mean() > 0.85
     assert (miss / exact["contribution"]).median() < 0.04
-    other = mixing(lens, [ids(9)], probes=24, seed=5).table
+    other = mixing(lens, [ids(9)], sketch_probes=24, seed=5).table
     assert not np.allclose(other["contribution"], sketch["contribution"], rtol=1e-4)
 
 
@@ -114,7 +114,7 @@ def test_saved_and_loaded(tmp_path):
     assert_frame_equal(again.token_names, result.token_names)
     assert again.tags.is_empty()
     assert again.provenance["fingerprint"] == result.provenance["fingerprint"]
-    assert result.provenance["settings"]["probes"] == 6
+    assert result.provenance["settings"]["sketch_probes"] == 6
     result.save(tmp_path / "run")
     other = mixing(Lens(build("gpt2")), [ids(6)], **QUICK)
     with pytest.raises(OutputFolderError, match=r"holds another run"):
@@ -154,15 +154,15 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     with pytest.raises(OutputFolderError, match=r"already holds this run, finished"):
         mixing(lens, texts, out=tmp_path / "run", **QUICK)
     with pytest.raises(OutputFolderError, match=r"holds another run"):
-        mixing(lens, texts, out=tmp_path / "run", resume=True, probes=7)
+        mixing(lens, texts, out=tmp_path / "run", resume=True, sketch_probes=7)
 
 
 def test_exact_norms_take_no_probes():
-    for name in ("probes", "leading"):
+    for name in ("sketch_probes", "leading"):
         with pytest.raises(SettingError, match=f"expected {name} to be left out: exact norms take no probes; got 4"):
             mixing(Lens(build("bert")), [ids(5)], method="exact", **{name: 4})
     with pytest.raises(InputError, match=r"probes must be from 2 to 32"):
-        mixing(Lens(build("bert")), [ids(5)], probes=33)
+        mixing(Lens(build("bert")), [ids(5)], sketch_probes=33)
 
 
 def test_a_token_is_tracked_in_runs_finished_before_too(tmp_path, capsys):
@@ -204,7 +204,7 @@ def test_shown_in_words(capsys):
 
 def test_a_real_encoder_mixes_more_with_every_layer(bundled):
     pair = ("A storm closed the northern pass.", "The pass was shut by snow.")
-    result = mixing(bundled, [pair], probes=12)
+    result = mixing(bundled, [pair], sketch_probes=12)
     layers = result.by_layer()
     assert len(layers) == 6
     assert layers["median_own"].is_sorted(descending=True)

@@ -24,7 +24,7 @@ def sentences(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tagged(bundled, sentences):
-    return mixing(bundled, sentences, probes=6, rollouts=False, layers=(1, 6))
+    return mixing(bundled, sentences, sketch_probes=6, rollouts=False, layers=(1, 6))
 
 
 def test_sub_words_take_the_tag_of_their_word(bundled, sentences):
@@ -78,7 +78,7 @@ def test_a_pipeline_tags_plain_texts(bundled, monkeypatch):
     words = [types.SimpleNamespace(idx=0, text="Snow", tag_="NN", pos_="NOUN")]
     pipelines = types.SimpleNamespace(load=lambda name: lambda text: words)
     monkeypatch.setitem(sys.modules, "spacy", pipelines)
-    found = mixing(bundled, "Snow", spacy="any", tags="upos", probes=2, layers=(1,), rollouts=False)
+    found = mixing(bundled, "Snow", spacy="any", tags="upos", sketch_probes=2, layers=(1,), rollouts=False)
     assert found.tags["tag"].to_list() == ["[CLS]", "NOUN", "[SEP]"]
 
 

@@ -145,11 +145,7 @@ function tokenMaps(root, { maps, tokens, first }, look) {
     const image = context.createImageData(columns, rows);
     for (let at = 0; at < values.length; at += 1) {
       if (Number.isNaN(values[at])) continue;
-      const [red, green, blue] = paints.color(values[at]);
-      image.data[4 * at] = red;
-      image.data[4 * at + 1] = green;
-      image.data[4 * at + 2] = blue;
-      image.data[4 * at + 3] = 255;
+      image.data.set([...paints.color(values[at]), 255], 4 * at);
     }
     context.putImageData(image, 0, 0);
     return small;

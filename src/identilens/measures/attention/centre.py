@@ -12,6 +12,7 @@ from identilens.linalg.programs import RowPrograms
 FLOOR = 1e-9
 """A weight that no alternative brings above this cannot move."""
 
+MAX_STEPS = 200
 FACE_ROUNDING = 1e-10
 """Singular values of the orthonormal B, cut to the movable keys, that count as zero."""
 
@@ -33,33 +34,27 @@ class Centre:
     rounding: Float[Tensor, "k k"]
 
 
-def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace, max_steps: int = 200) -> Centre:
-    """Return the analytic centre of {x >= 0, x[T, 1] = a[T, 1]}.
+def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Centre:
+    """Return the analytic centre of {x >= 0, x[T, 1] = a[T, 1]} of a float64 row a.
 
     Weights at zero (an underflowed softmax, a one-hot row) put a on the boundary; linear programs then
     find which keys some alternative can use, and the centre is taken on that face. Damped Newton steps,
     O(n k²) each for simplex nullity k.
-
-    Args:
-        weights_row: a, float64.
-        space: The row's space, from ``simplex_space``.
-        max_steps: Newton steps before the last iterate is returned (it is feasible all the same).
     """
     start, movable = _relative_interior(weights_row, space)
     free = _face_directions(space, movable)
-    point, rounding = _newton(start, free, movable, max_steps)
+    point, rounding = _newton(start, free, movable)
     return Centre(point=point, movable=movable, free=free, rounding=rounding)
 
 
 def _relative_interior(weights_row: Tensor, space: SimplexSpace) -> tuple[Tensor, Tensor]:
     """Return a feasible point that is positive wherever some alternative is, and where that is."""
-    point = weights_row.clone()
+    point, seen = weights_row.clone(), space.visible
     if not space.nullity:
-        return point, torch.zeros_like(space.visible)
-    low = space.visible & (point < FLOOR)
+        return point, torch.zeros_like(seen)
+    low = seen & (point < FLOOR)
     if not low.any():
-        return point, space.visible
-    seen = space.visible
+        return point, seen
     programs = RowPrograms(weights_row[seen], space.kept[seen])
     points = [weights_row]
     while low.any():
@@ -80,12 +75,9 @@ def _relative_interior(weights_row: Tensor, space: SimplexSpace) -> tuple[Tensor
 
 
 def _face_directions(space: SimplexSpace, movable: Tensor) -> Tensor:
-    """Return a basis of LN([T, 1]) with support on the movable keys."""
     if bool((movable == space.visible).all()):
         return space.free
     inside = space.kept[movable]
-    if not inside.shape[0]:
-        return space.free.new_zeros((space.visible.shape[0], 0))
     left, sigma, _ = torch.linalg.svd(inside, full_matrices=True)
     # A direction dropped here would change the output by its singular value: only rounding may go.
     rank = int((sigma > FACE_ROUNDING).sum())
@@ -94,16 +86,15 @@ def _face_directions(space: SimplexSpace, movable: Tensor) -> Tensor:
     return whole
 
 
-def _newton(point: Tensor, free: Tensor, movable: Tensor, max_steps: int) -> tuple[Tensor, Tensor]:
-    """Maximise Σ log x over the movable keys along the free directions."""
+def _newton(point: Tensor, free: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
+    """Maximise Σ log x over the movable keys along the free directions; every iterate is feasible."""
     size = free.shape[1]
     rounding = torch.eye(size, dtype=point.dtype, device=point.device)
     basis = free[movable]
-    for _ in range(max_steps if size else 0):
+    for _ in range(MAX_STEPS if size else 0):
         inverse = 1 / point[movable]
-        scaled = basis * inverse[:, None]
         # By QR, not by Cholesky of the Hessian: weights of 1e-9 would square to a condition of 1e18.
-        rounding = torch.linalg.qr(scaled, mode="r").R.mT
+        rounding = torch.linalg.qr(basis * inverse[:, None], mode="r").R.mT
         gradient = basis.mT @ inverse
         step = torch.cholesky_solve(gradient[:, None], rounding)[:, 0]
         decrement = torch.sqrt((gradient @ step).clamp_min(0.0))

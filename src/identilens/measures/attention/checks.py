@@ -12,16 +12,9 @@ SUM_ERROR = 1e-3
 
 
 def checked_weights(
-    weights: Float[Tensor, "query key"],
-    projected: ProjectedValues,
-    visible: Bool[Tensor, "query key"] | None = None,
+    weights: Float[Tensor, "query key"], projected: ProjectedValues, visible: Bool[Tensor, "query key"] | None = None
 ) -> Float[Tensor, "query key"]:
     """Return the weights in float64 after checking that they are distributions over T's rows.
-
-    Args:
-        weights: A.
-        projected: T, one row a key.
-        visible: True where a query may see a key; everything when left out.
 
     Raises:
         InputError: A negative weight, a row that does not sum to one, a T of another length, a mask of
@@ -49,10 +42,12 @@ def checked_weights(
             f"expected rows of attention weights that sum to 1; row {row} sums to {sums[row].item():.4f}; "
             "if the model has an attention sink, add it as one more key whose projected value is zero."
         )
-    if visible is not None and rows.masked_fill(visible, 0.0).max() > SUM_ERROR:
-        row = int(rows.masked_fill(visible, 0.0).amax(-1).argmax())
+    if visible is None:
+        return rows
+    hidden = rows.masked_fill(visible, 0.0).amax(-1)
+    if hidden.max() > SUM_ERROR:
         raise InputError(
-            f"expected no weight on hidden keys; row {row} puts some on a key that `visible` hides; "
+            f"expected no weight on hidden keys; row {int(hidden.argmax())} puts some on a key that `visible` hides; "
             "pass the mask with which the weights were computed."
         )
-    return rows if visible is None else rows.masked_fill(~visible, 0.0)
+    return rows.masked_fill(~visible, 0.0)

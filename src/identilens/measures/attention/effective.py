@@ -76,25 +76,20 @@ def effective_attention(
         outputs = compact_values(given, output_projection)
         effective = projector.from_outputs(slice(None), outputs.reshape(-1, *outputs.shape[-2:]))
     effective = effective.to(dtype).reshape(*batch, queries, T.keys)
-    one_rank = visible is None
-    rank = projector.rank.reshape(batch) if one_rank else projector.row_ranks().reshape(*batch, queries)
-    return EffectiveAttention(
-        effective,
-        None if weights is None else weights.to(dtype) - effective,
-        rank,
-        (T.keys if one_rank else projector.row_sizes()) - rank,
-        T.tolerance,
-    )
+    null = None if weights is None else weights.to(dtype) - effective
+    if visible is None:
+        rank, sizes = projector.rank.reshape(batch), T.keys
+    else:
+        rank, sizes = projector.row_ranks().reshape(*batch, queries), projector.row_sizes()
+    return EffectiveAttention(effective, null, rank, sizes - rank, T.tolerance)
 
 
 def _checked(mixed: Tensor, weights: Tensor | None, head_output: Tensor | None, visible: Visible) -> Tensor:
-    """Return what effective attention is computed from, after checking that it fits the values."""
     given = weights if weights is not None else head_output
     if given is None:
         raise InputError("effective_attention needs weights or head_output; got neither. Pass one of them.")
-    keys, width = mixed.shape[-2:]
-    check_width("weights", weights, mixed, keys)
-    check_width("head_output", head_output, mixed, width)
-    check_mask(visible, given.shape[-2], keys)
+    check_width("weights", weights, mixed, mixed.shape[-2])
+    check_width("head_output", head_output, mixed, mixed.shape[-1])
+    check_mask(visible, given.shape[-2], mixed.shape[-2])
     check_finite(weights=weights, head_output=head_output)
     return given

@@ -58,14 +58,8 @@ def maximum_entropy_alternative(
     Its logits lie in the span of [T, 1]: a' = softmax(C y), C an orthonormal basis of T less its mean, y the
     minimiser of the convex log Σ exp(C y) − yᵀ Cᵀ a. So K' = C and Q' = y have rank(C) <= rank(T) columns: a
     head with d_k >= rank(T) produces this alternative, however far it is from A. With a bias, a' is closest
-    to softmax(bias) in Kullback–Leibler divergence instead. Newton's method, O(n r²) a row and step.
-
-    Args:
-        weights: A, positive on visible keys (a softmax's).
-        projected_values: T.
-        visible: True where a query may see a key; everything when left out.
-        bias: Position bias that the head adds to its logits.
-        max_steps: Newton steps a row.
+    to softmax(bias) in Kullback–Leibler divergence instead. Newton's method, at most ``max_steps`` steps of O(n r²)
+    a row. ``weights`` are A, positive on visible keys (a softmax's).
 
     Raises:
         InputError: Weights that are no distributions over T's rows.
@@ -90,14 +84,8 @@ def maximum_entropy_alternative(
         design = torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
         queries.append(torch.linalg.lstsq(design, logits[space.visible, None], driver="gelsd").solution[:-1, 0])
     alternative = torch.stack(found)
-    return EntropyAlternative(
-        weights=alternative,
-        queries=torch.stack(queries),
-        keys=keys,
-        entropy=torch.special.entr(alternative).sum(-1),
-        original_entropy=torch.special.entr(rows).sum(-1),
-        output_error=worst,
-    )
+    entropy, original = (torch.special.entr(one).sum(-1) for one in (alternative, rows))
+    return EntropyAlternative(alternative, torch.stack(queries), keys, entropy, original, worst)
 
 
 def _row(row: Tensor, base: Tensor, space: SimplexSpace, max_steps: int, index: int) -> tuple[Tensor, Tensor, float]:

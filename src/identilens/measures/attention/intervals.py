@@ -1,12 +1,12 @@
 """What is certain about each attention weight: intervals, pinned weights and proven order."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.linalg import HeadValues, ProjectedValues, SimplexSpace, head_values
+from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import LeastNorm, RowPrograms, least_norm
 from identilens.measures.attention.checks import checked_weights
 
@@ -69,19 +69,13 @@ def attention_intervals(
     Up to two linear programs a key, each from the last one's basis; a minimum is skipped where some
     vertex has the weight at zero. The ends are the programs' dual bounds: no alternative lies outside
     them, and the weight itself lies inside.
-
-    Args:
-        weights_row: a, one row of attention weights.
-        projected_values: T.
-        visible: True on the keys the row may use; all when left out.
-        pin_tolerance: Width up to which a weight counts as pinned.
+    The row may use the ``visible`` keys, all when left out; a weight is pinned up to a width of ``pin_tolerance``.
 
     Raises:
         InputError: Weights that are no distribution over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
-    row, space = _prepared(weights_row, projected_values, visible)
-    return _RowSolver(row, space).intervals(pin_tolerance)
+    return _RowSolver(weights_row, projected_values, visible).intervals(pin_tolerance)
 
 
 def certify_row(
@@ -93,94 +87,63 @@ def certify_row(
 ) -> RowCertificate:
     """Return intervals, certified order and certified top of one row, sharing the programs' vertices.
 
-    Args:
-        weights_row: a.
-        projected_values: T.
-        visible: True on the keys the row may use.
-        pin_tolerance: Width up to which a weight counts as pinned.
+    Takes and raises what `attention_intervals` does.
     """
-    row, space = _prepared(weights_row, projected_values, visible)
-    solver = _RowSolver(row, space)
+    solver = _RowSolver(weights_row, projected_values, visible)
     intervals = solver.intervals(pin_tolerance)
-    above = solver.order(intervals)
-    return RowCertificate(intervals=intervals, above=above, top=solver.top(intervals))
+    return RowCertificate(intervals, above=solver.order(intervals), top=solver.top(intervals))
 
 
 def certified_order(
-    weights_row: Float[Tensor, " key"],
-    projected_values: HeadValues,
-    *,
-    visible: Bool[Tensor, " key"] | None = None,
+    weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
 ) -> list[tuple[int, int]]:
     """Return the pairs (j, k) with a'_j > a'_k in every alternative: min (a'_j − a'_k) > 0.
 
     Only visible keys take part. A pair is settled without a program when the intervals are apart or
     when some alternative already seen reverses it; at worst n²/2 programs.
-
-    Args:
-        weights_row: a.
-        projected_values: T.
-        visible: True on the keys the row may use.
     """
     above = certify_row(weights_row, projected_values, visible=visible).above
     return [(j, k) for j, k in torch.nonzero(above).tolist()]
 
 
 def certified_top(
-    weights_row: Float[Tensor, " key"],
-    projected_values: HeadValues,
-    *,
-    visible: Bool[Tensor, " key"] | None = None,
+    weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
 ) -> int | None:
-    """Return the key that stays first in every alternative, or None: at most n − 1 programs.
-
-    Args:
-        weights_row: a.
-        projected_values: T.
-        visible: True on the keys the row may use.
-    """
-    row, space = _prepared(weights_row, projected_values, visible)
-    return _RowSolver(row, space).top(None)
+    """Return the key that stays first in every alternative, or None: at most n − 1 programs."""
+    return _RowSolver(weights_row, projected_values, visible).top(None)
 
 
 def minimum_norm_alternative(
-    weights_row: Float[Tensor, " key"],
-    projected_values: HeadValues,
-    *,
-    visible: Bool[Tensor, " key"] | None = None,
+    weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
 ) -> LeastNorm:
     """Return the distribution of least norm with the same output, with its duality gap.
 
     The alternative to effective attention that stays on the simplex, asked for at the end of Brunner et
     al. 2020, 3.4. Unlike effective attention it is not orthogonal to LN(T).
-
-    Args:
-        weights_row: a.
-        projected_values: T.
-        visible: True on the keys the row may use.
     """
     row, space = _prepared(weights_row, projected_values, visible)
     found = least_norm(row[space.visible], space.kept[space.visible])
-    whole = torch.zeros_like(row)
-    whole[space.visible] = found.point.to(row.device)
-    return LeastNorm(point=whole, gap=found.gap, error=found.error)
+    return replace(found, point=_filled(torch.zeros_like(row), space, found.point))
 
 
-def _prepared(
-    weights_row: Tensor, projected_values: Tensor | ProjectedValues, visible: Tensor | None
-) -> tuple[Tensor, SimplexSpace]:
+def _prepared(weights_row: Tensor, projected_values: HeadValues, visible: Tensor | None) -> tuple[Tensor, SimplexSpace]:
     T = head_values(projected_values)
     row = checked_weights(weights_row[None], T, None if visible is None else visible[None])
     return row[0], T.simplex_space(visible)
 
 
+def _filled(row: Tensor, space: SimplexSpace, seen: Tensor) -> Tensor:
+    """Return a row with other numbers on its visible keys."""
+    return row.masked_scatter(space.visible, seen.to(row.device))
+
+
 class _RowSolver:
     """The programs of one row and the alternatives they came by."""
 
-    def __init__(self, row: Tensor, space: SimplexSpace):
-        self.row, self.space = row, space
-        self.keys = torch.nonzero(space.visible).flatten().tolist()
-        self.inside = row[space.visible].cpu()
+    def __init__(self, weights_row: Tensor, projected_values: HeadValues, visible: Tensor | None):
+        self.row, space = _prepared(weights_row, projected_values, visible)
+        self.space, self.keys = space, torch.nonzero(space.visible).flatten().cpu()
+        self.inside = self.row[space.visible].cpu()
         # Alternatives met so far, visible keys only: they settle programs before these are run.
         self.seen = [self.inside]
         self.programs = RowPrograms(self.inside, space.kept[space.visible].cpu()) if space.nullity else None
@@ -195,7 +158,6 @@ class _RowSolver:
         return optimum.bound, optimum.value
 
     def intervals(self, pin_tolerance: float) -> AttentionIntervals:
-        """Bound every weight from both sides."""
         lo, hi, gap = self.inside.clone(), self.inside.clone(), 0.0
         movable = torch.linalg.vector_norm(self.space.free[self.space.visible].cpu(), dim=1) > 0
         zero = self.inside == 0
@@ -213,23 +175,16 @@ class _RowSolver:
                     lo[key] = min(max(bound, 0.0), float(lo[key]))
                 else:
                     hi[key] = max(-bound, float(hi[key]))
-        whole_lo, whole_hi = self.row.clone(), self.row.clone()
-        whole_lo[self.space.visible] = lo.to(self.row.device)
-        whole_hi[self.space.visible] = hi.to(self.row.device)
-        return AttentionIntervals(
-            weights=self.row,
-            lo=whole_lo,
-            hi=whole_hi,
-            pinned=whole_hi - whole_lo <= pin_tolerance,
-            nullity=self.space.nullity,
-            gap=gap,
-            tolerance=self.space.tolerance,
-            pin_tolerance=pin_tolerance,
-        )
+        lo, hi = (_filled(self.row, self.space, end) for end in (lo, hi))
+        pinned, space = hi - lo <= pin_tolerance, self.space
+        return AttentionIntervals(self.row, lo, hi, pinned, space.nullity, gap, space.tolerance, pin_tolerance)
+
+    def _ends(self, intervals: AttentionIntervals) -> list[Tensor]:
+        return [end[self.space.visible].cpu() for end in (intervals.lo, intervals.hi)]
 
     def order(self, intervals: AttentionIntervals) -> Tensor:
         """Decide every pair of visible keys."""
-        lo, hi = (end[self.space.visible].cpu() for end in (intervals.lo, intervals.hi))
+        lo, hi = self._ends(intervals)
         above = lo[:, None] > hi[None, :] + ORDER_MARGIN
         seen = torch.stack(self.seen)
         open_ = (self.inside[:, None] > self.inside[None, :] + ORDER_MARGIN) & ~above
@@ -242,8 +197,7 @@ class _RowSolver:
                 last = self.seen[-1]
                 open_ &= last[:, None] > last[None, :] + ORDER_MARGIN
         whole = torch.zeros((len(self.row), len(self.row)), dtype=torch.bool)
-        keys = torch.tensor(self.keys)
-        whole[keys[:, None], keys[None, :]] = above
+        whole[self.keys[:, None], self.keys] = above
         return whole.to(self.row.device)
 
     def top(self, intervals: AttentionIntervals | None) -> int | None:
@@ -252,15 +206,13 @@ class _RowSolver:
         rivals = torch.ones(len(self.inside), dtype=torch.bool)
         rivals[first] = False
         if intervals is not None:
-            lo, hi = (end[self.space.visible].cpu() for end in (intervals.lo, intervals.hi))
+            lo, hi = self._ends(intervals)
             rivals &= hi >= lo[first] - ORDER_MARGIN
         seen = torch.stack(self.seen)
         if not (seen[:, first, None] > seen[:, rivals] + ORDER_MARGIN).all():
             return None
-        for rival in torch.nonzero(rivals).flatten().tolist():
-            if not self._apart(first, rival):
-                return None
-        return self.keys[first]
+        apart = all(self._apart(first, rival) for rival in torch.nonzero(rivals).flatten().tolist())
+        return int(self.keys[first]) if apart else None
 
     def _apart(self, j: int, k: int) -> bool:
         cost = torch.zeros_like(self.inside)

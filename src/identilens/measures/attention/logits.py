@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from scipy.linalg import qr
@@ -13,6 +12,7 @@ from identilens.errors import InputError
 from identilens.linalg import HeadValues, ProjectedValues, head_values, relative_tolerance
 from identilens.linalg.checks import check_finite
 from identilens.measures.attention.samplers import iterate_alternatives
+from identilens.measures.attention.simplex import total_variation
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,7 @@ def logit_alternative(
     Rows a_1 … a_ρ of A are chosen linearly independent; every row is Σ λ_i a_i. Rows ã_1 … ã_ρ are drawn
     from LN(T) and the others built with the same λ, so that A + Ã has no more independent rows than A.
     For bidirectional heads only: a mask after the logits would need a softmax, where this does not hold.
-
-    Args:
-        logits: A = Q Kᵀ / sqrt(d_k), before softmax.
-        projected_values: T.
-        d_k: Size of queries and keys.
-        scale: ‖Ã‖_F / ‖A‖_F.
-        generator: Source of randomness.
+    A = Q Kᵀ / sqrt(d_k) are the ``logits``; ``scale`` is ‖Ã‖_F / ‖A‖_F.
 
     Raises:
         InputError: Logits of rank above d_k, or a T with no left null space.
@@ -101,7 +95,7 @@ def logit_alternative(
     projection = head_values(projected_values)
     _check_logits(logits, projection, d_k)
     A, T, tolerance = logits.detach().double(), projection.compact.detach(), projection.tolerance
-    original = _rank(A, tolerance)
+    original = int(torch.linalg.matrix_rank(A, rtol=tolerance))
     if original > d_k:
         raise InputError(
             f"expected logits of rank at most d_k = {d_k}; got rank {original}; pass Q Kᵀ · scaling in float64, "
@@ -123,19 +117,9 @@ def logit_alternative(
 
 
 def check_logit_alternative(
-    logits: Float[Tensor, "query key"],
-    alternative: Float[Tensor, "query key"],
-    projected_values: HeadValues,
-    d_k: int,
+    logits: Float[Tensor, "query key"], alternative: Float[Tensor, "query key"], projected_values: HeadValues, d_k: int
 ) -> LogitAlternative:
-    """Return what holds of any proposed alternative to raw logits: its rank, distance and lost output.
-
-    Args:
-        logits: A.
-        alternative: A + Ã.
-        projected_values: T.
-        d_k: Size of queries and keys.
-    """
+    """Return what holds of any proposed alternative A + Ã to raw logits A: its rank, distance and lost output."""
     projection = head_values(projected_values)
     for given in (logits, alternative):
         _check_logits(given, projection, d_k)
@@ -144,8 +128,8 @@ def check_logit_alternative(
     size, output = torch.linalg.matrix_norm(A), torch.linalg.matrix_norm(A @ T)
     return LogitAlternative(
         logits=other,
-        rank=_rank(other, tolerance),
-        original_rank=_rank(A, tolerance),
+        rank=int(torch.linalg.matrix_rank(other, rtol=tolerance)),
+        original_rank=int(torch.linalg.matrix_rank(A, rtol=tolerance)),
         d_k=d_k,
         distance=float(torch.linalg.matrix_norm(other - A) / size),
         output_error=float(torch.linalg.matrix_norm((other - A) @ T) / output),
@@ -164,12 +148,8 @@ def least_logit_rank(
     The rows of log A' less their mean have that rank: for L = log A' (I − 11ᵀ/n), L 1 = 0, so rank(L + c 1ᵀ)
     is at least that of L on the complement of 1, which is rank(L). The paper's c = −â_1 (Bhardwaj et al.
     2021, 3.2.2) subtracts the first column instead and spans the same differences. Either is at most n − 1.
-
-    Args:
-        weights: A', bidirectional and positive.
-        tolerance: Share of the largest singular value that counts as zero; by default that of
-            ``relative_tolerance`` for n x n.
-        choice: "centred", or "first" for the paper's c = −â_1.
+    ``choice`` says which. A' is bidirectional; ``tolerance``, the share of the largest singular value that counts as
+    zero, is by default the `relative_tolerance` of n x n.
 
     Raises:
         InputError: A weight of zero, which no softmax gives: a masked head, or a step of exactly λ_max.
@@ -204,14 +184,7 @@ def logit_rank_study(
 
     Alternatives have coefficients uniform on [−10, 10] in an orthonormal basis of LN([T, 1]); rows are
     scaled to λ = share · λ_max. One alternative is held at a time; cost O(count · n³).
-
-    Args:
-        weights: A, bidirectional.
-        projected_values: T.
-        d_k: Size of queries and keys.
-        count: Number of alternatives (the paper: 1,000 a review).
-        share: Below 1, where a weight would be zero and its logit minus infinity.
-        generator: Source of randomness.
+    ``share`` is below 1, where a weight would be zero and its logit minus infinity; the weights A are bidirectional.
     """
     if count < 1 or d_k < 1 or not 0 < share < 1:
         raise InputError(
@@ -226,7 +199,7 @@ def logit_rank_study(
     for alternative in drawn:
         ranks.append(int(least_logit_rank(alternative, tolerance=tolerance)))
         worst = max(worst, float(torch.linalg.matrix_norm((alternative - A) @ T) / output))
-        distance += float((alternative - A).abs().sum(-1).mean()) / 2
+        distance += float(total_variation(A, alternative).mean())
     return LogitRankStudy(
         ranks=torch.tensor(ranks),
         original_rank=int(least_logit_rank(A, tolerance=tolerance)),
@@ -248,12 +221,7 @@ def _check_logits(logits: Tensor, projection: ProjectedValues, d_k: int) -> None
         )
 
 
-def _rank(matrix: Tensor, tolerance: float) -> int:
-    sigma = torch.linalg.svdvals(matrix)
-    return int((sigma > tolerance * sigma.max()).sum())
-
-
 def _independent_rows(matrix: Tensor, rank: int) -> Tensor:
     """Return the indices of ``rank`` well-conditioned independent rows, by pivoted QR."""
-    pivots = np.asarray(qr(matrix.mT.cpu().numpy(), mode="r", pivoting=True)[-1], dtype=np.int64)
-    return torch.from_numpy(pivots[:rank]).to(matrix.device)
+    pivots = qr(matrix.mT.cpu().numpy(), mode="r", pivoting=True)[-1]
+    return torch.as_tensor(pivots[:rank], dtype=torch.int64, device=matrix.device)

@@ -40,27 +40,21 @@ def changed_projection(
 
     (W' − W, b' − b) = [E, 1]⁺ (wanted − E Wᵀ − b). Always possible when [E, 1] has full row rank, which
     needs n <= d_model (+ 1 with a bias) and no two equal rows. It is a change for this text: on another
-    text the layer gives other vectors.
-
-    Args:
-        embeddings: E, what the layer reads: one row a token.
-        wanted: Q' or K', before any rotation or scaling that follows the layer.
-        weight: W of this head, d_k x d_model.
-        bias: b of this head, or None for a layer without.
+    text the layer gives other vectors. E is what the layer reads, W and b those of this head, and ``wanted`` Q' or K'
+    before any rotation or scaling that follows the layer.
 
     Raises:
         InputError: Embeddings whose rows are dependent, so that no projection gives what is wanted.
     """
-    E, goal = embeddings.detach().double(), wanted.detach().double()
+    E, goal, W = embeddings.detach().double(), wanted.detach().double(), weight.detach().double()
     check_finite(embeddings=E, wanted=goal)
-    W = weight.detach().double()
+    b = None if bias is None else bias.detach().double()
     design, present = E, E @ W.mT
-    if bias is not None:
-        design, present = torch.cat([E, torch.ones_like(E[:, :1])], 1), present + bias.detach().double()
+    if b is not None:
+        design, present = torch.cat([E, torch.ones_like(E[:, :1])], 1), present + b
     solution = torch.linalg.lstsq(design, goal - present, driver="gelsd").solution
     weight_change = solution[: E.shape[1]].mT
-    new_weight = W + weight_change
-    new_bias = None if bias is None else bias.detach().double() + solution[-1]
+    new_weight, new_bias = W + weight_change, None if b is None else b + solution[-1]
     given = E @ new_weight.mT + (0.0 if new_bias is None else new_bias)
     error = float(torch.linalg.matrix_norm(given - goal) / torch.linalg.matrix_norm(goal).clamp_min(1e-300))
     if not error <= ACCEPTED_ERROR:
@@ -69,9 +63,5 @@ def changed_projection(
             f"expected embeddings of full row rank, {len(E)}; got rank {rank} (d_model = {E.shape[1]}), and the best "
             f"projection is off by {error:.1e}; take a text of at most d_model tokens without repeated embeddings."
         )
-    return ChangedProjection(
-        weight=new_weight,
-        bias=new_bias,
-        error=error,
-        change=float(torch.linalg.matrix_norm(weight_change) / torch.linalg.matrix_norm(W).clamp_min(1e-300)),
-    )
+    change = float(torch.linalg.matrix_norm(weight_change) / torch.linalg.matrix_norm(W).clamp_min(1e-300))
+    return ChangedProjection(new_weight, new_bias, error, change)

@@ -79,11 +79,6 @@ def realisable_formula(n: int, d_k: int, rank: int) -> int:
 
     Holds for d_k <= n − 1 and r = rank([T, 1]) − 1, which is rank(T) unless T's columns span the constant
     vector (never for generic T with n > r). ``generic_dimension`` covers the other cases.
-
-    Args:
-        n: Tokens.
-        d_k: Size of queries and keys.
-        rank: r.
     """
     return max(0, n * (2 * d_k - rank) - d_k * d_k - d_k)
 
@@ -95,11 +90,7 @@ def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
     W(t) = Σ_{i <= t} w_i, where w_i = m_i − 1 for the last d_k of those rows and min(d_k, m_i − 1) for the
     others. The output's Jacobian has rank min over t of W(t) + Σ_{i > t} r_i: the first t rows are
     identified, the others meet their r_i conditions. The dimension is W(n) less that rank.
-
-    Args:
-        counts: m_i, the visible keys of each row, in any order.
-        d_k: Size of queries and keys.
-        ranks: r_i = rank([T, 1]) − 1 over the row's visible keys, in the same order.
+    The ``counts`` m_i come in any order, the ``ranks`` r_i = rank([T, 1]) − 1 over the row's visible keys in the same.
     """
     rows = sorted(zip(counts, ranks, strict=True))
     free = [count - 1 for count, _ in rows]
@@ -125,17 +116,9 @@ def realisable_dimension(
     The kernel of the Jacobian of F(Q, K) = softmax(s Q Kᵀ) T, less the kernel of the Jacobian of the
     weights themselves (the true gauge), both counted numerically: rank J_A − rank J_F. Each query's own
     move is eliminated first (SVDs of r x d_k); what remains are conditions on the keys, of which there
-    are none for a head with d_k >= rank(T). Cost O(n d_k²(n + r)), plus a dense SVD of the conditions.
-
-    Args:
-        queries: Q, as they enter the dot product.
-        keys: K.
-        projected_values: T.
-        scaling: Factor of the dot product; 1 / sqrt(d_k) when left out.
-        visible: True where a query may see a key; everything when left out.
-        bias: Position bias added to the logits.
-        rank_tolerance: For the ranks of the Jacobians, Q and K.
-        memory_limit: Bytes that the dense factorisation may take.
+    are none for a head with d_k >= rank(T). Cost O(n d_k²(n + r)), plus a dense SVD of the conditions, which
+    may take ``memory_limit`` bytes. ``rank_tolerance`` is for the ranks of the Jacobians, Q and K; the head is given
+    as to `checked_head`.
 
     Raises:
         InputError: Tensors that do not belong together, or a problem too large for ``memory_limit``.
@@ -146,13 +129,11 @@ def realisable_dimension(
     weights = given.weights(given.queries, given.keys)
     # Every condition counts, however small the weights it acts on: whether it is felt is no matter of rank.
     conditions, _ = output_constraints(given, weights, row_tolerance=0.0)
-    n_q, n_k, d_k = len(given.queries), len(given.keys), given.queries.shape[1]
-    spanned_q, gap_q = _column_basis(given.queries, 0.0, rank_tolerance)
-    spanned_k, gap_k = _column_basis(given.keys, given.keys.mean(0), rank_tolerance)
-    rank_q, rank_k = spanned_q.shape[1], spanned_k.shape[1]
-    spans = (spanned_q, spanned_k)
-    jacobian_rank, gap = _rank(spans, conditions, rank_tolerance, memory_limit, formula)
-    weights_rank, gap_a = _weights_rank(given, spans, min(gap_q, gap_k), rank_tolerance, memory_limit)
+    (n_q, d_k), n_k = given.queries.shape, len(given.keys)
+    span_q, gap_q = _column_basis(given.queries, 0.0, rank_tolerance)
+    span_k, gap_k = _column_basis(given.keys, given.keys.mean(0), rank_tolerance)
+    jacobian_rank, gap = _rank((span_q, span_k), conditions, rank_tolerance, memory_limit, formula)
+    weights_rank, gap_a = _weights_rank(given, (span_q, span_k), min(gap_q, gap_k), rank_tolerance, memory_limit)
     if jacobian_rank > weights_rank:
         raise NumericalError(
             f"expected a Jacobian of the output with at most the rank of the weights', {weights_rank}; got "
@@ -166,19 +147,13 @@ def realisable_dimension(
         weights_rank=weights_rank,
         output_rank=sum(basis.shape[1] for basis in given.kept),
         gap=min(gap, gap_a),
-        regular=rank_q == min(d_k, n_q) and rank_k == min(d_k, n_k - 1),
+        regular=span_q.shape[1] == min(d_k, n_q) and span_k.shape[1] == min(d_k, n_k - 1),
         tolerance=rank_tolerance,
     )
 
 
 def refuse_size(needed: int, memory_limit: int, formula: int | None) -> None:
-    """Refuse a dense factorisation beyond the limit, naming what the formula says.
-
-    Args:
-        needed: Bytes.
-        memory_limit: Bytes allowed.
-        formula: Generic dimension, or None where there is no formula.
-    """
+    """Refuse a dense factorisation of more bytes than the limit, naming what the formula says."""
     if needed > memory_limit:
         known = "no formula covers this mask" if formula is None else f"for generic tensors the dimension is {formula}"
         raise InputError(
@@ -188,11 +163,7 @@ def refuse_size(needed: int, memory_limit: int, formula: int | None) -> None:
 
 
 def head_formula(given: SoftmaxMap) -> int | None:
-    """Return the generic dimension of a head of these sizes and masks, None if the visible sets are not nested.
-
-    Args:
-        given: The head.
-    """
+    """Return the generic dimension of a head of these sizes and masks, None if the visible sets are not nested."""
     counts = given.visible.sum(-1)
     ordered = given.visible[torch.argsort(counts, stable=True)]
     if (ordered[:-1] & ~ordered[1:]).any():
@@ -235,8 +206,8 @@ def _rank(
         return total, gap
     stacked, owner = torch.cat(rest), torch.cat(owners)
     refuse_size(COPIES * 8 * stacked.shape[0] * len(keys) * queries.shape[1], memory_limit, formula)
-    joint = (stacked[:, :, None] * queries[owner][:, None, :]).reshape(len(stacked), -1)
-    rank, this = _numerical_rank(joint, tolerance)
+    sigma = torch.linalg.svdvals((stacked[:, :, None] * queries[owner][:, None, :]).reshape(len(stacked), -1))
+    rank, this = _cut(sigma, tolerance * float(sigma.max()))
     return total + rank, min(gap, this)
 
 
@@ -249,11 +220,6 @@ def _weights_rank(
     # Tangent space {X K_cᵀ + Q Yᵀ, Y ⊥ 1}.
     rank_q, rank_k = (span.shape[1] for span in spans)
     return len(given.queries) * rank_k + rank_q * (len(given.keys) - 1) - rank_q * rank_k, gap
-
-
-def _numerical_rank(matrix: Tensor, tolerance: float) -> tuple[int, float]:
-    sigma = torch.linalg.svdvals(matrix)
-    return _cut(sigma, tolerance * float(sigma.max()) if len(sigma) else 0.0)
 
 
 def _cut(sigma: Tensor, threshold: float) -> tuple[int, float]:

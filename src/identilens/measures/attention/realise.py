@@ -56,8 +56,7 @@ class _Linearised:
         self.given, self.queries, self.keys = given, queries, keys
         conditions, self.maps = output_constraints(given, weights)
         self.rows, self.owner = conditions.rows, conditions.owner
-        self.felt = self.rows @ keys
-        self.owned = queries[self.owner]
+        self.felt, self.owned = self.rows @ keys, queries[self.owner]
         gram = self.rows @ self.rows.mT
         gram *= self.owned @ self.owned.mT
         gram += (self.owner[:, None] == self.owner[None, :]) * (self.felt @ self.felt.mT)
@@ -107,19 +106,9 @@ def realisable_alternative(
     The walk ascends the distance from A along the kernel of the Jacobian of F(Q, K) = softmax(s Q Kᵀ) T,
     starting in a random direction, and returns to F = const by Gauss–Newton after every step; steps
     that do not return are halved. It is local: where it stops, ``reached`` and ``distance`` say how far
-    it came. Each step solves a dense system of N = Σ rank([T, 1]) − 1 equations: O(N² (n + d_k) + N³).
-
-    Args:
-        queries: Q, as they enter the dot product.
-        keys: K.
-        projected_values: T.
-        distance: Mean total variation distance to reach, in (0, 1).
-        scaling: Factor of the dot product; 1 / sqrt(d_k) when left out.
-        visible: True where a query may see a key; everything when left out.
-        bias: Position bias added to the logits.
-        max_steps: Steps tried before giving up.
-        memory_limit: Bytes that the dense system may take.
-        generator: Source of the first direction.
+    it came, after at most ``max_steps``. Each step solves a dense system of N = Σ rank([T, 1]) − 1 equations:
+    O(N² (n + d_k) + N³). ``distance`` is the mean total variation distance to reach, in (0, 1); the head is given as
+    to `checked_head`, ``generator`` draws the first direction.
 
     Raises:
         InputError: Tensors that do not belong together, or a problem too large for ``memory_limit``.
@@ -137,28 +126,19 @@ def realisable_alternative(
             break
         step = walk.advance(step, distance)
     lost = torch.linalg.matrix_norm((walk.weights - walk.original) @ T.compact)
+    error = float(lost / torch.linalg.matrix_norm(walk.original @ T.compact).clamp_min(1e-300))
+    apart, reached = total_variation(walk.original, walk.weights), walk.distance >= distance
     return RealisableAlternative(
-        queries=walk.queries,
-        keys=walk.keys,
-        weights=walk.weights,
-        original=walk.original,
-        distance=walk.distance,
-        row_distance=total_variation(walk.original, walk.weights),
-        output_error=float(lost / torch.linalg.matrix_norm(walk.original @ T.compact).clamp_min(1e-300)),
-        reached=walk.distance >= distance,
-        steps=walk.steps,
+        walk.queries, walk.keys, walk.weights, walk.original, walk.distance, apart, error, reached, walk.steps
     )
 
 
 class _Walk:
-    """Where the ascent stands."""
-
     def __init__(self, given: SoftmaxMap, generator: torch.Generator | None):
         self.given = given
         self.queries, self.keys = given.queries, given.keys
         self.original = self.weights = given.weights(self.queries, self.keys)
-        self.output = self._output(self.original)
-        self.scale = max(_norm(self.output), 1e-300)
+        self.scale = max(self._output_norm(self.original), 1e-300)
         self.first = torch.randn(self.original.shape, dtype=torch.float64, generator=generator).to(self.keys.device)
         self.distance, self.steps = 0.0, 0
 
@@ -197,7 +177,7 @@ class _Walk:
         last = float("inf")
         for _ in range(20):
             weights = self.given.weights(queries, keys)
-            error = self._error(weights)
+            error = self._output_norm(weights - self.original) / self.scale
             if error <= OUTPUT_GOAL or (error <= OUTPUT_LIMIT and error > 0.5 * last):
                 return queries, keys, weights
             if not error <= 0.9 * last:
@@ -207,14 +187,8 @@ class _Walk:
             queries, keys = queries + move_q, keys + move_k
         return None
 
-    def _output(self, weights: Tensor) -> list[Tensor]:
+    def _output_norm(self, weights: Tensor) -> float:
         if self.given.shared:
-            return [weights @ self.given.kept[0]]
-        return [row @ basis for row, basis in zip(weights, self.given.kept, strict=True)]
-
-    def _error(self, weights: Tensor) -> float:
-        return _norm(self._output(weights - self.original)) / self.scale
-
-
-def _norm(parts: list[Tensor]) -> float:
-    return float(torch.linalg.vector_norm(torch.cat([part.flatten() for part in parts])))
+            return float(torch.linalg.vector_norm(weights @ self.given.kept[0]))
+        parts = [row @ basis for row, basis in zip(weights, self.given.kept, strict=True)]
+        return float(torch.linalg.vector_norm(torch.cat(parts)))

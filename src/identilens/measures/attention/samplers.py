@@ -15,6 +15,7 @@ from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.simplex import largest_step, total_variation
 
 Method = Literal["brunner", "bhardwaj", "hit_and_run"]
+Generator = torch.Generator | None
 STEPS_AHEAD = 32
 """Hit-and-run steps whose directions are drawn at once."""
 DIRECTION_BYTES = 64 * 2**20
@@ -31,24 +32,15 @@ def iterate_alternatives(
     method: Method = "brunner",
     share: float | None = None,
     visible: Bool[Tensor, "query key"] | None = None,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
 ) -> Iterator[Float[Tensor, "query key"]]:
     """Yield ``count`` alternatives A' >= 0 with A'[T, 1] = A[T, 1], one at a time.
 
     ``brunner``: a' = a + λ ã, ã an isotropic random direction of LN([T, 1]), λ uniform on [0, λ_max]
     (Brunner et al. 2020, 3.3). ``bhardwaj``: ã with coefficients uniform on [−10, 10] in an orthonormal
     basis of LN([T, 1]) (Bhardwaj et al. 2021, 3.2.2), λ = 0.99 λ_max. ``hit_and_run``: uniform over the
-    whole polytope of alternatives (see ``hit_and_run``).
-
-    Args:
-        weights: A.
-        projected_values: T.
-        count: How many to draw.
-        method: See above.
-        share: Take λ = share · λ_max, in [0, 1], instead of the method's own choice. At exactly 1 one weight
-            of the row is zero, which no softmax gives. Not for ``hit_and_run``.
-        visible: True where a query may see a key; everything when left out.
-        generator: Source of randomness; the global one when left out.
+    whole polytope of alternatives (see ``hit_and_run``). With a ``share`` in [0, 1], not for ``hit_and_run``,
+    λ = share · λ_max instead; at exactly 1 one weight of the row is zero, which no softmax gives.
 
     Raises:
         InputError: Weights that are no distributions over T's rows, or options out of range.
@@ -75,27 +67,11 @@ def sample_alternatives(
     method: Method = "brunner",
     share: float | None = None,
     visible: Bool[Tensor, "query key"] | None = None,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
 ) -> Float[Tensor, "count query key"]:
-    """Return the alternatives of ``iterate_alternatives`` in one tensor (count · n² · 8 bytes).
-
-    Args:
-        weights: A.
-        projected_values: T.
-        count: How many to draw.
-        method: See ``iterate_alternatives``.
-        share: See ``iterate_alternatives``.
-        visible: True where a query may see a key.
-        generator: Source of randomness.
-    """
+    """Return the alternatives of ``iterate_alternatives`` in one tensor (count · n² · 8 bytes)."""
     drawn = iterate_alternatives(
-        weights,
-        projected_values,
-        count,
-        method=method,
-        share=share,
-        visible=visible,
-        generator=generator,
+        weights, projected_values, count, method=method, share=share, visible=visible, generator=generator
     )
     return torch.stack(list(drawn)) if count else weights.new_zeros((0, *weights.shape), dtype=torch.float64)
 
@@ -106,39 +82,33 @@ def hit_and_run(
     count: int,
     *,
     steps: int | None = None,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
 ) -> Float[Tensor, "count key"]:
     """Return points spread uniformly over one row's alternatives.
 
     Independent hit-and-run chains start at the analytic centre; their directions are isotropic in the
     Dikin ellipsoid there, so thin polytopes are crossed as fast as round ones. The limit is uniform; after
-    ``steps`` moves it is approached, not reached. Cost O(steps · count · n · k) for simplex nullity k.
-
-    Args:
-        weights_row: a, float64.
-        space: The row's space.
-        count: Number of points.
-        steps: Moves of each chain; by default 50 + 6 k.
-        generator: Source of randomness.
+    ``steps`` moves, 50 + 6 k by default, it is approached, not reached. Cost O(steps · count · n · k) for simplex
+    nullity k.
     """
     return _chains([analytic_centre(weights_row, space)] * count, [space] * count, steps, generator)
 
 
 def _chains(
-    centres: Sequence[Centre], spaces: Sequence[SimplexSpace], steps: int | None, generator: torch.Generator | None
+    centres: Sequence[Centre], spaces: Sequence[SimplexSpace], steps: int | None, generator: Generator
 ) -> Float[Tensor, "chain key"]:
     """Run hit-and-run chains side by side, each from its own centre; all have as many free directions."""
     points = torch.stack([centre.point for centre in centres])
     size = centres[0].free.shape[1]
     if not size:
         return points
-    own = {id(centre): centre for centre in centres}
     # x moves by free L⁻ᵀ g: the rows of a chain's directions are those of free L⁻ᵀ.
     directions = {
         name: torch.linalg.solve_triangular(centre.rounding.mT, centre.free, upper=True, left=False).mT
-        for name, centre in own.items()
+        for name, centre in {id(centre): centre for centre in centres}.items()
     }
-    stacked = torch.stack([directions[id(centre)] for centre in centres] if len(own) > 1 else [*directions.values()])
+    several = len(directions) > 1
+    stacked = torch.stack([directions[id(centre)] for centre in centres] if several else [*directions.values()])
     remaining = 50 + 6 * size if steps is None else steps
     while remaining > 0:
         # Directions do not depend on where the chains stand: many steps' are made by one matrix product.
@@ -159,11 +129,7 @@ def _chains(
 
 
 def far_alternative(
-    weights_row: Float[Tensor, " key"],
-    space: SimplexSpace,
-    *,
-    starts: int = 8,
-    generator: torch.Generator | None = None,
+    weights_row: Float[Tensor, " key"], space: SimplexSpace, *, starts: int = 8, generator: Generator = None
 ) -> Float[Tensor, " key"]:
     """Return the alternative of largest total variation distance found.
 
@@ -171,17 +137,10 @@ def far_alternative(
     distance. From each start the distance is linearised and a linear program solved, which never
     decreases it, until it stays the same; the starts are random directions and the one that empties the
     largest weight.
-
-    Args:
-        weights_row: a, float64.
-        space: The row's space.
-        starts: Number of random starts.
-        generator: Source of randomness.
     """
     if not space.nullity:
         return weights_row.clone()
-    seen = space.visible
-    row = weights_row[seen]
+    seen, row = space.visible, weights_row[space.visible]
     programs = RowPrograms(row, space.kept[seen])
     top = torch.zeros_like(row)
     top[row.argmax()] = -1.0
@@ -194,13 +153,10 @@ def far_alternative(
             distance = float(total_variation(row, vertex))
             if distance <= reached + 1e-9:
                 break
-            reached = distance
             if distance > farthest:
                 best, farthest = vertex, distance
-            slope = torch.sign(vertex - row)
-    whole = torch.zeros_like(weights_row)
-    whole[seen] = best
-    return whole
+            reached, slope = distance, torch.sign(vertex - row)
+    return torch.zeros_like(weights_row).masked_scatter(seen, best)
 
 
 def far_alternatives(
@@ -209,57 +165,35 @@ def far_alternatives(
     *,
     visible: Bool[Tensor, "query key"] | None = None,
     starts: int = 8,
-    generator: torch.Generator | None = None,
+    generator: Generator = None,
 ) -> Float[Tensor, "query key"]:
-    """Return ``far_alternative`` of every row of a head.
-
-    Args:
-        weights: A.
-        projected_values: T.
-        visible: True where a query may see a key.
-        starts: Random starts a row.
-        generator: Source of randomness.
-    """
+    """Return ``far_alternative`` of every row of a head."""
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
-    spaces = T.simplex_spaces(rows.shape[0], visible)
-    pairs = zip(rows, spaces, strict=True)
+    pairs = zip(rows, T.simplex_spaces(len(rows), visible), strict=True)
     return torch.stack([far_alternative(row, space, starts=starts, generator=generator) for row, space in pairs])
 
 
 def _scaled_directions(
-    rows: Tensor,
-    spaces: list[SimplexSpace],
-    count: int,
-    method: Method,
-    share: float | None,
-    generator: torch.Generator | None,
+    rows: Tensor, spaces: list[SimplexSpace], count: int, method: Method, share: float | None, generator: Generator
 ) -> Iterator[Tensor]:
+    def directions(size: int, space: SimplexSpace) -> Tensor:
+        draw = torch.rand if method == "bhardwaj" else torch.randn
+        drawn = draw(size, space.nullity, dtype=rows.dtype, generator=generator).to(rows.device)
+        return ((2 * drawn - 1).mul(COEFFICIENT) if method == "bhardwaj" else drawn) @ space.free.mT
+
     shared = all(space is spaces[0] for space in spaces)
+    groups = [(len(rows), spaces[0])] if shared else [(1, space) for space in spaces]
     for _ in range(count):
-        if shared:
-            direction = _coefficients(len(rows), spaces[0].nullity, method, generator, rows) @ spaces[0].free.mT
-        else:
-            direction = torch.stack(
-                [_coefficients(1, space.nullity, method, generator, rows)[0] @ space.free.mT for space in spaces]
-            )
+        direction = torch.cat([directions(size, space) for size, space in groups])
         reach = largest_step(rows, direction)
-        part = torch.full_like(reach, share if share is not None else 0.99)
+        part: Tensor | float = 0.99 if share is None else share
         if share is None and method == "brunner":
             part = torch.rand(reach.shape, dtype=reach.dtype, generator=generator).to(reach.device)
         yield (rows + (part * reach)[:, None] * direction).clamp_min(0.0)
 
 
-def _coefficients(
-    rows: int, nullity: int, method: Method, generator: torch.Generator | None, like: Tensor
-) -> Float[Tensor, "rows nullity"]:
-    if method == "bhardwaj":
-        uniform = torch.rand(rows, nullity, dtype=like.dtype, generator=generator)
-        return (2 * uniform - 1).mul(COEFFICIENT).to(like.device)
-    return torch.randn(rows, nullity, dtype=like.dtype, generator=generator).to(like.device)
-
-
-def _walk(rows: Tensor, spaces: list[SimplexSpace], count: int, generator: torch.Generator | None) -> Iterator[Tensor]:
+def _walk(rows: Tensor, spaces: list[SimplexSpace], count: int, generator: Generator) -> Iterator[Tensor]:
     """Yield alternatives of all rows; rows with as many free directions run side by side."""
     centres = [analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)]
     groups: dict[int, list[int]] = {}

@@ -10,10 +10,6 @@ from identilens.linalg import HeadValues, SimplexSpace, head_values
 def simplex_space(projected_values: HeadValues, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
     """Return LN([T, 1]) of one row and the complement which it must keep; see `ProjectedValues.simplex_space`.
 
-    Args:
-        projected_values: T.
-        visible: True on the keys the row may use (S_i); all when left out.
-
     Raises:
         InputError: Values that are not finite, or no visible key.
     """
@@ -26,24 +22,14 @@ def largest_step(weights: Float[Tensor, "*rows key"], direction: Float[Tensor, "
     λ_max = min over ã_i < 0 of −a_i / ã_i (Brunner et al. 2020, 3.3). Zero for a zero direction, infinite
     for one without negative entries (never the case in LN([T, 1])). On a one-hot row λ_max is zero
     unless the direction's only negative entry is at the hot key.
-
-    Args:
-        weights: a.
-        direction: ã.
     """
     negative = direction < 0
     ratio = torch.where(negative, -weights / torch.where(negative, direction, -1.0), torch.inf)
-    step = ratio.amin(-1)
-    return torch.where((direction == 0).all(-1), torch.zeros_like(step), step)
+    return torch.where((direction == 0).all(-1), 0.0, ratio.amin(-1))
 
 
 def total_variation(
     weights: Float[Tensor, "*#rows key"], alternative: Float[Tensor, "*#rows key"]
 ) -> Float[Tensor, "*broadcast"]:
-    """Return ½ Σ |a'_j − a_j| for each row, in [0, 1].
-
-    Args:
-        weights: a.
-        alternative: a'.
-    """
+    """Return ½ Σ |a'_j − a_j| for each row, in [0, 1]."""
     return (alternative - weights).abs().sum(-1) / 2

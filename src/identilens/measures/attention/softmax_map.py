@@ -94,16 +94,13 @@ def checked_head(
     check_finite(queries=queries, keys=keys, bias=bias)
     check_mask(visible, n_q, n_k)
     spaces = T.simplex_spaces(n_q, visible)
-    bases: dict[int, Tensor] = {}
-    for space in spaces:
-        bases.setdefault(id(space), space.kept[:, 1:])
-    everything = torch.ones((n_q, n_k), dtype=torch.bool, device=queries.device)
+    bases = {id(space): space.kept[:, 1:] for space in spaces}
     return SoftmaxMap(
         queries=queries.detach().double(),
         keys=keys.detach().double(),
         scaling=d_k**-0.5 if scaling is None else float(scaling),
         bias=None if bias is None else bias.detach().double(),
-        visible=everything if visible is None else visible,
+        visible=torch.ones((n_q, n_k), dtype=torch.bool, device=queries.device) if visible is None else visible,
         kept=tuple(bases[id(space)] for space in spaces),
         shared=len(bases) == 1,
     )
@@ -114,11 +111,7 @@ def row_bases(kept: Tensor, weights: Float[Tensor, "rows key"]) -> tuple[Tensor,
 
     The keys are sorted by weight before the QR: Householder's method is then accurate for every key in
     proportion to its own weight (Cox & Higham 1998), so that the spans stay those of slightly other
-    values and ranks are not blurred by weights of very different size.
-
-    Args:
-        kept: C_i, r columns, shared by these rows.
-        weights: a_i.
+    values and ranks are not blurred by weights of very different size. The rows share C_i, ``kept``.
     """
     mean = weights @ kept
     jacobians = (kept[None] - mean[:, None, :]) * weights[:, :, None]
@@ -138,12 +131,7 @@ def output_constraints(
 
     M_i = Rᵀ Qᵀ: the conditions are the rows of Qᵀ, and a change e of the output asks for Qᵀ dS = R⁻ᵀ e.
     Directions with singular values up to ``row_tolerance`` of the row's largest are left out: weights
-    there are too small to be felt.
-
-    Args:
-        given: The head.
-        weights: A at the present queries and keys.
-        row_tolerance: Share of the row's largest singular value; 0 keeps all but exact zeros.
+    there are too small to be felt. A tolerance of 0 keeps all but exact zeros.
     """
     rows, owners, maps = [], [], []
     groups = [list(range(len(weights)))] if given.shared else [[index] for index in range(len(weights))]
@@ -164,18 +152,12 @@ def output_constraints(
 
 
 def weight_constraints(given: SoftmaxMap) -> Constraints:
-    """Return the conditions "dS_i is constant over the visible keys": no weight changes.
-
-    Args:
-        given: The head.
-    """
+    """Return the conditions "dS_i is constant over the visible keys": no weight changes."""
     rows, owners = [], []
     for index, seen in enumerate(given.visible):
         count = int(seen.sum())
         constant = torch.full((count, 1), 1.0, dtype=torch.float64, device=seen.device)
         centred = torch.linalg.qr(constant, mode="complete").Q[:, 1:].mT
-        whole = centred.new_zeros((count - 1, len(seen)))
-        whole[:, seen] = centred
-        rows.append(whole)
+        rows.append(centred.new_zeros((count - 1, len(seen))).masked_scatter(seen, centred))
         owners.append(torch.full((count - 1,), index, device=seen.device))
     return Constraints(torch.cat(rows), torch.cat(owners))

@@ -40,13 +40,7 @@ class SummaryBuilder:
 
     Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ row by row:
     all sums follow from the weights' coordinates in an orthonormal basis of col(T). Memory O(n · block).
-
-    Args:
-        projected: T, with one axis of heads.
-        queries: Number of rows to come.
-        visible: Which keys each query may use.
-        query_types: Type of each query, as membership in one of several types.
-        key_types: Type of each key.
+    There are ``queries`` rows to come; each query and each key is a member of one of several types.
     """
 
     def __init__(
@@ -59,16 +53,12 @@ class SummaryBuilder:
     ) -> None:
         self.projected, self.compact = projected, projected.compact
         heads, keys, _ = self.compact.shape
-        self.projector = projected.projector(queries, visible)
-        self.visible = visible
+        self.projector, self.visible = projected.projector(queries, visible), visible
         one = {"dtype": self.compact.dtype, "device": self.compact.device}
         self.query_types = torch.ones(queries, 1, **one) if query_types is None else query_types.to(**one)
         self.key_types = torch.ones(keys, 1, **one) if key_types is None else key_types.to(**one)
-        shape = (heads, self.query_types.shape[1], self.key_types.shape[1])
-        self._received = torch.zeros(2, *shape, **one)
-        self._squares = torch.zeros(2, heads, **one)
-        self._error = torch.zeros(2, heads, **one)
-        self._first_moment = torch.zeros(2, heads, **one)
+        self._received = torch.zeros(2, heads, self.query_types.shape[1], self.key_types.shape[1], **one)
+        self._squares, self._error, self._first_moment = (torch.zeros(2, heads, **one) for _ in range(3))
         self._columns: Tensor | None = None
         self._inner = self.compact
 
@@ -97,24 +87,14 @@ class SummaryBuilder:
 
     def finish(self) -> AttentionSummary:
         """Return the summary of all rows added."""
-        rank = self.projector.rank
-        sizes = self.projector.row_sizes()
-        mask = self.visible
+        rank, sizes, mask = self.projector.rank, self.projector.row_sizes(), self.visible
         seen = self.projected.restricted(mask[-1]) if isinstance(mask, Tensor) else self.projected
         simplex = seen.simplex_nullity(rank)
         raw, effective = self._squares
         null_share = torch.where(raw > 0, 1 - effective / raw.clamp_min(torch.finfo(raw.dtype).tiny), 0.0).clamp(0, 1)
         error = (self._error[0] / self._error[1].clamp_min(torch.finfo(raw.dtype).tiny)).sqrt()
-        return AttentionSummary(
-            rank,
-            int(sizes[-1]) - rank,
-            simplex,
-            null_share,
-            self._pearson(float(sizes.sum())),
-            error,
-            self._received[0],
-            self._received[1],
-        )
+        pearson = self._pearson(float(sizes.sum()))
+        return AttentionSummary(rank, int(sizes[-1]) - rank, simplex, null_share, pearson, error, *self._received)
 
     def _shared_rows(self, weights: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return raw and effective attention by key type, the latter's square and output, without forming it."""

@@ -11,12 +11,7 @@ from identilens.errors import NumericalError
 
 @dataclass(frozen=True)
 class Contributions:
-    """Shares of input tokens in hidden tokens; rows sum to 1.
-
-    Attributes:
-        shares: c_ij, [hidden token j, input token i].
-        errors: Their standard errors; zero where the norms are exact.
-    """
+    """Shares c_ij of input tokens i in hidden tokens j, whose rows sum to 1; errors are zero for exact norms."""
 
     shares: Float[Tensor, "*layer hidden input"]
     errors: Float[Tensor, "*layer hidden input"]
@@ -27,7 +22,7 @@ def contributions(
 ) -> Contributions:
     """Return the relative contribution of every input token to every hidden token, with standard errors.
 
-    With N_ij = ‖∂e_j/∂x_i‖_F (Brunner et al. 2020, Eq. 11):
+    With N_ij = ‖∂e_j/∂x_i‖_F (Brunner et al. 2020, Eq. 11), N² given or estimated without bias:
 
         c_ij = N_ij / S_j,   S_j = Σ_k N_kj
 
@@ -35,10 +30,6 @@ def contributions(
 
         Var N_i = Var(N_i²) / (4 N_i²)
         Var c_i = [(1 − c_i)² Var N_i + c_i² Σ_{k≠i} Var N_k] / S²
-
-    Args:
-        squares: N², or unbiased estimates of it.
-        variances: Their variances.
 
     Raises:
         NumericalError: If a hidden token depends on no input token at all.

@@ -10,9 +10,6 @@ def rollout_correlation(table: pl.DataFrame) -> pl.DataFrame:
     token is the largest entry of all three, so that with it any two agree; the figures without it say whether
     attention tells *which context* is mixed in.
 
-    Args:
-        table: Table of a mixing result with rollouts.
-
     Returns:
         Columns kind, layer, rollout ("raw", "effective"), pairs ("all", "context"), pearson, spearman, texts;
         without rows where the table holds no rollouts.
@@ -27,9 +24,7 @@ def rollout_correlation(table: pl.DataFrame) -> pl.DataFrame:
                 for method in ("pearson", "spearman")
             ]
             by_text = rows.group_by("kind", "layer", "text").agg(correlations)
-            means = by_text.group_by("kind", "layer").agg(
-                pl.col("pearson", "spearman").mean(), pl.col("pearson").count().alias("texts")
-            )
-            labels = [pl.lit(rollout).alias("rollout"), pl.lit(pairs).alias("pairs")]
-            found.append(means.select("kind", "layer", *labels, "pearson", "spearman", "texts"))
+            labels = pl.lit(rollout).alias("rollout"), pl.lit(pairs).alias("pairs")
+            means = pl.col("pearson", "spearman").mean(), pl.col("pearson").count().alias("texts")
+            found.append(by_text.group_by("kind", "layer").agg(*labels, *means))
     return pl.concat(found).sort("kind", "pairs", "rollout", "layer").collect()

@@ -5,13 +5,8 @@ from collections.abc import Sequence
 import polars as pl
 
 NEIGHBOUR_GROUPS: dict[str, tuple[int, int | None]] = {
-    "1st": (1, 1),
-    "2nd": (2, 2),
-    "3rd": (3, 3),
-    "4th-5th": (4, 5),
-    "6th-10th": (6, 10),
-    "11th onwards": (11, None),
-}
+    "1st": (1, 1), "2nd": (2, 2), "3rd": (3, 3), "4th-5th": (4, 5), "6th-10th": (6, 10), "11th onwards": (11, None),
+}  # fmt: skip
 """Groups of neighbours by distance, both ends included (Brunner 5.3)."""
 
 
@@ -20,9 +15,7 @@ def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
 
     As in C.2: for each hidden token the mean contribution of its left and right neighbours in a group; the mean of
     that over all hidden tokens that have such neighbours; then, for each group, scaled to sum to 1 over layers.
-
-    Args:
-        table: Table of a mixing result. Cross attention has no neighbours and is left out.
+    Cross attention has no neighbours and is left out.
 
     Returns:
         Columns kind, group, layer, mean (before scaling), share (after it), tokens; groups in order.
@@ -40,9 +33,7 @@ def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
         .group_by("text", "kind", "layer", "hidden", "group")
         .agg(pl.col("contribution").mean())
     )
-    means = tokens.group_by("kind", "group", "layer").agg(
-        pl.col("contribution").mean().alias("mean"), pl.len().alias("tokens")
-    )
+    means = tokens.group_by("kind", "group", "layer").agg(mean=pl.col("contribution").mean(), tokens=pl.len())
     shared = means.with_columns(share=pl.col("mean") / pl.col("mean").sum().over("kind", "group"))
     return shared.select("kind", "group", "layer", "mean", "share", "tokens").sort("kind", "group", "layer").collect()
 
@@ -50,9 +41,7 @@ def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
 def by_relative_position(table: pl.DataFrame, layers: Sequence[int] | None = None) -> pl.DataFrame:
     """Return the total contribution from each relative position (Brunner Fig. 4b, 41b, 43b).
 
-    Args:
-        table: Table of a mixing result. Cross attention has no relative positions and is left out.
-        layers: Layers to keep; the first, the middle and the last when not given.
+    Layers are the first, the middle and the last when not given. Cross attention has no relative positions.
 
     Returns:
         Columns kind, layer, offset (input position less hidden position, never 0: the own token is no neighbour),
@@ -62,8 +51,8 @@ def by_relative_position(table: pl.DataFrame, layers: Sequence[int] | None = Non
     totals = (
         _context(table)
         .filter(pl.col("layer").is_in(kept))
-        .group_by("kind", "layer", (pl.col("input") - pl.col("hidden")).alias("offset"))
-        .agg(pl.col("contribution").sum().alias("total"), pl.len().alias("pairs"))
+        .group_by("kind", "layer", offset=pl.col("input") - pl.col("hidden"))
+        .agg(total=pl.col("contribution").sum(), pairs=pl.len())
     )
     shared = totals.with_columns(share=pl.col("total") / pl.col("total").sum().over("kind", "layer"))
     return shared.select("kind", "layer", "offset", "total", "share", "pairs").sort("kind", "layer", "offset").collect()
@@ -76,7 +65,6 @@ def first_middle_last(table: pl.DataFrame) -> list[int]:
 
 
 def _context(table: pl.DataFrame) -> pl.LazyFrame:
-    """Return the rows in which an input token meets the hidden state of another position that can see it."""
     causal = (pl.col("kind") == "decoder") & (pl.col("input") > pl.col("hidden"))
     other = (pl.col("kind") != "cross") & (pl.col("input") != pl.col("hidden"))
     return table.lazy().filter(other & ~causal)

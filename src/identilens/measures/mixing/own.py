@@ -8,26 +8,24 @@ import polars as pl
 def own_contributions(table: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
     """Return, for each hidden token at each layer, what the input token at its own position contributes.
 
-    Args:
-        table: Table of a mixing result. Cross attention relates two sequences and has no own position.
-        tokens: Its tokens.
+    Cross attention relates two sequences and has no own position.
 
     Returns:
         Columns text, kind, layer, position, token, contribution, standard_error, and largest: whether no other input
         token contributes more.
     """
-    keys = ["text", "kind", "layer", "hidden"]
-    largest = pl.col("contribution").max().over(keys)
+    largest = pl.col("contribution").max().over("text", "kind", "layer", "hidden")
     rows = (
         table.lazy()
         .filter(pl.col("kind") != "cross")
         .with_columns(largest=pl.col("contribution") >= largest)
         .filter(pl.col("hidden") == pl.col("input"))
-        .select(*keys[:3], pl.col("hidden").alias("position"), "contribution", "standard_error", "largest")
+        .rename({"hidden": "position"})
     )
-    hidden = tokens.lazy().filter(pl.col("side") == "hidden").drop("side")
-    joined = rows.join(hidden, on=["text", "kind", "position"], how="left", maintain_order="left").collect()
-    return joined.select("text", "kind", "layer", "position", "token", "contribution", "standard_error", "largest")
+    hidden = tokens.lazy().filter(side="hidden")
+    joined = rows.join(hidden, on=["text", "kind", "position"], how="left", maintain_order="left")
+    kept = ("text", "kind", "layer", "position", "token", "contribution", "standard_error", "largest")
+    return joined.select(*kept).collect()
 
 
 def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) -> pl.DataFrame:
@@ -36,31 +34,23 @@ def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) ->
     Whiskers end at the furthest value within 1.5 times the box's height from the box (Tukey); what lies beyond is
     an outlier, which the paper does not show either.
 
-    Args:
-        rows: One row a token, with ``contribution``; as from `own_contributions`, or that with a ``tag``.
-        by: Columns that make the groups.
+    ``rows`` are as from `own_contributions`, one a token with its ``contribution``, or those with a ``tag``.
 
     Returns:
         The group columns, low, q1, median, q3, high, mean, not_largest where ``rows`` say so, and tokens.
     """
     value = pl.col("contribution")
-    boxes = rows.with_columns(
-        value.quantile(0.25, "linear").over(by).alias("q1"), value.quantile(0.75, "linear").over(by).alias("q3")
-    )
+    ends = {name: value.quantile(at, "linear").over(by) for name, at in (("q1", 0.25), ("q3", 0.75))}
     reach = 1.5 * (pl.col("q3") - pl.col("q1"))
     within = value.is_between(pl.col("q1") - reach, pl.col("q3") + reach)
     share = [(~pl.col("largest")).mean().alias("not_largest")] if "largest" in rows.columns else []
     return (
-        boxes.group_by(by)
+        rows.with_columns(**ends)
+        .group_by(by)
         .agg(
-            value.filter(within).min().alias("low"),
-            pl.col("q1").first(),
-            value.median().alias("median"),
-            pl.col("q3").first(),
-            value.filter(within).max().alias("high"),
-            value.mean().alias("mean"),
-            *share,
-            pl.len().alias("tokens"),
+            value.filter(within).min().alias("low"), pl.col("q1").first(), value.median().alias("median"),
+            pl.col("q3").first(), value.filter(within).max().alias("high"), value.mean().alias("mean"),
+            *share, pl.len().alias("tokens"),
         )
         .sort(by)
-    )
+    )  # fmt: skip

@@ -9,9 +9,7 @@ from identilens.measures.mixing.own import box_statistics
 def boxes_by_tag(own: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
     """Return own contributions as boxes, one for each kind, layer and part of speech (Brunner Fig. 26–37).
 
-    Args:
-        own: One row a token and layer, as from `own_contributions`.
-        tags: The tag of every token of every text: columns text, position, tag.
+    ``own`` is from `own_contributions`; ``tags`` has the tag of every token of every text: text, position, tag.
 
     Returns:
         Columns as from `box_statistics`, tags in the order of their median at the last layer, highest first.
@@ -30,8 +28,5 @@ def boxes_by_tag(own: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
             )
     boxes = box_statistics(own.join(tags, on=["text", "position"], how="inner"), ("kind", "layer", "tag"))
     last = boxes.filter(pl.col("layer") == pl.col("layer").max()).select("kind", "tag", last="median")
-    return (
-        boxes.join(last, on=["kind", "tag"])
-        .sort(["kind", "layer", "last"], descending=[False, False, True])
-        .drop("last")
-    )
+    joined = boxes.join(last, on=["kind", "tag"])
+    return joined.sort("kind", "layer", "last", descending=[False, False, True]).drop("last")

@@ -8,15 +8,12 @@ from torch import Tensor
 def attention_rollout(weights: Float[Tensor, "layer query key"]) -> Float[Tensor, "layer query key"]:
     """Return, for each layer, how much of each input token reaches each hidden token along attention paths.
 
-    Attention of a layer, averaged over heads, and the residual link count half each; rows are scaled to sum
+    Attention of a layer, as from `mean_over_heads`, and the residual link count half each; rows are scaled to sum
     to 1, and layers are multiplied:
 
         R_l = (A_l / 2 + I / 2) R_{l−1},   R_0 = I
 
     Rows of R sum to 1, like contributions. Values, norms and feed-forward layers play no part.
-
-    Args:
-        weights: `mean_over_heads` of every layer.
     """
     n = weights.shape[-1]
     identity = torch.eye(n, dtype=weights.dtype, device=weights.device)
@@ -29,16 +26,12 @@ def attention_rollout(weights: Float[Tensor, "layer query key"]) -> Float[Tensor
 
 
 def mean_over_heads(weights: Float[Tensor, "head query key"]) -> Float[Tensor, "query key"]:
-    """Return the mean size of a layer's weights over its heads, rows scaled to sum to 1.
+    """Return the mean size of a layer's raw or effective weights over its heads, rows scaled to sum to 1.
 
-    Raw weights are not negative and their rows sum to 1 already. Rows of effective attention may be negative in
-    places and sum to anything, even to about 0. A rollout passes on how much, not with what sign, just as the norm
-    of a Jacobian does: so sizes are taken before heads are averaged (else heads would cancel) and rows are scaled
-    by the sum of sizes (the sum itself may vanish). Where a head's row is zero, the others count alone; a query
-    whose effective attention is zero in every head passes on its own token only.
-
-    Args:
-        weights: Raw or effective attention of one layer.
+    Rows of effective attention may be negative in places and sum to anything, even to about 0. A rollout passes on how
+    much, not with what sign, just as the norm of a Jacobian does: so sizes are taken before heads are averaged (else
+    heads would cancel) and rows are scaled by the sum of sizes. Where a head's row is zero, the others count alone; a
+    query whose effective attention is zero in every head passes on its own token only.
     """
     sizes = weights.abs().mean(0)
     total = sizes.sum(-1, keepdim=True)

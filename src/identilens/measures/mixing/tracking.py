@@ -10,20 +10,13 @@ from identilens.measures.mixing.neighbours import first_middle_last
 
 
 def context_of_token(
-    table: pl.DataFrame,
-    tokens: pl.DataFrame,
-    token: str = "[CLS]",
-    centre: str = "[CLS]",
+    table: pl.DataFrame, tokens: pl.DataFrame, token: str = "[CLS]", centre: str = "[CLS]",
     layers: Sequence[int] | None = None,
-) -> pl.DataFrame:
+) -> pl.DataFrame:  # fmt: skip
     """Return what the first ``token`` of each text takes from each position, centred on ``centre`` (Brunner Fig. 18).
 
-    Args:
-        table: Table of a mixing result.
-        tokens: Its tokens.
-        token: Whose hidden state; the first of that name in each text.
-        centre: What stands at position 0: the first token of that name, such as "[CLS]" or "[SEP]".
-        layers: Layers to keep; the first, the middle and the last when not given.
+    Position 0 is the first token named ``centre``, such as "[CLS]" or "[SEP]". Layers are the first, the middle and
+    the last when not given.
 
     Returns:
         Columns kind, layer, offset (input position less the centre's), total over all texts, share of the layer's
@@ -41,8 +34,8 @@ def context_of_token(
         .join(whose.lazy().rename({"position": "hidden"}), on=[*keys, "hidden"], how="inner")
         .join(where.lazy().rename({"position": "centre"}), on=keys, how="inner")
         .filter(pl.col("input") != pl.col("hidden"))
-        .group_by("kind", "layer", (pl.col("input") - pl.col("centre")).alias("offset"))
-        .agg(pl.col("contribution").sum().alias("total"), pl.col("text").n_unique().alias("texts"))
+        .group_by("kind", "layer", offset=pl.col("input") - pl.col("centre"))
+        .agg(total=pl.col("contribution").sum(), texts=pl.col("text").n_unique())
         .with_columns(share=pl.col("total") / pl.col("total").sum().over("kind", "layer"))
         .select("kind", "layer", "offset", "total", "share", "texts")
         .sort("kind", "layer", "offset")
@@ -57,22 +50,13 @@ def context_of_token(
 
 
 def track_token(
-    table: pl.DataFrame,
-    tokens: pl.DataFrame,
-    token: str | int,
-    text: int = 0,
-    kind: Literal["encoder", "decoder", "cross"] | None = None,
-    occurrence: int = 0,
-) -> pl.DataFrame:
+    table: pl.DataFrame, tokens: pl.DataFrame, token: str | int, text: int = 0,
+    kind: Literal["encoder", "decoder", "cross"] | None = None, occurrence: int = 0,
+) -> pl.DataFrame:  # fmt: skip
     """Return what one token's hidden state takes from every input token, through all layers (Brunner Fig. 19–25).
 
-    Args:
-        table: Table of a mixing result.
-        tokens: Its tokens.
-        token: The token as the tokenizer writes it, or its position.
-        text: In which text, from 0.
-        kind: Which hidden states; the result's first kind when not given.
-        occurrence: Which of several tokens of that name, from 0.
+    The token is as the tokenizer writes it, or its position; of several of that name the occurrence counts from 0, as
+    texts do. The kind is the result's first when not given.
 
     Returns:
         Columns layer, position, token (of the input), contribution, standard_error.
@@ -81,16 +65,15 @@ def track_token(
         InputError: If there is no such text or token, naming those there are.
     """
     kind = table["kind"][0] if kind is None else kind
-    here = tokens.filter((pl.col("text") == text) & (pl.col("kind") == kind))
-    hidden, inputs = (here.filter(pl.col("side") == side).sort("position") for side in ("hidden", "input"))
+    here = tokens.filter(text=text, kind=kind)
+    hidden, inputs = (here.filter(side=side).sort("position") for side in ("hidden", "input"))
     if not len(here):
         raise InputError(f"expected a text from 0 to {table['text'].max()} with {kind} states; got text {text}.")
     position = token if isinstance(token, int) else _position(hidden, token, occurrence)
     if not 0 <= position < len(hidden):
         raise InputError(f"text {text} has the positions 0 to {len(hidden) - 1}; got {position}.")
-    where = (pl.col("text") == text) & (pl.col("kind") == kind) & (pl.col("hidden") == position)
     return (
-        table.filter(where)
+        table.filter(text=text, kind=kind, hidden=position)
         .rename({"input": "position"})
         .join(inputs.select("position", "token"), on="position", how="left", maintain_order="left")
         .select("layer", "position", "token", "contribution", "standard_error")
@@ -100,9 +83,7 @@ def track_token(
 def find_token(texts: Sequence[Sequence[str]], token: str) -> tuple[int, int]:
     """Return the first text that holds a token, and its first position there.
 
-    Args:
-        texts: The tokens of each text.
-        token: As the tokenizer writes it; marks of a word's start or middle ("Ġ", "▁", "##") may be left out.
+    The token is as the tokenizer writes it; marks of a word's start or middle ("Ġ", "▁", "##") may be left out.
 
     Raises:
         InputError: If no text holds it, naming tokens that occur.
@@ -136,9 +117,4 @@ def _position(hidden: pl.DataFrame, token: str, occurrence: int) -> int:
 
 
 def _first(tokens: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return the first position of a token in each text that has it."""
-    return (
-        tokens.filter((pl.col("token") == name) & (pl.col("side") == "hidden"))
-        .group_by("text", "kind")
-        .agg(pl.col("position").min())
-    )
+    return tokens.filter(token=name, side="hidden").group_by("text", "kind").agg(pl.col("position").min())

@@ -11,8 +11,7 @@ from identilens.linalg import ProjectedValues, projected
 from identilens.linalg.checks import check_width
 from identilens.measures.attention.simplex import largest_step
 
-LEAST_MOVE = 1e-6
-"""Total variation up to which weights count as not moved."""
+_LEAST_MOVE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Circularity:
     @property
     def able(self) -> Bool[Tensor, " head"]:
         """Whether the weights could be moved at all: one-hot rows cannot, even where T leaves freedom."""
-        return self.moved > LEAST_MOVE
+        return self.moved > _LEAST_MOVE
 
     def disagree(self, tolerance: float) -> Bool[Tensor, " head"]:
         """Return for each head whether A₁ ~ A₂ under the first text and not under the second."""
@@ -47,25 +46,15 @@ class Circularity:
 
 
 def circularity(
-    weights: Float[Tensor, "head query key"],
-    first: Float[Tensor, "head key d_v"] | ProjectedValues,
+    weights: Float[Tensor, "head query key"], first: Float[Tensor, "head key d_v"] | ProjectedValues,
     second: Float[Tensor, "head key d_v"] | ProjectedValues,
-    output_projection: Float[Tensor, "head d_v d_model"] | None = None,
-    *,
-    seed: int = 0,
-) -> Circularity:
+    output_projection: Float[Tensor, "head d_v d_model"] | None = None, *, seed: int = 0,
+) -> Circularity:  # fmt: skip
     """Return what a second text makes of a pair of weights that are equivalent under a first one.
 
     For each head the weights A₁ of the first text are moved along a random direction of LN([T₁, 1]), half as far as
     they stay non-negative: A₁ ~ A₂ under the embedding E₁ by every relation of II.B. Under E₂ they are equivalent only
-    if the direction also lies in the null space of T₂.
-
-    Args:
-        weights: A₁, every key visible.
-        first: V of the first text, or its T as `ProjectedValues`.
-        second: V of a second text of the same length.
-        output_projection: W_O of each head.
-        seed: Of the directions.
+    if the direction also lies in the null space of T₂. Every key is visible; the texts have one length.
 
     Raises:
         InputError: For shapes that do not fit, such as texts of two lengths.
@@ -83,8 +72,8 @@ def circularity(
     shared = (kept.basis.mT @ other.basis).square().sum((-2, -1))
     overlap = (n - kept.rank - other.rank + shared) / freedom
     given = weights.double()
-    generator = torch.Generator().manual_seed(seed)
-    noise = torch.randn(given.shape, generator=generator, dtype=torch.float64).to(given.device)
+    noise = torch.randn(given.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    noise = noise.to(given.device)
     for _ in range(2):  # The second projection takes off what the first leaves by rounding.
         noise = noise - kept.project(noise)
     noise = torch.where((freedom > 0)[:, None, None], noise, 0.0)

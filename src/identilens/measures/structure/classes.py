@@ -1,6 +1,6 @@
 """The equivalence relations of structure2025, II.B, as predicates with a tolerance."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -11,19 +11,15 @@ from identilens.linalg import ProjectedValues, projected
 from identilens.linalg.checks import check_finite, check_width
 
 Relation = Literal["output", "row_sums", "simplex"]
-RELATIONS: tuple[Relation, ...] = ("output", "row_sums", "simplex")
+RELATIONS: tuple[Relation, ...] = get_args(Relation)
 TOLERANCE = 1e-6
 
 
 def equivalent(
-    first: Float[Tensor, "query key"],
-    second: Float[Tensor, "query key"],
-    values: Float[Tensor, "key d_v"] | ProjectedValues,
-    output_projection: Float[Tensor, "d_v d_model"] | None = None,
-    *,
-    relation: Relation = "output",
-    tolerance: float = TOLERANCE,
-) -> bool:
+    first: Float[Tensor, "query key"], second: Float[Tensor, "query key"],
+    values: Float[Tensor, "key d_v"] | ProjectedValues, output_projection: Float[Tensor, "d_v d_model"] | None = None,
+    *, relation: Relation = "output", tolerance: float = TOLERANCE,
+) -> bool:  # fmt: skip
     """Return whether two sets of weights are equivalent for one head on one text (structure2025, II.B).
 
     ``output``: A₁ T = A₂ T. ``row_sums``: that, and A₁ 1 = A₂ 1 = 1. ``simplex``: that, and A₁ >= 0, A₂ >= 0.
@@ -32,16 +28,8 @@ def equivalent(
 
     With tolerance 0 in exact arithmetic these are equivalence relations: the first on all matrices, the others on
     those whose rows sum to 1 (and are non-negative), because any other matrix is not even equivalent to itself. With
-    a tolerance they stay reflexive and symmetric; transitivity adds tolerances up: within ε and within ε gives
-    within 2 ε.
-
-    Args:
-        first: A₁.
-        second: A₂.
-        values: V, value bias included; or T itself without a projection.
-        output_projection: W_O, one head's block.
-        relation: Which of the three.
-        tolerance: Largest difference that counts as none.
+    a tolerance they stay reflexive and symmetric; transitivity adds tolerances up. ``values`` is V, value bias
+    included, or T itself without a projection.
 
     Raises:
         InputError: For shapes that do not fit, an unknown relation or a negative tolerance.
@@ -60,9 +48,10 @@ def equivalent(
     unit = torch.linalg.vector_norm(compact, dim=-1).max().clamp_min(torch.finfo(torch.float64).tiny)
     # The length of a difference in the compact basis is its length in T's own coordinates.
     apart = torch.linalg.vector_norm((first.double() - second.double()) @ compact, dim=-1).max()
-    if bool(apart > tolerance * unit):
-        return False
-    pair = (first.double(), second.double())
-    if relation != "output" and any(bool(((one.sum(-1) - 1).abs() > tolerance).any()) for one in pair):
-        return False
-    return relation != "simplex" or all(bool((one >= -tolerance).all()) for one in pair)
+    pair = torch.stack([first, second]).double()
+    same = ~(apart > tolerance * unit)
+    if relation != "output":
+        same &= ~((pair.sum(-1) - 1).abs() > tolerance).any()
+    if relation == "simplex":
+        same &= (pair >= -tolerance).all()
+    return bool(same)

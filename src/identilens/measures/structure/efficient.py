@@ -8,8 +8,7 @@ from torch import Tensor
 from identilens.linalg import ProjectedValues, projected
 from identilens.linalg.checks import check_finite, check_width
 
-ROUNDING = 1e-9
-"""An entry below minus this counts as negative; what lies between is rounding in float64."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,7 @@ class EfficientAttention:
     Attributes:
         efficient: The projection: same head output, same row sums, entries of any sign.
         rank: Of [T, 1].
-        negative: Share of entries below zero. Above 0, the rows are no probability distributions.
+        negative: Share of entries below zero, beyond rounding. Above 0, the rows are no probability distributions.
         least: The smallest entry.
         row_sum_error: Largest |row sum of the projection − row sum of the weights|.
         tolerance: Singular values of [T, 1] up to this share of the largest count as zero.
@@ -34,23 +33,15 @@ class EfficientAttention:
 
 
 def efficient_attention(
-    weights: Float[Tensor, "*batch query key"],
-    values: Float[Tensor, "*batch key d_v"] | ProjectedValues,
+    weights: Float[Tensor, "*batch query key"], values: Float[Tensor, "*batch key d_v"] | ProjectedValues,
     output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,
-) -> EfficientAttention:
+) -> EfficientAttention:  # fmt: skip
     """Return attention weights projected on Ker([T, 1])^⊥ (Naim & Asher 2024; structure2025, II.A).
 
     A row a becomes a P, with P the orthogonal projector on the columns of [T, 1]. Because P [T, 1] = [T, 1], the
     output a T and the sum of the row stay; two sets of weights with the same output and sums have the same
-    projection. Nothing keeps the entries from turning negative: ``negative`` counts where they do.
-
-    Args:
-        weights: A, every key visible to every query.
-        values: V, value bias included; or T itself without a projection.
-        output_projection: W_O, one head's block.
-
-    Returns:
-        The projection in float64. Cost O(n² d_v) a head.
+    projection. Nothing keeps the entries from turning negative: ``negative`` counts where they do. Every key is
+    visible to every query; ``values`` is V, or T itself without a projection. In float64; cost O(n² d_v) a head.
 
     Raises:
         InputError: For shapes that do not fit.
@@ -64,7 +55,7 @@ def efficient_attention(
     return EfficientAttention(
         efficient,
         T.simplex_factor.rank,
-        (efficient < -ROUNDING).double().mean((-2, -1)),
+        (efficient < -_ROUNDING).double().mean((-2, -1)),
         efficient.amin((-2, -1)),
         (efficient.sum(-1) - given.sum(-1)).abs().amax(-1),
         T.simplex_tolerance,

@@ -11,14 +11,7 @@ from identilens.errors import InputError
 
 @dataclass(frozen=True)
 class MatrixNorms:
-    """Four norms of one matrix.
-
-    Attributes:
-        structure: ‖A‖_S = (1/n²) Σ w_ij |a_ij| (Eq. 5).
-        one: Largest column sum of sizes.
-        infinity: Largest row sum of sizes.
-        frobenius: Root of the sum of squares.
-    """
+    """‖A‖_S = (1/n²) Σ w_ij |a_ij| (Eq. 5), the largest column and row sums of sizes, and the Frobenius norm."""
 
     structure: float
     one: float
@@ -34,57 +27,37 @@ def structure_norm(
     A norm on all matrices of W's shape because every w_ij is positive. The W that Cut_l gives has zeros and is only a
     seminorm: `positive_structure` makes it a norm.
 
-    Args:
-        matrix: A, of any sign.
-        structure: W, every entry positive.
-
     Raises:
         InputError: For a W that has other shape, or entries which are not positive.
     """
     check_structure(structure, positive=True)
     if matrix.shape[-2:] != structure.shape[-2:]:
-        raise InputError(
-            f"expected W of the matrix's shape {tuple(matrix.shape[-2:])}; got {tuple(structure.shape[-2:])}."
-        )
+        shapes = f"{tuple(matrix.shape[-2:])}; got {tuple(structure.shape[-2:])}"
+        raise InputError(f"expected W of the matrix's shape {shapes}.")
     return (structure * matrix.abs()).mean((-2, -1))
 
 
 def structure_distance(
-    first: Float[Tensor, "*batch query key"],
-    second: Float[Tensor, "*batch query key"],
+    first: Float[Tensor, "*batch query key"], second: Float[Tensor, "*batch query key"],
     structure: Float[Tensor, "*#batch query key"],
-) -> Float[Tensor, "*batch"]:
-    """Return ‖A₁ − A₂‖_S (structure2025, Eq. 5).
-
-    Raises:
-        InputError: For a W that has other shape, or entries which are not positive.
-    """
+) -> Float[Tensor, "*batch"]:  # fmt: skip
+    """Return ‖A₁ − A₂‖_S (Eq. 5); see `structure_norm`."""
     return structure_norm(first - second, structure)
 
 
 def matrix_norms(matrix: Float[Tensor, "query key"], structure: Float[Tensor, "query key"]) -> MatrixNorms:
-    """Return the structure-aware norm of a matrix beside its 1-, ∞- and Frobenius norms (structure2025, III).
-
-    Raises:
-        InputError: For a W that has other shape, or entries which are not positive.
-    """
+    """Return the structure-aware norm beside the 1-, ∞- and Frobenius norms (structure2025, III)."""
     sizes = matrix.double().abs()
-    return MatrixNorms(
-        float(structure_norm(sizes, structure.double())),
-        float(sizes.sum(0).max()),
-        float(sizes.sum(1).max()),
-        float(sizes.square().sum().sqrt()),
-    )
+    norm = structure_norm(sizes, structure.double())
+    return MatrixNorms(*map(float, (norm, sizes.sum(0).max(), sizes.sum(1).max(), sizes.square().sum().sqrt())))
 
 
 def positive_structure(
     structure: Float[Tensor, "*batch query key"], floor: float = 1e-3
 ) -> Float[Tensor, "*batch query key"]:
-    """Return W with every entry at least ``floor`` of its matrix's largest one, so that Eq. 5 is a norm.
+    """Return W with every entry at least ``floor``, in (0, 1], of its matrix's largest one, so that Eq. 5 is a norm.
 
-    Args:
-        structure: W, with zeros where Cut_l removed something.
-        floor: Share of the largest entry, in (0, 1]. A matrix of zeros becomes one of ones.
+    A matrix of zeros becomes one of ones.
 
     Raises:
         InputError: For negative entries, or a floor outside the range.

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from torch import Tensor
 from identilens.measures.structure.weights import check_weights, normalise_rows
 
 Pattern = Literal["diagonal", "offset", "antidiagonal", "local", "block", "vertical", "uniform"]
-PATTERNS: tuple[Pattern, ...] = ("diagonal", "offset", "antidiagonal", "local", "block", "vertical", "uniform")
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 LEAST_SCORE = 0.25
 """A structure whose best score is below this has none of the patterns ("mixed")."""
 OFFSETS = (-3, -2, -1, 1, 2, 3)
@@ -35,9 +35,7 @@ class PatternScore:
     place: int | None = None
 
 
-def pattern_scores(
-    weights: Float[Tensor, "query key"], special: Sequence[int] | None = None
-) -> tuple[PatternScore, ...]:
+def pattern_scores(weights: Float[Tensor, "q k"], special: Sequence[int] | None = None) -> tuple[PatternScore, ...]:
     """Return the score of each pattern, in the order of `PATTERNS`.
 
     Rows are normalised first. Scores are (m − u) / (1 − u), at least 0, with u what uniform rows have. For diagonal,
@@ -48,35 +46,32 @@ def pattern_scores(
     between a quarter and three quarters of the text. uniform: 1 − the rows' mean total variation from uniform rows, as
     a share of the largest possible.
 
-    Args:
-        weights: W, or mean weights: non-negative.
-        special: Columns of special tokens.
-
     Raises:
         InputError: For negative or infinite entries.
     """
     check_weights(weights, "the weights whose pattern is wanted")
     rows = normalise_rows(weights.double())
     n_query, n_key = rows.shape
-    filled = (rows.sum(-1) > 0).double()
     share = 1 / n_key
-    scores = [PatternScore("diagonal", _above(_band(rows, 0), share))]
-    offsets = {place: _above(_band(rows, place), share) for place in OFFSETS if abs(place) < min(n_query, n_key)}
+    # Queries for which a diagonal lies outside are left out.
+    inside = [place for place in OFFSETS if abs(place) < min(n_query, n_key)]
+    offsets = {place: _above(float(rows.diagonal(place).mean()), share) for place in inside}
     best = max(offsets, key=lambda place: offsets[place], default=None)
-    scores.append(PatternScore("offset", offsets[best] if best is not None else 0.0, best))
-    scores.append(PatternScore("antidiagonal", _above(_band(rows.flip(-1), 0), share)))
-    near = sum(rows.diagonal(place).sum() for place in range(-min(REACH, n_query - 1), min(REACH, n_key - 1) + 1))
-    near_even = sum(len(rows.diagonal(place)) for place in range(-min(REACH, n_query - 1), min(REACH, n_key - 1) + 1))
-    scores.append(PatternScore("local", _above(float(near) / n_query, near_even / rows.numel())))
-    scores.append(_block(rows))
-    columns = list(special) if special else list(range(n_key))
-    column = max(columns, key=lambda place: float(rows[:, place].mean()))
-    scores.append(PatternScore("vertical", _above(float(rows[:, column].mean()), share), column))
+    near = [rows.diagonal(place) for place in range(-min(REACH, n_query - 1), min(REACH, n_key - 1) + 1)]
+    column = max(special or range(n_key), key=lambda place: float(rows[:, place].mean()))
     far = 0.5 * (rows - share).abs().sum(-1) / max(1e-12, 1 - share)
     # A row without any weight is no uniform row.
-    even = float(((1 - far) * filled).mean()) if n_key > 1 else 1.0
-    scores.append(PatternScore("uniform", min(1.0, max(0.0, even))))
-    return tuple(scores)
+    even = float(((1 - far) * (rows.sum(-1) > 0)).mean()) if n_key > 1 else 1.0
+    local = _above(float(sum(one.sum() for one in near)) / n_query, sum(map(len, near)) / rows.numel())
+    return (
+        PatternScore("diagonal", _above(float(rows.diagonal().mean()), share)),
+        PatternScore("offset", offsets[best] if best is not None else 0.0, best),
+        PatternScore("antidiagonal", _above(float(rows.flip(-1).diagonal().mean()), share)),
+        PatternScore("local", local),
+        _block(rows),
+        PatternScore("vertical", _above(float(rows[:, column].mean()), share), column),
+        PatternScore("uniform", min(1.0, max(0.0, even))),
+    )
 
 
 def pattern_of(scores: Sequence[PatternScore]) -> PatternScore | None:
@@ -89,11 +84,6 @@ def pattern_of(scores: Sequence[PatternScore]) -> PatternScore | None:
         single = max((one for one in scores if one.pattern in ("diagonal", "offset")), key=lambda one: one.score)
         best = single if single.score >= max(LEAST_SCORE, best.score / 2) else best
     return best if best.score >= LEAST_SCORE else None
-
-
-def _band(rows: Tensor, offset: int) -> float:
-    """Return the mean mass on a diagonal; queries for which it lies outside are left out."""
-    return float(rows.diagonal(offset).mean())
 
 
 def _above(mass: float, chance: float) -> float:

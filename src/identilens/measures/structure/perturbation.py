@@ -8,7 +8,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.measures.structure.norm import check_structure
-from identilens.measures.structure.weights import check_weights
+from identilens.measures.structure.weights import check_weights, normalise_rows
 
 Perturbation = Literal["aware", "breaking", "random"]
 
@@ -23,48 +23,34 @@ def perturbation_directions(
     ``random`` gives all of a row's mass anew to all keys. A row whose W is positive everywhere, or nowhere, is split at
     its median instead, so that every row has both sides.
 
-    Args:
-        weights: A, one text's weights.
-        structure: W, zero where the structure is not.
-        seed: Of the random shares.
-
     Raises:
         InputError: For W of another shape, negative entries, or a single key.
     """
     check_weights(weights, "the weights to perturb")
     check_structure(structure)
     if weights.shape != structure.shape or weights.shape[-1] < 2:
-        raise InputError(
-            f"expected W of the weights' shape and at least 2 keys; got {tuple(structure.shape)} and "
-            f"{tuple(weights.shape)}."
-        )
+        shapes = f"{tuple(structure.shape)} and {tuple(weights.shape)}"
+        raise InputError(f"expected W of the weights' shape and at least 2 keys; got {shapes}.")
     given, kept = weights.double(), _support(structure)
     generator = torch.Generator().manual_seed(seed)
 
     def shares(allowed: Tensor) -> Tensor:
         # Exponential numbers over their sum are even on the simplex.
         drawn = torch.empty(given.shape, dtype=torch.float64).exponential_(generator=generator).to(given.device)
-        drawn = drawn * allowed
-        return drawn / drawn.sum(-1, keepdim=True)
+        return normalise_rows(drawn * allowed)
 
-    everywhere = torch.ones_like(kept)
     inside, outside = given * kept, given * ~kept
     return {
         "aware": outside.sum(-1, keepdim=True) * shares(~kept) - outside,
         "breaking": inside.sum(-1, keepdim=True) * shares(~kept) - inside,
-        "random": given.sum(-1, keepdim=True) * shares(everywhere) - given,
+        "random": given.sum(-1, keepdim=True) * shares(torch.ones_like(kept)) - given,
     }
 
 
 def perturbed(
     weights: Float[Tensor, "query key"], direction: Float[Tensor, "query key"], size: float
 ) -> Float[Tensor, "query key"]:
-    """Return weights moved along a direction to a change of the given Frobenius norm.
-
-    Args:
-        weights: A.
-        direction: From `perturbation_directions`.
-        size: At most the direction's own norm.
+    """Return weights moved along one of `perturbation_directions` to a change of the given Frobenius norm.
 
     Raises:
         InputError: For a size beyond the direction's own: weights would turn negative.
@@ -76,7 +62,6 @@ def perturbed(
 
 
 def _support(structure: Tensor) -> Tensor:
-    """Return where the structure is: W > 0, with both sides in every row."""
     kept = structure > 0
     half = structure > structure.median(-1, keepdim=True).values
     first = torch.arange(structure.shape[-1], device=structure.device) < (structure.shape[-1] + 1) // 2

@@ -32,11 +32,6 @@ def cluster(embeddings: Float[np.ndarray, "text d"], clusters: int, seed: int = 
 
     A centroid is a mean and no text, and has no attention of its own; the nearest text has.
 
-    Args:
-        embeddings: One row a text.
-        clusters: k.
-        seed: Of k-means.
-
     Raises:
         InputError: For fewer distinct texts than clusters.
     """
@@ -46,29 +41,22 @@ def cluster(embeddings: Float[np.ndarray, "text d"], clusters: int, seed: int = 
 
     distinct = len(np.unique(embeddings, axis=0))
     if not 1 <= clusters <= distinct:
-        raise InputError(
-            f"expected a number of clusters from 1 to the number of distinct texts, {distinct}; got {clusters}."
-        )
+        most = f"the number of distinct texts, {distinct}"
+        raise InputError(f"expected a number of clusters from 1 to {most}; got {clusters}.")
     fitted = KMeans(clusters, n_init=_INITIAL, random_state=seed).fit(embeddings)  # pyright: ignore[reportArgumentType] n_init takes numbers too
     labels = np.asarray(fitted.labels_)
     distances = np.linalg.norm(embeddings - fitted.cluster_centers_[labels], axis=1)
-    found = [(int((labels == one).sum()), one) for one in range(clusters)]
-    order = [one for _, one in sorted(found, key=lambda pair: (-pair[0], pair[1]))]
-    members = [int(np.flatnonzero(labels == one)[distances[labels == one].argmin()]) for one in order]
-    defined = 1 < clusters < len(embeddings)
-    score = float(silhouette_score(embeddings, labels)) if defined else float("nan")
-    return Representatives(np.array(members), np.bincount(labels, minlength=clusters)[order], score)
+    sizes = np.bincount(labels, minlength=clusters)
+    order = np.argsort(-sizes, kind="stable")
+    members = [np.flatnonzero(labels == one)[distances[labels == one].argmin()] for one in order]
+    score = float(silhouette_score(embeddings, labels)) if 1 < clusters < len(embeddings) else float("nan")
+    return Representatives(np.array(members), sizes[order], score)
 
 
 def choose_clusters(
     embeddings: Float[np.ndarray, "text d"], clusters: int | None = None, seed: int = 0
 ) -> dict[int, Representatives]:
-    """Return clusterings of a growing number of clusters, for the choice and the stability of W.
-
-    Args:
-        embeddings: One row a text.
-        clusters: A number that must be among them; only `CANDIDATES` when None.
-        seed: Of k-means.
+    """Return clusterings of a growing number of clusters, `CANDIDATES` and ``clusters``, for the choice of W.
 
     Raises:
         InputError: For fewer than two distinct texts, or a number that they do not allow.
@@ -76,9 +64,8 @@ def choose_clusters(
     distinct = len(np.unique(embeddings, axis=0))
     if distinct < 2:
         raise InputError(f"representatives need at least 2 distinct texts; got {distinct}. Give more texts.")
-    wanted = {one for one in CANDIDATES if one <= min(distinct, max(2, len(embeddings) // 2))}
-    if clusters is not None:
-        wanted.add(clusters)
+    most = min(distinct, max(2, len(embeddings) // 2))
+    wanted = {one for one in CANDIDATES if one <= most} | ({clusters} if clusters is not None else set())
     return {one: cluster(embeddings, one, seed) for one in sorted(wanted)}
 
 

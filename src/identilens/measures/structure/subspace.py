@@ -14,6 +14,8 @@ from identilens.linalg import ProjectedValues, relative_tolerance
 class Subspace:
     """R of some heads, its basis kept as eigenvectors of the Gram matrix.
 
+    Its weighted version keeps the directions with an eigenvalue of at least a ``share`` in [0, 1]; 0 gives R itself.
+
     Attributes:
         eigenvalues: Largest first: the mean over texts of how much of a direction the head's output can tell (cos² of
             its angle to col(T)). 1 in every text, 0 in none.
@@ -30,12 +32,7 @@ class Subspace:
     texts: int
 
     def basis(self, head: int, share: float = 0.0) -> Float[Tensor, "key r"]:
-        """Return the structures S_1, …, S_r of one head: an orthonormal basis of R, or of its weighted version.
-
-        Args:
-            head: Counts from 0.
-            share: Keep directions with an eigenvalue of at least this; 0 gives R itself.
-        """
+        """Return the structures S_1, …, S_r of one head: an orthonormal basis of R, or of its weighted version."""
         return self.vectors[head][:, self._kept(share)[head]]
 
     def dimension_at(self, share: float) -> Int[Tensor, " head"]:
@@ -48,14 +45,8 @@ class Subspace:
         return ((self.eigenvalues.cumsum(-1) < part * total).sum(-1) + 1).clamp_max(self.eigenvalues.shape[-1])
 
     def project(self, weights: Float[Tensor, "head query key"], share: float = 0.0) -> Float[Tensor, "head query key"]:
-        """Return proj_R of each row of some weights (structure2025, III.B), or its weighted version.
-
-        Args:
-            weights: A.
-            share: Keep directions with an eigenvalue of at least this; 0 gives R itself.
-        """
-        kept = self.projector(share).to(weights.dtype)
-        return weights @ kept
+        """Return proj_R of each row of some weights (structure2025, III.B), or its weighted version."""
+        return weights @ self.projector(share).to(weights.dtype)
 
     def projector(self, share: float = 0.0) -> Float[Tensor, "head key key"]:
         """Return the orthogonal projector on R, or on its weighted version."""
@@ -79,12 +70,8 @@ def subspace_of(gram: Float[Tensor, "head key key"], texts: int, d_model: int) -
     """Return R from the sum of projectors over texts.
 
     ker(T')^⊥ is col(T), so R = (∩ ker T_i')^⊥ = Σ col(T_i) (Eq. 6), the range of Σ U_i U_iᵀ with U_i an orthonormal
-    basis of col(T_i). Every text counts the same, however large its values.
-
-    Args:
-        gram: Σ U_i U_iᵀ.
-        texts: How many were added.
-        d_model: Columns of T.
+    basis of col(T_i). Every text counts the same, however large its values. ``gram`` is the sum Σ U_i U_iᵀ over so
+    many texts, ``d_model`` the columns of T.
     """
     values, vectors = torch.linalg.eigh(gram.double() / texts)
     values, vectors = values.flip(-1).clamp_min(0.0), vectors.flip(-1)
@@ -116,15 +103,10 @@ def against_subspace(
 
     The draft sends proj_{ker(T')^⊥ \ R}(A) to zero. For a text of the set that R is made of, col(T) = ker(T')^⊥ lies
     inside R and that part is empty; what its values do send to zero is the other difference, R ⊖ ker(T')^⊥. Both
-    are given: ``outside`` is the draft's, ``ignored`` the other.
-
-    Args:
-        weights: A.
-        column: Projector on col(T).
-        kept: Projector on R, or its weighted version.
+    are given: ``outside`` is the draft's, ``ignored`` the other. ``column`` projects on col(T), ``kept`` on R or on its
+    weighted version.
     """
-    rank = column.diagonal(dim1=-2, dim2=-1).sum(-1)
-    dimension = kept.diagonal(dim1=-2, dim2=-1).sum(-1)
+    rank, dimension = (one.diagonal(dim1=-2, dim2=-1).sum(-1) for one in (column, kept))
     shared = (column * kept).sum((-2, -1))
     given = weights.double()
     left = (given - given @ column) @ kept

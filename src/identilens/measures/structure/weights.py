@@ -18,13 +18,10 @@ Penalty = float | Callable[[Tensor], Tensor]
 def cut(
     summed: Float[Tensor, "*batch query key"], threshold: float, penalty: Penalty = 0.0
 ) -> Float[Tensor, "*batch query key"]:
-    """Return Cut_l: entries of at least ``threshold`` stay, smaller ones become h of themselves (Eq. 8).
+    """Return Cut_l: entries of at least l, in units of ``summed``, stay; smaller ones become h of themselves (Eq. 8).
 
-    Args:
-        summed: What is cut, non-negative.
-        threshold: l, in the units of ``summed``, 0 or more.
-        penalty: h: a share c in [0, 1) gives h(x) = c x (0 is the draft's choice), or a function with 0 <= h(x) < x.
-            At x = 0 the draft's condition cannot hold; there h must be 0.
+    A share c in [0, 1) gives h(x) = c x (0 is the draft's choice); a function must have 0 <= h(x) < x. At x = 0 the
+    draft's condition cannot hold; there h must be 0.
 
     Raises:
         InputError: For a threshold below 0, negative entries, or a penalty that does not penalise.
@@ -51,24 +48,14 @@ def normalise_rows(matrix: Float[Tensor, "*batch query key"]) -> Float[Tensor, "
 
 
 def structure_weights(
-    mean: Float[Tensor, "*batch query key"],
-    threshold: float,
-    *,
-    texts: int = 1,
-    scale: Scale = "mean",
+    mean: Float[Tensor, "*batch query key"], threshold: float, *, texts: int = 1, scale: Scale = "mean",
     penalty: Penalty = 0.0,
-) -> Float[Tensor, "*batch query key"]:
+) -> Float[Tensor, "*batch query key"]:  # fmt: skip
     """Return W = Norm(Cut_l(Ã)), the structure of a head (structure2025, III.B.1).
 
     The draft cuts the sum Ã over n texts. Its entries grow with n, so that an l fits one n only; cutting the mean
-    Ã/n at l is cutting the sum at n·l, and gives the same W. ``scale`` says in which of the two units l is given.
-
-    Args:
-        mean: Ã/n, the mean of the texts' weights.
-        threshold: l: in [0, 1] on the mean, in [0, n] on the sum.
-        texts: n, needed for ``scale="sum"``.
-        scale: Units of the threshold.
-        penalty: h of Eq. 8, see `cut`.
+    Ã/n at l is cutting the sum at n·l, and gives the same W. ``scale`` says in which of the two units l is given: in
+    [0, 1] on the mean, in [0, n] on the sum, for which ``texts`` is n. For ``penalty`` see `cut`.
 
     Raises:
         InputError: For a threshold outside its range, negative entries, or a penalty that does not penalise.

@@ -10,19 +10,14 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg.tolerance import relative_tolerance
 
-# Rows that are turned to float64 at a time.
-ROWS = 4096
+ROWS = 4096  # Turned to float64 at a time.
 
 
 @dataclass(frozen=True, eq=False)
 class RidgeFit:
-    """The ridge solution with the lowest validation loss.
+    """The ridge solution W, d_out x d_in, with the lowest validation loss, and that of every penalty in ``losses``.
 
-    Attributes:
-        weight: W, d_out x d_in.
-        penalty: Its penalty, as a share of the mean squared size of a coordinate of the hidden states.
-        validation_loss: Mean over tokens and coordinates of (W e − x)².
-        losses: The same for every penalty tried, in their order.
+    Losses are means over tokens and coordinates of (W e − x)²; penalties shares of the mean squared coordinate of e.
     """
 
     weight: Float[Tensor, "d_out d_in"]
@@ -32,12 +27,10 @@ class RidgeFit:
 
 
 def fit_ridge(
-    hidden: Float[Tensor, "train d_in"],
-    inputs: Float[Tensor, "train d_out"],
-    validation_hidden: Float[Tensor, "validation d_in"],
-    validation_inputs: Float[Tensor, "validation d_out"],
+    hidden: Float[Tensor, "train d_in"], inputs: Float[Tensor, "train d_out"],
+    validation_hidden: Float[Tensor, "validation d_in"], validation_inputs: Float[Tensor, "validation d_out"],
     penalties: Sequence[float],
-) -> RidgeFit:
+) -> RidgeFit:  # fmt: skip
     """Return the map W that minimises Σ‖W e − x‖² + λ‖W‖²_F, with λ chosen on the validation tokens.
 
     W = Xᵀ E (Eᵀ E + λ I)⁻¹ for the rows e of E and x of X: where the L2 training of Brunner et al. 2020,
@@ -45,14 +38,8 @@ def fit_ridge(
     with c = VᵀEᵀX and g_i = 1/(s_i + λ) the validation error is
     Σ_ij g_i g_j M_ij (c cᵀ)_ij − 2 Σ_i g_i (c Nᵀ)_ii + ‖X_val‖², M and N being the validation tokens'
     EᵀE and EᵀX in that basis. A further penalty costs O(d²); the whole costs O(tokens d² + d³), in float64.
-    Directions in which the hidden states do not vary (to float32 rounding) are left out.
-
-    Args:
-        hidden: e of the training tokens.
-        inputs: x of the training tokens.
-        validation_hidden: e of the validation tokens.
-        validation_inputs: x of the validation tokens.
-        penalties: λ to try, as shares of trace(EᵀE)/d_in.
+    Directions in which the hidden states do not vary (to float32 rounding) are left out. ``penalties`` are the λ to
+    try, as shares of trace(EᵀE)/d_in.
 
     Raises:
         InputError: No penalty, or a negative one.
@@ -91,8 +78,6 @@ def _products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 def _mean_squared(weight: Tensor, hidden: Tensor, inputs: Tensor) -> float:
     """Return the validation loss from the residuals, free of the cancellation in the expanded form."""
-    total = sum(
-        float((rows.to(weight.dtype) @ weight.T - wanted).square().sum(dtype=torch.float64))
-        for rows, wanted in zip(hidden.split(ROWS), inputs.split(ROWS), strict=True)
-    )
-    return total / inputs.numel()
+    blocks = zip(hidden.split(ROWS), inputs.split(ROWS), strict=True)
+    errors = ((rows.to(weight.dtype) @ weight.T - wanted).square() for rows, wanted in blocks)
+    return sum(float(error.sum(dtype=torch.float64)) for error in errors) / inputs.numel()

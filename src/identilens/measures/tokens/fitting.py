@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from jaxtyping import Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.measures.tokens.probes import Layers, Lengths, Probe, Report, Targets, TrainedProbe
-from identilens.measures.tokens.splits import Split, checked_lengths, token_rows
+from identilens.measures.tokens.probes import Layers, Probe, Report, Targets, TrainedProbe
+from identilens.measures.tokens.splits import Lengths, Split, checked_lengths, token_rows
 from identilens.measures.tokens.stack import Job
 
 Search = Literal["every fold", "first fold"]
@@ -17,14 +16,7 @@ Search = Literal["every fold", "first fold"]
 
 @dataclass(frozen=True, eq=False)
 class FittedProbe:
-    """A probe fitted on one layer and fold.
-
-    Attributes:
-        layer: Layer of the hidden states it was fitted on.
-        target: Set of vectors it predicts.
-        split: Fold it was fitted on.
-        probe: The fitted probe.
-    """
+    """A probe fitted on one layer and fold to predict one set of vectors."""
 
     layer: int
     target: int
@@ -33,35 +25,18 @@ class FittedProbe:
 
 
 def fit_probes(
-    probe: Probe,
-    hidden: Layers,
-    targets: Targets,
-    lengths: Lengths,
-    splits: Sequence[Split],
-    *,
-    pairs: Sequence[tuple[int, int]] | None = None,
-    offset: int = 0,
-    search: Search = "every fold",
-    rates: dict[tuple[int, int], float] | None = None,
-    progress: Report | None = None,
-) -> list[FittedProbe]:
+    probe: Probe, hidden: Layers, targets: Targets, lengths: Lengths, splits: Sequence[Split], *,
+    pairs: Sequence[tuple[int, int]] | None = None, offset: int = 0, search: Search = "every fold",
+    rates: dict[tuple[int, int], float] | None = None, progress: Report | None = None,
+) -> list[FittedProbe]:  # fmt: skip
     """Return the probe fitted on every fold of every (layer, target) pair, fold by fold.
 
     Each equals ``probe.fit`` on the same tokens, but all of them train as one stack. Nothing is copied
     for a fold, an offset or a target: they are rows of the same tensors.
 
-    Args:
-        probe: Which probe, with its settings.
-        hidden: e^l of every layer, sentence after sentence.
-        targets: Vectors to predict: the inputs alone, or ``hidden`` itself to go from layer to layer.
-        lengths: Tokens in each sentence.
-        splits: The folds.
-        pairs: (layer, target) pairs; every layer with target 0 if None.
-        offset: Predict the neighbour at this offset (Brunner et al. 2020, B.5).
-        search: Where a trained probe searches the rate: on every fold, or on the first of ``splits`` for
-            each pair, whose best rate then serves the other folds.
-        rates: Rates that are chosen already, by (layer, target); these pairs are not searched.
-        progress: Called as training goes on.
+    Targets are the inputs alone, or ``hidden`` itself to go from layer to layer; pairs are every layer with target 0
+    when not given. The offset is that of the neighbour to predict (Brunner et al. 2020, B.5). A trained probe searches
+    its rate on every fold, or on the first for the others too; pairs whose ``rates`` are given are not searched.
 
     Raises:
         InputError: Data that does not fit together, is not finite, or leaves a part without tokens.
@@ -71,36 +46,22 @@ def fit_probes(
         raise InputError("expected at least one fold, got none; make them with split_sentences")
     pairs = [(layer, 0) for layer in range(len(hidden))] if pairs is None else list(pairs)
     known = dict(rates or {})
-    rows = [
-        (token_rows(lengths, s.train, offset=offset), token_rows(lengths, s.validation, offset=offset)) for s in splits
-    ]
+    rows = [[token_rows(lengths, part, offset=offset) for part in (s.train, s.validation)] for s in splits]
     fitted: list[FittedProbe] = []
     trained = isinstance(probe, TrainedProbe)
     searched = trained and search == "first fold" and any(pair not in known for pair in pairs)
     for folds in [slice(0, 1), slice(1, None)] if searched else [slice(None)]:
         cells = [(pair, place) for place in range(len(splits))[folds] for pair in pairs]
-        jobs = [_job(probe, pair, *rows[place], offset, known.get(pair)) for pair, place in cells]
+        jobs = [_job(probe, pair, rows[place], offset, known.get(pair)) for pair, place in cells]
         for (pair, place), one in zip(cells, probe.fit_all(jobs, hidden, targets, progress), strict=True):
             fitted.append(FittedProbe(*pair, splits[place], one))
-        if searched:
-            known |= {
-                (one.layer, one.target): one.probe.outcome_.learning_rate
-                for one in fitted
-                if isinstance(one.probe, TrainedProbe) and one.probe.outcome_
-            }
+            if searched and isinstance(one, TrainedProbe) and one.outcome_:
+                known[pair] = one.outcome_.learning_rate
     return fitted
 
 
-def _job(
-    probe: Probe,
-    pair: tuple[int, int],
-    train: Int[Tensor, " train"],
-    validation: Int[Tensor, " validation"],
-    offset: int,
-    rate: float | None,
-) -> Job:
-    """Return the job of one pair and fold, with the rates and the seed of the probe."""
+def _job(probe: Probe, pair: tuple[int, int], rows: list[Tensor], offset: int, rate: float | None) -> Job:
+    train, validation = rows
     if not isinstance(probe, TrainedProbe):
         return Job(*pair, train, validation, offset=offset)
-    rates = probe.rates if rate is None else (rate,)
-    return Job(*pair, train, validation, rates=rates, offset=offset, seed=probe.seed)
+    return Job(*pair, train, validation, rates=probe.rates if rate is None else (rate,), offset=offset, seed=probe.seed)

@@ -1,6 +1,6 @@
 """Nearest neighbour look-up within a sentence: which input token a predicted vector points to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -11,30 +11,23 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from identilens.errors import InputError
-from identilens.measures.tokens.splits import checked_lengths
+from identilens.measures.tokens.splits import Lengths, checked_lengths, packed
 
 Distance = Literal["cosine", "l2"]
 
 # Look-up runs in float64, so what is left between two computed distances below this share of their
 # size is rounding: whether the vectors are the same cannot be told apart from it.
 TIE = 1e-12
-# Float64 entries that one block of vectors or distances may hold: 32 MB.
-BLOCK_ENTRIES = 4_000_000
+BLOCK_ENTRIES = 4_000_000  # Float64 entries that one block of vectors or distances may hold: 32 MB.
 
 
 @dataclass(frozen=True, eq=False)
 class LookUp:
-    """Token identifiability rate of a set of predicted vectors.
+    """Token identifiability rate of a set of predicted vectors, in [0, 1]; token rates are None without token ids.
 
-    Attributes:
-        rate: Share of tokens whose own position is the nearest, Brunner's rate, in [0, 1].
-        token_rate: The same where any position with the same token id counts; None without ids.
-        chance: Expected rate of a random guess, the mean of 1/n over the tokens looked up.
-        token_chance: Expected token rate of a random guess; None without ids.
-        tokens: Tokens looked up.
-        sentences: Sentences they are in.
-        credit: What each token adds to the rate, in the order of the tokens: 1, 0, or a share on ties.
-        token_credit: What each token adds to the token rate; None without ids.
+    Brunner's rate is the share of tokens whose own position is the nearest; for the token rate any position with the
+    same token id counts. Chance is the expected rate of a random guess, the mean of 1/n over the tokens looked up.
+    Credit is what each of them adds to the rate: 1, 0, or a share on ties.
     """
 
     rate: float
@@ -48,14 +41,9 @@ class LookUp:
 
 
 def look_up(
-    predicted: Float[Tensor, "token d"],
-    inputs: Float[Tensor, "token d"],
-    lengths: Sequence[int] | Int[Tensor, " sentence"],
-    *,
-    distance: Distance,
-    offset: int = 0,
-    token_ids: Int[Tensor, " token"] | None = None,
-) -> LookUp:
+    predicted: Float[Tensor, "token d"], inputs: Float[Tensor, "token d"], lengths: Lengths, *,
+    distance: Distance, offset: int = 0, token_ids: Int[Tensor, " token"] | None = None,
+) -> LookUp:  # fmt: skip
     """Return how often the nearest input of the same sentence is the right one.
 
     c(e_i) = NN(g(e_i)) = x_i (Brunner et al. 2020, section 4). An input x_i holds its position, so each
@@ -65,13 +53,8 @@ def look_up(
     no more: with cosine distance a zero vector is equally far from everything and scores 1/n. A sentence
     of one token is always recovered, and chance there is 1. Cost O(n² d) a sentence.
 
-    Args:
-        predicted: g(e_i), sentence after sentence.
-        inputs: x_i, in the same order.
-        lengths: Tokens in each sentence.
-        distance: "cosine" or "l2".
-        offset: The target of token i is i + offset; tokens without it in their sentence are left out.
-        token_ids: Vocabulary ids of the inputs, for the rate that ignores position.
+    The target of token i is i + offset; tokens without it in their sentence are left out. Vocabulary ids of the
+    inputs give the rate that ignores position.
 
     Raises:
         InputError: NaN or infinity, lengths that do not fit, or no token with such a neighbour.
@@ -89,17 +72,10 @@ def look_up(
             f"got at most {max(sizes)}; use a smaller offset or longer sentences"
         )
     rate, token_rate, chance, token_chance = scores.mean(1).tolist()
-    with_ids = ids is not None
-    return LookUp(
-        rate=rate,
-        token_rate=token_rate if with_ids else None,
-        chance=chance,
-        token_chance=token_chance if with_ids else None,
-        tokens=scores.shape[1],
-        sentences=sum(size > abs(offset) for size in sizes),
-        credit=scores[0],
-        token_credit=scores[1] if with_ids else None,
-    )
+    tokens, sentences = scores.shape[1], sum(size > abs(offset) for size in sizes)
+    if ids is None:
+        return LookUp(rate, None, chance, None, tokens, sentences, scores[0], None)
+    return LookUp(rate, token_rate, chance, token_chance, tokens, sentences, scores[0], scores[1])
 
 
 def _looked_up(
@@ -118,19 +94,11 @@ def _looked_up(
 
 
 def check_finite(values: Float[Tensor, "..."], name: str) -> None:
-    """Raise InputError when a tensor holds NaN or infinity, or nothing at all.
-
-    Args:
-        values: The tensor.
-        name: What it holds, for the message.
-    """
+    """Raise InputError when a tensor, named for the message, holds NaN or infinity, or nothing at all."""
     if values.numel() == 0:
         raise InputError(f"expected {name}, got an empty tensor of shape {tuple(values.shape)}; check the input texts")
     # A sum is NaN or infinite if any entry is, and needs no mask as large as the tensor.
-    if values.sum().isfinite():
-        return
-    bad = int((~values.isfinite()).sum())
-    if bad:
+    if not values.sum().isfinite() and (bad := int((~values.isfinite()).sum())):
         raise InputError(
             f"expected finite {name}, got {bad} entries that are NaN or infinite in a tensor of shape "
             f"{tuple(values.shape)}; run the model in float32 and look for the text that causes them"
@@ -138,14 +106,8 @@ def check_finite(values: Float[Tensor, "..."], name: str) -> None:
 
 
 def _blocks(sizes: list[int], d: int) -> Iterator[list[int]]:
-    """Yield groups of sentences of similar length whose padded vectors fit one block."""
-    chosen: list[int] = []
-    for sentence in sorted(range(len(sizes)), key=lambda s: sizes[s]):
-        if chosen and (len(chosen) + 1) * sizes[sentence] * max(d, sizes[sentence]) > BLOCK_ENTRIES:
-            yield chosen
-            chosen = []
-        chosen.append(sentence)
-    yield chosen
+    by_size = sorted(range(len(sizes)), key=lambda s: sizes[s])
+    return packed(by_size, lambda group: len(group) * (n := sizes[group[-1]]) * max(d, n) <= BLOCK_ENTRIES)
 
 
 def _query_blocks(rows: Tensor, offset: int) -> Iterator[tuple[Tensor, Tensor]]:

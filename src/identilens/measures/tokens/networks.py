@@ -1,8 +1,4 @@
-"""The maps a probe may learn, and their loss: for one set of parameters or for a stack of them.
-
-Matrices are held transposed, d_in x d_out: their gradients then have the memory order of the matrices,
-and no step has to reorder them.
-"""
+"""The maps a probe may learn, and their loss: for one set of parameters or for a stack of them."""
 
 from dataclasses import dataclass
 
@@ -15,8 +11,8 @@ from torch.nn.init import xavier_uniform_
 
 from identilens.measures.tokens.lookup import Distance
 
-# Keeps a zero vector from dividing by zero.
-NORM_FLOOR = 1e-24
+NORM_FLOOR = 1e-24  # Keeps a zero vector from dividing by zero.
+# Matrices are held transposed, d_in x d_out, so that gradients have their memory order and no step reorders them.
 Parameters = tuple[Tensor, ...]
 Features = Float[Tensor, "*stack row d_in"]
 Vectors = Float[Tensor, "*stack row d_out"]
@@ -37,11 +33,7 @@ class LinearNetwork:
 
 @dataclass(frozen=True)
 class MlpNetwork:
-    """g(e) = W₂ gelu(W₁ e + b₁) + b₂ with one hidden layer (Brunner et al. 2020, B.1).
-
-    Attributes:
-        hidden_units: Width of the hidden layer, 1000 in the paper.
-    """
+    """g(e) = W₂ gelu(W₁ e + b₁) + b₂ with one hidden layer, 1000 wide in the paper (Brunner et al. 2020, B.1)."""
 
     hidden_units: int
 

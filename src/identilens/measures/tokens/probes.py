@@ -1,21 +1,19 @@
-"""Probes that read the input token off a hidden state, in the style of scikit-learn.
-
-The constructor stores parameters only, ``fit`` returns self, and what it found ends in an underscore.
-"""
+"""Probes that read the input token off a hidden state, in the style of scikit-learn: ``fit`` returns self."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from itertools import chain
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.measures.tokens.closed_form import RidgeFit, fit_ridge
 from identilens.measures.tokens.lookup import Distance, check_finite, look_up
 from identilens.measures.tokens.networks import LinearNetwork, MlpNetwork, Network, Parameters
+from identilens.measures.tokens.splits import Lengths
 from identilens.measures.tokens.stack import PAPER_RATES, Job, check_jobs
 from identilens.measures.tokens.training import Outcome, Progress, Schedule, train_probes
 
@@ -23,36 +21,28 @@ Hidden = Float[Tensor, "token d_in"]
 Inputs = Float[Tensor, "token d_out"]
 Layers = Float[Tensor, "layer token d_in"]
 Targets = Float[Tensor, "target token d_out"]
-Lengths = Sequence[int] | Int[Tensor, " sentence"]
+HeldHidden = Float[Tensor, "validation d_in"]
+HeldInputs = Float[Tensor, "validation d_out"]
 Report = Callable[[Progress], None]
-Found = TypeVar("Found")
+Jobs = Sequence[Job]
 
-# As shares of the hidden states' mean squared coordinate: none, then two a decade.
-PENALTIES = (0.0, *(10 ** (power / 2) for power in range(-16, 3)))
+PENALTIES = (0.0, *(10 ** (power / 2) for power in range(-16, 3)))  # None, then two a decade.
 
 
 class Probe(ABC):
-    """What every probe can do.
-
-    Attributes:
-        distance: "cosine" or "l2": distance of the look-up, and of the loss where there is one.
-    """
+    """What every probe can do; its distance, "cosine" or "l2", is that of the look-up and of the loss."""
 
     distance: Distance
 
     @abstractmethod
     def fit(
-        self,
-        hidden: Hidden,
-        inputs: Inputs,
-        validation_hidden: Float[Tensor, "validation d_in"],
-        validation_inputs: Float[Tensor, "validation d_out"],
+        self, hidden: Hidden, inputs: Inputs, validation_hidden: HeldHidden, validation_inputs: HeldInputs
     ) -> "Probe":
         """Return self, fitted on pairs of a hidden state e_i and an input x_i."""
 
     @abstractmethod
     def fit_all(
-        self, jobs: Sequence[Job], hidden: Layers, targets: Targets, progress: Report | None = None
+        self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
     ) -> Sequence["Probe"]:
         """Return one fitted copy of the probe for each job, all fitted together."""
 
@@ -67,30 +57,23 @@ class Probe(ABC):
 
 @dataclass(eq=False)
 class NaiveProbe(Probe):
-    """g(e) = e: the hidden state itself looks up the nearest input (Brunner et al. 2020, 4.2).
-
-    Attributes:
-        distance: "cosine" or "l2".
-    """
+    """g(e) = e: the hidden state itself looks up the nearest input (Brunner et al. 2020, 4.2)."""
 
     distance: Distance = "cosine"
 
     def fit(
-        self,
-        hidden: Hidden,
-        inputs: Inputs,
-        validation_hidden: Float[Tensor, "validation d_in"] | None = None,
-        validation_inputs: Float[Tensor, "validation d_out"] | None = None,
-    ) -> "NaiveProbe":
+        self, hidden: Hidden, inputs: Inputs,
+        validation_hidden: HeldHidden | None = None, validation_inputs: HeldInputs | None = None,
+    ) -> "NaiveProbe":  # fmt: skip
         """Return self; there is nothing to learn, only widths to check."""
-        _check_widths(hidden.shape[-1], inputs.shape[-1])
+        _check_widths(hidden, inputs)
         return self
 
     def fit_all(
-        self, jobs: Sequence[Job], hidden: Layers, targets: Targets, progress: Report | None = None
+        self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
     ) -> list["NaiveProbe"]:
         """Return one copy for each job."""
-        _check_widths(hidden.shape[-1], targets.shape[-1])
+        _check_widths(hidden, targets)
         return [replace(self) for _ in jobs]
 
     def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
@@ -99,7 +82,7 @@ class NaiveProbe(Probe):
 
     def score(self, hidden: Hidden, inputs: Inputs, lengths: Lengths) -> float:
         """Return the token identifiability rate; see ``look_up``."""
-        _check_widths(hidden.shape[-1], inputs.shape[-1])
+        _check_widths(hidden, inputs)
         return super().score(hidden, inputs, lengths)
 
 
@@ -107,14 +90,8 @@ class NaiveProbe(Probe):
 class TrainedProbe(Probe):
     """A probe trained by Adam with early stopping (Brunner et al. 2020, B.1).
 
-    Attributes:
-        distance: "cosine" or "l2", for loss and look-up.
-        learning_rate: One rate, several to search by validation loss, or None for the paper's seven.
-        batch_size: Tokens a step.
-        patience: Epochs without a lower validation loss before training stops.
-        max_epochs: Limit on the epochs.
-        seed: Of the initial weights and the batches.
-        outcome_: What training found: the parameters, their rate, and the course of every rate.
+    The learning rate is one, several to search by validation loss, or None for the paper's seven; the seed is that of
+    the initial weights and the batches. For the other settings see `Schedule`, for ``outcome_`` see `Outcome`.
     """
 
     distance: Distance = "cosine"
@@ -138,15 +115,10 @@ class TrainedProbe(Probe):
         return self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
 
     def fit(
-        self,
-        hidden: Hidden,
-        inputs: Inputs,
-        validation_hidden: Float[Tensor, "validation d_in"],
-        validation_inputs: Float[Tensor, "validation d_out"],
+        self, hidden: Hidden, inputs: Inputs, validation_hidden: HeldHidden, validation_inputs: HeldInputs
     ) -> "TrainedProbe":
         """Return self, trained on pairs (e_i, x_i) with early stopping on the validation pairs."""
-        _check_pairs(hidden, inputs, "training")
-        _check_pairs(validation_hidden, validation_inputs, "validation")
+        _check_pairs(training=(hidden, inputs), validation=(validation_hidden, validation_inputs))
         train, validation = torch.arange(len(hidden) + len(validation_hidden)).tensor_split([len(hidden)])
         job = Job(0, 0, train, validation, rates=self.rates, seed=self.seed)
         layers, targets = torch.cat([hidden, validation_hidden])[None], torch.cat([inputs, validation_inputs])[None]
@@ -154,7 +126,7 @@ class TrainedProbe(Probe):
         return self
 
     def fit_all(
-        self, jobs: Sequence[Job], hidden: Layers, targets: Targets, progress: Report | None = None
+        self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
     ) -> list["TrainedProbe"]:
         """Return one fitted copy for each job; rates and seeds are those of the jobs."""
         schedule = Schedule(self.distance, self.batch_size, self.patience, self.max_epochs)
@@ -166,7 +138,7 @@ class TrainedProbe(Probe):
 
     def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
         """Return g(e) for every hidden state."""
-        return _apply(self.network, _fitted(self.outcome_).parameters, hidden)
+        return _apply(self.network, self.outcome_ and self.outcome_.parameters, hidden)
 
 
 @dataclass(eq=False)
@@ -181,11 +153,7 @@ class LinearProbe(TrainedProbe):
 
 @dataclass(eq=False)
 class MlpProbe(TrainedProbe):
-    """g(e) = W₂ gelu(W₁ e + b₁) + b₂; its parameters are W₁ᵀ, b₁, W₂ᵀ, b₂.
-
-    Attributes:
-        hidden_units: Width of the hidden layer.
-    """
+    """g(e) = W₂ gelu(W₁ e + b₁) + b₂; its parameters are W₁ᵀ, b₁, W₂ᵀ, b₂."""
 
     hidden_units: int = 1000
 
@@ -199,60 +167,42 @@ class MlpProbe(TrainedProbe):
 
 @dataclass(eq=False)
 class RidgeProbe(Probe):
-    """g(e) = W e with W in closed form: the linear L2 probe without training. See ``fit_ridge``.
-
-    Attributes:
-        penalties: To choose from on the validation tokens, as shares of the mean squared coordinate.
-        distance: Always "l2".
-        solution_: W and its penalty.
-    """
+    """g(e) = W e in closed form, with the penalty that is best on the validation tokens; see ``fit_ridge``."""
 
     penalties: tuple[float, ...] = PENALTIES
     distance: Distance = field(default="l2", init=False)
     solution_: RidgeFit | None = field(default=None, init=False, repr=False)
 
     def fit(
-        self,
-        hidden: Hidden,
-        inputs: Inputs,
-        validation_hidden: Float[Tensor, "validation d_in"],
-        validation_inputs: Float[Tensor, "validation d_out"],
+        self, hidden: Hidden, inputs: Inputs, validation_hidden: HeldHidden, validation_inputs: HeldInputs
     ) -> "RidgeProbe":
         """Return self, solved for the training pairs with the penalty that is best on the validation pairs."""
-        _check_pairs(hidden, inputs, "training")
-        _check_pairs(validation_hidden, validation_inputs, "validation")
+        _check_pairs(training=(hidden, inputs), validation=(validation_hidden, validation_inputs))
         self.solution_ = fit_ridge(hidden, inputs, validation_hidden, validation_inputs, self.penalties)
         return self
 
     def fit_all(
-        self, jobs: Sequence[Job], hidden: Layers, targets: Targets, progress: Report | None = None
+        self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
     ) -> list["RidgeProbe"]:
         """Return one fitted copy for each job; their rates and seeds play no part."""
         check_jobs(jobs, hidden, targets)
         fitted = []
         for number, job in enumerate(jobs, 1):
-            parts = (hidden[job.layer][rows] for rows in (job.train, job.validation))
-            wanted = (targets[job.target][rows + job.offset] for rows in (job.train, job.validation))
-            (train, validation), (train_inputs, validation_inputs) = parts, wanted
-            fitted.append(replace(self).fit(train, train_inputs, validation, validation_inputs))
+            states, wanted = hidden[job.layer], targets[job.target]
+            parts = ((states[rows], wanted[rows + job.offset]) for rows in (job.train, job.validation))
+            fitted.append(replace(self).fit(*chain.from_iterable(parts)))
             if progress is not None:
                 progress(Progress(jobs_done=number, jobs=len(jobs), epoch=1, running=0))
         return fitted
 
     def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
         """Return W e for every hidden state."""
-        return _apply(LinearNetwork(), (_fitted(self.solution_).weight.T,), hidden)
+        return _apply(LinearNetwork(), self.solution_ and (self.solution_.weight.T,), hidden)
 
 
-def _fitted(found: Found | None) -> Found:
-    """Return what ``fit`` found, or say that it has not run."""
-    if found is None:
+def _apply(network: Network, parameters: Parameters | None, hidden: Tensor) -> Tensor:
+    if parameters is None:
         raise InputError("expected a fitted probe, got one that has not seen data; call fit first")
-    return found
-
-
-def _apply(network: Network, parameters: Parameters, hidden: Tensor) -> Tensor:
-    """Return the predictions, in the type of the parameters."""
     width = len(parameters[0])
     if hidden.shape[1] != width:
         raise InputError(
@@ -262,17 +212,17 @@ def _apply(network: Network, parameters: Parameters, hidden: Tensor) -> Tensor:
     return network.apply(parameters, hidden.to(parameters[0]))
 
 
-def _check_pairs(hidden: Tensor, inputs: Tensor, name: str) -> None:
-    """Raise InputError unless there is one finite input for each finite hidden state."""
-    if len(hidden) != len(inputs):
-        raise InputError(f"expected one input a hidden state for {name}, got {len(hidden)} and {len(inputs)}")
-    check_finite(hidden, f"hidden states for {name}")
-    check_finite(inputs, f"inputs for {name}")
+def _check_pairs(**pairs: tuple[Tensor, Tensor]) -> None:
+    for name, (hidden, inputs) in pairs.items():
+        if len(hidden) != len(inputs):
+            raise InputError(f"expected one input a hidden state for {name}, got {len(hidden)} and {len(inputs)}")
+        check_finite(hidden, f"hidden states for {name}")
+        check_finite(inputs, f"inputs for {name}")
 
 
-def _check_widths(hidden: int, inputs: int) -> None:
-    if hidden != inputs:
+def _check_widths(hidden: Tensor, inputs: Tensor) -> None:
+    if hidden.shape[-1] != inputs.shape[-1]:
         raise InputError(
-            f"expected hidden states as wide as the inputs, got {hidden} and {inputs}; "
+            f"expected hidden states as wide as the inputs, got {hidden.shape[-1]} and {inputs.shape[-1]}; "
             "without a learned map they cannot be compared: use LinearProbe"
         )

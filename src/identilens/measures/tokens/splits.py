@@ -1,8 +1,9 @@
 """Train, validation and test parts of a corpus, cut between sentences and never inside one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TypeVar
 
 import torch
 from jaxtyping import Int
@@ -12,18 +13,13 @@ from identilens.errors import InputError
 
 PAPER_SHARES = (0.7, 0.15, 0.15)
 PAPER_FOLDS = 10
+Lengths = Sequence[int] | Int[Tensor, " sentence"]
+Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True)
 class Split:
-    """Which sentences train, stop and test one fold; the three parts have no sentence in common.
-
-    Attributes:
-        fold: Number of the fold, counted from 0.
-        train: Sentences, in an order that is random but the same for the same seed.
-        validation: Sentences that early stopping and the choice of the learning rate look at.
-        test: Sentences that the reported rate is taken over.
-    """
+    """Which sentences train (in random order), stop and test one fold, from 0; the parts have none in common."""
 
     fold: int
     train: tuple[int, ...]
@@ -41,12 +37,6 @@ def split_sentences(
     points, and the first 15 % of the circle from there are tested, the next 15 % validate, the rest
     trains. Every fold has the stated shares, and with the default shares and at least 7 folds every
     sentence is tested, each about equally often (once or twice with 10 folds).
-
-    Args:
-        sentences: Number of sentences in the corpus.
-        folds: Number of folds.
-        seed: Seed of the shuffle.
-        shares: Of training, validation and test; they sum to 1.
 
     Raises:
         InputError: No sentences, fewer sentences than folds, too few for three parts, or bad shares.
@@ -75,20 +65,16 @@ def split_sentences(
     splits = []
     for fold in range(folds):
         start = fold * sentences // folds
-        circle = order[start:] + order[:start]
-        parts = circle[test + validation :], circle[test : test + validation], circle[:test]
-        splits.append(Split(fold, *(tuple(part) for part in parts)))
+        circle = tuple(order[start:] + order[:start])
+        splits.append(Split(fold, circle[test + validation :], circle[test : test + validation], circle[:test]))
     return splits
 
 
 def keep_training_share(split: Split, share: float) -> Split:
     """Return the split with only a share of its training sentences; smaller shares are parts of larger ones.
 
-    For Brunner et al. 2020, B.2: 50, 80, 90 and 100 % of the training data, same validation and test part.
-
-    Args:
-        split: The split to thin out.
-        share: Of the training sentences, in (0, 1]; at least one sentence is kept.
+    For Brunner et al. 2020, B.2: 50, 80, 90 and 100 % of the training data, same validation and test part. At least
+    one sentence is kept.
 
     Raises:
         InputError: ``share`` is outside (0, 1].
@@ -98,18 +84,11 @@ def keep_training_share(split: Split, share: float) -> Split:
     return replace(split, train=split.train[: max(1, round(share * len(split.train)))])
 
 
-def token_rows(
-    lengths: Sequence[int] | Int[Tensor, " sentence"], sentences: Sequence[int], *, offset: int = 0
-) -> Int[Tensor, " row"]:
-    """Return the rows of the tokens of the chosen sentences in a corpus stored sentence after sentence.
+def token_rows(lengths: Lengths, sentences: Sequence[int], *, offset: int = 0) -> Int[Tensor, " row"]:
+    """Return the rows of the chosen sentences' tokens, in their order, in a corpus stored sentence after sentence.
 
     With an offset k only tokens i stay whose neighbour i + k is in the same sentence (Brunner et al.
-    2020, B.5); the neighbour's row is the returned row plus k.
-
-    Args:
-        lengths: Tokens in each sentence of the corpus.
-        sentences: Numbers of the chosen sentences; rows come in this order.
-        offset: k; negative for neighbours to the left.
+    2020, B.5); the neighbour's row is the returned row plus k, which is negative for neighbours to the left.
 
     Raises:
         InputError: A sentence has no token, or a chosen one does not exist.
@@ -125,16 +104,8 @@ def token_rows(
     return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
 
 
-def checked_lengths(lengths: Sequence[int] | Int[Tensor, " sentence"], tokens: int | None = None) -> list[int]:
-    """Return the sentence lengths as a list after checking that they describe a corpus.
-
-    Args:
-        lengths: Tokens in each sentence.
-        tokens: What they must add up to, if known.
-
-    Raises:
-        InputError: There is no sentence, one is empty, or they do not add up to ``tokens``.
-    """
+def checked_lengths(lengths: Lengths, tokens: int | None = None) -> list[int]:
+    """Return the sentence lengths as a list; raise InputError unless they describe a corpus of so many tokens."""
     sizes = [int(size) for size in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
     if not sizes:
         raise InputError("expected a corpus with at least one sentence, got an empty one; check the input file")
@@ -149,3 +120,15 @@ def checked_lengths(lengths: Sequence[int] | Int[Tensor, " sentence"], tokens: i
             "pass the lengths of exactly these sentences, in their order"
         )
     return sizes
+
+
+def packed(things: Iterable[Thing], fits: Callable[[list[Thing]], bool]) -> Iterator[list[Thing]]:
+    """Yield the things in runs as long as they fit; a run has one at least."""
+    chosen: list[Thing] = []
+    for thing in things:
+        if chosen and not fits([*chosen, thing]):
+            yield chosen
+            chosen = []
+        chosen.append(thing)
+    if chosen:
+        yield chosen

@@ -14,23 +14,12 @@ from identilens.errors import InputError
 from identilens.measures.tokens.lookup import Distance
 from identilens.measures.tokens.networks import Network, Parameters, row_losses
 
-# Brunner et al. 2020, B.1.
-PAPER_RATES = (0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001, 0.000003)
+PAPER_RATES = (0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001, 0.000003)  # Brunner et al. 2020, B.1.
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One probe to train, with every learning rate to try on it.
-
-    Attributes:
-        layer: Which hidden states it reads.
-        target: Which inputs it predicts.
-        train: Rows of its training tokens.
-        validation: Rows of its validation tokens.
-        rates: Learning rates; each makes one member of the stack.
-        offset: Row r of the hidden states is paired with row r + offset of the inputs.
-        seed: Of the initial weights and the batches; the same for every rate.
-    """
+    """One probe to train with each of its rates; row r of its layer is paired with row r + offset of its target."""
 
     layer: int
     target: int
@@ -44,13 +33,7 @@ class Job:
 def check_jobs(
     jobs: Sequence[Job], hidden: Float[Tensor, "layer token d_in"], targets: Float[Tensor, "target token d_out"]
 ) -> None:
-    """Raise InputError unless every job has tokens and finds their pairs in the data.
-
-    Args:
-        jobs: The jobs.
-        hidden: Hidden states of every layer.
-        targets: Every set of vectors that may be predicted.
-    """
+    """Raise InputError unless every job has tokens and finds their pairs in the data."""
     if hidden.shape[1] != targets.shape[1]:
         raise InputError(
             f"expected one input a hidden state, got {hidden.shape[1]} hidden states and {targets.shape[1]} inputs; "
@@ -85,19 +68,7 @@ def batches(rows: Sequence[Tensor], size: int) -> Iterator[tuple[list[int], list
 
 @dataclass(eq=False)
 class Member:
-    """One rate of a job in training.
-
-    Attributes:
-        job: What it is trained on.
-        rate: Its learning rate.
-        generator: Of its batches.
-        parameters: As they are now.
-        best: As they were at the lowest validation loss.
-        loss: That loss; infinite before the first.
-        best_epoch: Epoch of that loss, counted from 1.
-        epochs: Epochs so far.
-        converged: Whether it stopped for lack of improvement.
-    """
+    """One rate of a job in training; ``best`` are its parameters at its lowest validation loss, ``loss``."""
 
     job: Job
     rate: float
@@ -125,14 +96,7 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What all members share.
-
-    Attributes:
-        hidden: Hidden states of every layer, held once.
-        targets: Every set of vectors that may be predicted; the inputs, or lower layers.
-        network: Architecture.
-        distance: Loss.
-    """
+    """What all members share: the data, held once, the architecture and the loss."""
 
     hidden: Float[Tensor, "layer token d_in"]
     targets: Float[Tensor, "target token d_out"]

@@ -12,27 +12,23 @@ from torch.optim import Adam
 from identilens.errors import InputError, NumericalError
 from identilens.measures.tokens.lookup import Distance, check_finite
 from identilens.measures.tokens.networks import Network, Parameters
+from identilens.measures.tokens.splits import packed
 from identilens.measures.tokens.stack import Job, Member, Task, batches, check_jobs
 
 # Parameters that train at once on the CPU: about a third-level cache. Larger stacks are no faster there,
 # they only move their parameters to and from memory at every step.
 CPU_STACK_BYTES = 32 * 2**20
 GPU_SHARE = 0.5
-# Its parameters, their gradients, two moments, the best so far, and what a step stacks with its gradient.
-MEMBER_COPIES = 7
+MEMBER_COPIES = 7  # Parameters, gradients, two moments, the best so far, and what a step stacks with its gradient.
 
 
 @dataclass(frozen=True)
 class Schedule:
     """How long and in what steps members train.
 
-    Attributes:
-        distance: Loss, "cosine" or "l2".
-        batch_size: Tokens a step.
-        patience: Epochs without a lower validation loss after which a member stops.
-        max_epochs: Epochs after which it stops in any case; the paper names no limit.
-        stack_bytes: Memory for the members trained at once; None takes what fits the cache of the CPU or
-            half of the free memory of the GPU. It changes the speed, not the result.
+    A step takes ``batch_size`` tokens. A member stops after ``patience`` epochs without a lower validation loss, or
+    ``max_epochs``; the paper names no limit. ``stack_bytes``, the memory for the members trained at once, changes the
+    speed and not the result; None takes what fits the cache of the CPU or half of the free memory of the GPU.
     """
 
     distance: Distance
@@ -44,16 +40,11 @@ class Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The best member of a job, and how every rate did.
+    """The best member of a job, and how every rate did, in the order of the job.
 
-    Attributes:
-        parameters: Of the member and epoch with the lowest validation loss.
-        learning_rate: Its rate.
-        validation_loss: Its loss.
-        losses: Lowest validation loss of each rate, in the order of the job; infinite where it diverged.
-        best_epochs: Epoch of that loss, counted from 1; 0 where it diverged.
-        epochs: Epochs each rate ran.
-        converged: Whether each rate stopped for lack of improvement, not at the limit or diverging.
+    The parameters are those of the epoch with the lowest validation loss. ``losses`` are the lowest of each rate,
+    infinite where it diverged; ``best_epochs`` count from 1, 0 where it diverged; ``converged`` says whether it stopped
+    for lack of improvement, not at the limit or diverging.
     """
 
     parameters: Parameters
@@ -67,14 +58,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands after an epoch.
-
-    Attributes:
-        jobs_done: Jobs that are finished.
-        jobs: All jobs.
-        epoch: Epoch of the stack in training.
-        running: Its members that still train.
-    """
+    """Where training stands after an epoch of a stack: jobs finished, all jobs, and members that still train."""
 
     jobs_done: int
     jobs: int
@@ -84,13 +68,9 @@ class Progress:
 
 @torch.enable_grad()
 def train_probes(
-    jobs: Sequence[Job],
-    hidden: Float[Tensor, "layer token d_in"],
-    targets: Float[Tensor, "target token d_out"],
-    network: Network,
-    schedule: Schedule,
-    progress: Callable[[Progress], None] | None = None,
-) -> list[Outcome]:
+    jobs: Sequence[Job], hidden: Float[Tensor, "layer token d_in"], targets: Float[Tensor, "target token d_out"],
+    network: Network, schedule: Schedule, progress: Callable[[Progress], None] | None = None,
+) -> list[Outcome]:  # fmt: skip
     """Return the best probe of each job, all trained together as stacked parameters.
 
     Brunner et al. 2020, B.1: Adam (0.9, 0.999), Glorot uniform weights, early stopping on the validation
@@ -98,13 +78,7 @@ def train_probes(
     ends where it would end if trained alone with the same seed, to rounding. A member that stops leaves
     the stack. Training runs where ``hidden`` lives; the data is held once, whatever the number of members.
 
-    Args:
-        jobs: What to train; one job is one (layer, target, fold) with its rates.
-        hidden: Hidden states e^l of every layer, sentence after sentence.
-        targets: Vectors to predict: the inputs x as one set, or one set a layer.
-        network: Architecture.
-        schedule: Loss, batches, patience.
-        progress: Called after every epoch of a stack.
+    Targets are the inputs x as one set, or one set a layer. Progress is called after every epoch of a stack.
 
     Raises:
         InputError: NaN in the data, a job without tokens or rates, or settings that make no sense.
@@ -124,7 +98,6 @@ def train_probes(
 
 
 def _epochs(task: Task, members: list[Member], schedule: Schedule) -> Iterator[list[Member]]:
-    """Train members together and yield, after each epoch, those that go on."""
     groups = {member.rate: [] for member in members}
     for member in members:
         groups[member.rate] += member.parameters
@@ -142,7 +115,6 @@ def _epochs(task: Task, members: list[Member], schedule: Schedule) -> Iterator[l
 
 @torch.no_grad()
 def _validation_losses(task: Task, members: list[Member], batch_size: int) -> list[float]:
-    """Return each member's mean loss over its validation tokens."""
     every = [member.job.validation.cpu() for member in members]
     total = torch.zeros(len(members), dtype=task.dtype, device=task.hidden.device)
     for active, rows in batches(every, batch_size):
@@ -152,44 +124,27 @@ def _validation_losses(task: Task, members: list[Member], batch_size: int) -> li
 
 
 def _outcome(members: list[Member]) -> Outcome:
-    """Return the outcome of a job from the members of its rates, or say that there is none."""
     best = min(members, key=lambda member: member.loss)
     if not best.best:
         raise NumericalError(
             f"expected a finite validation loss at one of the learning rates {best.job.rates}, got none for layer "
             f"{best.job.layer}; scale the hidden states or use smaller rates"
         )
-    return Outcome(
-        best.best,
-        best.rate,
-        best.loss,
-        tuple(member.loss for member in members),
-        tuple(member.best_epoch for member in members),
-        tuple(member.epochs for member in members),
-        tuple(member.converged for member in members),
-    )
+    courses = zip(*((m.loss, m.best_epoch, m.epochs, m.converged) for m in members), strict=True)
+    return Outcome(best.best, best.rate, best.loss, *courses)
 
 
 def _stacks(jobs: Sequence[Job], task: Task, budget: int | None) -> Iterator[list[Job]]:
     """Yield groups of jobs whose members fit the memory for one stack; at least one job each."""
     size = MEMBER_COPIES * sum(p.nbytes for p in task.initial(torch.Generator()))
+    room = CPU_STACK_BYTES if budget is None else budget
     if budget is None and task.hidden.is_cuda:
         # What a batch takes beside the parameters is small: it is paid from the other half.
-        budget = int(GPU_SHARE * torch.cuda.mem_get_info(task.hidden.device)[0])
-    elif budget is None:
-        budget = CPU_STACK_BYTES
-    chosen: list[Job] = []
-    for job in jobs:
-        if chosen and size * sum(len(each.rates) for each in [*chosen, job]) > budget:
-            yield chosen
-            chosen = []
-        chosen.append(job)
-    if chosen:
-        yield chosen
+        room = int(GPU_SHARE * torch.cuda.mem_get_info(task.hidden.device)[0])
+    return packed(jobs, lambda group: size * sum(len(job.rates) for job in group) <= room)
 
 
 def _check(jobs: Sequence[Job], hidden: Tensor, targets: Tensor, schedule: Schedule) -> None:
-    """Raise InputError for data or settings that cannot be trained on."""
     check_jobs(jobs, hidden, targets)
     check_finite(hidden, "hidden states")
     check_finite(targets, "inputs")

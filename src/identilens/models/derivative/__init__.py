@@ -1,3 +1,1 @@
 """A derivative engine of our own: recorded once for a text, then run on many tangents (see `jacobian`)."""
-
-from identilens.models.derivative.jacobian import jacobian_norms as jacobian_norms

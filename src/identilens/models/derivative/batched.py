@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from identilens.models.derivative.rowwise import RowMap, stacked
@@ -17,19 +18,12 @@ from identilens.models.derivative.rowwise import RowMap, stacked
 
 @dataclass(frozen=True, eq=False)
 class Rowwise:
-    """A `RowMap` laid out for a product with each row.
-
-    Attributes:
-        kept: Whether the row itself is in the result, and not only the terms.
-        diagonal: [1 or row, 1, width], what it is multiplied with; None for 1.
-        inner: [row, width, term].
-        outer: [row, term, width of the result].
-    """
+    """A `RowMap` laid out for a product with each row; ``kept`` says whether the row itself is in the result too."""
 
     kept: bool
-    diagonal: Tensor | None
-    inner: Tensor | None
-    outer: Tensor | None
+    diagonal: Float[Tensor, "one_or_row 1 width"] | None
+    inner: Float[Tensor, "row width term"] | None
+    outer: Float[Tensor, "row term result"] | None
 
     @classmethod
     def of(cls, rows: RowMap, like: Tensor) -> "Rowwise":
@@ -62,15 +56,12 @@ class Rowwise:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """x @ matrix, or matrix @ x, or a batch of such products; onto what is there, if something is.
+    """x @ matrix, or matrix @ x (``left``), or a batch of such products; onto what is there, if something is.
 
-    Attributes:
-        matrix: [..., k, m].
-        left: Whether the matrix stands left of x.
-        shape: What one result has, leading or other axes of length 1 aside.
+    ``shape`` is what one result has, leading or other axes of length 1 aside.
     """
 
-    matrix: Tensor
+    matrix: Float[Tensor, "... k m"]
     left: bool
     shape: torch.Size
 

@@ -1,9 +1,8 @@
 """Frobenius norms of the Jacobian blocks between input tokens and hidden tokens, by forward mode.
 
-The entry to this folder, which holds a derivative engine of our own: a text's derivative is recorded once
-(`linear_map`) and all tangents go through the recording. It is there because it is faster than the library's way,
-`torch.vmap` of `torch.func.jvp`, on the whole job: ``benchmarks/mixing.py`` measures both. Below 1.5 times it should
-go.
+The entry to a derivative engine of our own: a text's derivative is recorded once (`linear_map`) and all tangents go
+through the recording. It is there because it is faster than the library's way, `torch.vmap` of `torch.func.jvp`, on
+the whole job: ``benchmarks/mixing.py`` measures both. Below 1.5 times it should go.
 
 Seen on the bundled encoder, n = 43, whole sketch, on a machine that others used too: 19.9 s by the library and 8.7 s
 here on two threads; 1.5 to 1.75 times in processor time on one. `torch.func.linearize` needs masks that are always
@@ -26,10 +25,7 @@ from identilens.models.derivative.memory import chunk_size
 from identilens.models.derivative.probes import NOT_FINITE, leading_directions, orthonormal_probes
 
 Function = Callable[[Tensor], tuple[Tensor, ...]]
-"""From [position, d_in] to any number of tensors [position, d_out]."""
-
-Derivative = Callable[[Tensor], tuple[Tensor, ...]]
-"""From many tangents [count, position, d_in] to that of every output [count, position, d_out]."""
+"""From [position, d_in] to any number of tensors [position, d_out]; a derivative with an axis of tangents before."""
 
 Method = Literal["exact", "sketch"]
 
@@ -42,12 +38,9 @@ DEFAULT_PROBES = 32
 
 @dataclass(frozen=True)
 class SquaredNorms:
-    """Squared Frobenius norms ‖∂e_j/∂x_i‖² of one output.
+    """Squared Frobenius norms ‖∂e_j/∂x_i‖² of one output; `variances` of the estimates are zero where they are exact.
 
-    Attributes:
-        squares: [hidden token j, input token i].
-        variances: Of the estimates in ``squares``; zero where they are exact.
-        path: How they were computed; both ways give the same numbers.
+    ``path`` says how they were computed; both ways give the same numbers.
     """
 
     squares: Float[Tensor, "hidden input"]
@@ -56,16 +49,10 @@ class SquaredNorms:
 
 
 def jacobian_norms(
-    function: Function,
-    inputs: Float[Tensor, "input d_in"],
-    *,
-    method: Method = "sketch",
-    probes: int = DEFAULT_PROBES,
-    leading: int | None = None,
-    seed: int = 0,
-    memory_budget: int = DEFAULT_BUDGET,
-    path: Path = "recorded",
-) -> tuple[SquaredNorms, ...]:
+    function: Function, inputs: Float[Tensor, "input d_in"], *, method: Method = "sketch",
+    probes: int = DEFAULT_PROBES, leading: int | None = None, seed: int = 0,
+    memory_budget: int = DEFAULT_BUDGET, path: Path = "recorded",
+) -> tuple[SquaredNorms, ...]:  # fmt: skip
     """Return ‖∂e_j/∂x_i‖²_F for every hidden token j and input token i of every output of a function.
 
     Each input token gets its tangents, and one forward sweep of a chunk of them serves all outputs; they go through
@@ -80,15 +67,9 @@ def jacobian_norms(
     the estimate is (d − q)² s²/(k − q) · (1 − (k − q)/(d − q)), with s² their sample variance: also unbiased, and
     zero at k = d, where the sketch is exact.
 
-    Args:
-        function: Differentiable both ways; called under `torch.vmap`.
-        inputs: The point at which it is looked at.
-        method: ``exact`` or ``sketch``.
-        probes: k, tangents a token for the sketch.
-        leading: q; a quarter of ``probes`` when not given, 0 for random ones only.
-        seed: Of the random probes.
-        memory_budget: Bytes of tensors that may be alive at once, the returned ones not counted.
-        path: ``forward`` does without a recording.
+    k is ``probes`` and q ``leading``: a quarter of k when not given, 0 for random ones only. ``memory_budget`` are
+    bytes of tensors that may be alive at once, the returned ones not counted. The function is called under
+    `torch.vmap` and must be differentiable both ways; the path ``forward`` does without a recording.
 
     Cost:
         n d_in (exact) or n k (sketch) forward tangents; the sketch runs 3 k reverse passes beside them.
@@ -113,25 +94,20 @@ def jacobian_norms(
 
 
 def _sweep(
-    function: Function,
-    inputs: Tensor,
-    frames: Float[Tensor, "input d_in probe"],
-    leading: int,
-    budget: int,
-    reserved: int,
-    path: Path,
-) -> tuple[SquaredNorms, ...]:
+    function: Function, inputs: Tensor, frames: Float[Tensor, "input d_in probe"], leading: int, budget: int,
+    reserved: int, path: Path,
+) -> tuple[SquaredNorms, ...]:  # fmt: skip
     """Push every probe of every token through the function's derivative and gather squared lengths."""
     n, width, k = frames.shape
     pairs = torch.cartesian_prod(torch.arange(n), torch.arange(k)).to(inputs.device)
 
-    def push(run: Derivative, token: Tensor, probe: Tensor) -> list[Tensor]:
+    def push(run: Function, token: Tensor, probe: Tensor) -> list[Tensor]:
         # In memory all tangents of a token lie side by side, as a recorded derivative has them.
         tangents = inputs.new_zeros(n, len(token), width).transpose(0, 1)
         tangents[torch.arange(len(token), device=inputs.device), token] = frames[token, :, probe]
         return [output.square().sum(-1, dtype=torch.float64) for output in run(tangents)]
 
-    def fitting(run: Derivative, held: int) -> int:
+    def fitting(run: Function, held: int) -> int:
         return chunk_size(lambda count: push(run, *pairs[:1].expand(count, -1).T), len(pairs), budget, "tangent", held)
 
     with torch.no_grad():

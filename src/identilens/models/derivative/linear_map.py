@@ -1,9 +1,4 @@
-"""The derivative of a function at one point, recorded once and then run on many tangents at once.
-
-`torch.func.jvp` works out, with every tangent, all that does not depend on it (activations, attention weights, the
-factors of norms) and writes each rule in many small operations. The recording keeps what only depends on the point as
-constants, composes rules to `RowMap`s, and multiplies all tangents with a matrix in one product.
-"""
+"""The derivative of a function at one point, recorded once and then run on many tangents at once."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,14 +15,10 @@ from identilens.models.derivative.tracing import NotTraceableError, Step, Tracer
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """A recorded derivative.
+    """A recorded derivative: its operations in order, and the bytes of the constants it keeps.
 
-    Attributes:
-        steps: The operations, in order.
-        dying: For each step the tensors that none after it needs.
-        outputs: Number of each output's tensor; None where the output does not depend on the input.
-        shapes: Shape of each output.
-        nbytes: Bytes of the constants it keeps.
+    ``dying`` has, for each step, the tensors that none after it needs. ``outputs`` are the numbers of the outputs'
+    tensors; None where an output does not depend on the input.
     """
 
     steps: tuple[Step, ...]
@@ -58,14 +49,14 @@ def linear_map(
 ) -> LinearMap | None:
     """Return the recorded derivative of a function, or None where it cannot be trusted or kept.
 
+    What depends only on the point is kept as constants (`torch.func.jvp` works it out with every tangent), rules are
+    composed to `RowMap`s, and all tangents are multiplied with a matrix in one product.
+
     The derivative is computed for one random tangent while it is recorded; the recording is run on that tangent and
     must give the same, within the root of the machine epsilon (3.5e-4 for single, 1.5e-8 for double precision) of the
     largest number. A linear map that is right for a tangent of random numbers is right for all.
 
-    Args:
-        function: Differentiable forward; run once.
-        inputs: The point at which it is looked at.
-        budget: Bytes that may be alive at once while recording, the constants that are kept among them.
+    No more than ``budget`` bytes may be alive while recording, the constants that are kept among them.
 
     Cost:
         Two forward passes, and as many bytes as they and the constants take.
@@ -93,13 +84,11 @@ def linear_map(
 
 
 def _agree(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> bool:
-    """Return whether all numbers differ by less than a share of the largest; never with NaN or infinity."""
     pairs = zip(found, expected, strict=True)
     return all(bool((one[0] - other).abs().max() <= tolerance * other.abs().max()) for one, other in pairs)
 
 
 def _needed(steps: list[Step], outputs: tuple[int | None, ...]) -> list[Step]:
-    """Return the steps that the outputs depend on."""
     needed, kept = {number for number in outputs if number is not None}, []
     for step in reversed(steps):
         if needed.intersection(step.outputs):

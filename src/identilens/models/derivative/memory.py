@@ -18,20 +18,13 @@ class OverBudgetError(Exception):
 class LiveBytes(TorchDispatchMode):
     """Counts the bytes of all tensors made inside the context that are alive, and their peak.
 
-    What single kernels allocate and free within one call is not seen.
-
-    Args:
-        limit: Bytes above which an `OverBudgetError` is raised.
-
-    Attributes:
-        live: Bytes alive now.
-        peak: Most bytes alive at once so far.
+    What single kernels allocate and free within one call is not seen. More than ``limit`` bytes are an
+    `OverBudgetError`.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         super().__init__()
-        self.live = 0
-        self.peak = 0
+        self.live = self.peak = 0
         self._limit = limit
         self._seen: dict[int, weakref.ref] = {}
 
@@ -60,19 +53,13 @@ class LiveBytes(TorchDispatchMode):
 
 
 def chunk_size(work: Callable[[int], Any], count: int, budget: int, what: str, reserved: int = 0) -> int:
-    """Return how many pieces of work may be done at once, at most ``count``, within a memory budget.
+    """Return how many of ``count`` pieces of work may be done at once within a budget of bytes, ``reserved`` left free.
 
-    The peak is measured for one and for two pieces; it grows by the same amount with every further piece.
-
-    Args:
-        work: Does the given number of pieces.
-        count: Pieces there are.
-        budget: Bytes that may be alive at once, beside what was there before.
-        what: What a piece is, for the error.
-        reserved: Bytes of the budget that are taken by what lies beside the pieces.
+    The peak is measured for one and for two pieces; it grows by the same amount with every further piece. What was
+    alive before does not count.
 
     Raises:
-        InputError: If the budget does not hold one piece.
+        InputError: If the budget does not hold one piece, with the name of one, ``what``.
     """
     peaks = []
     for pieces in (1, 2):

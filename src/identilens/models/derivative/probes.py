@@ -14,33 +14,19 @@ NOT_FINITE = (
     'or run in double precision: load(..., dtype="float64").'
 )
 
-_ITERATIONS = 3
-
 
 def leading_directions(
-    function: Callable[[Tensor], tuple[Tensor, ...]],
-    inputs: Float[Tensor, "input d_in"],
-    count: int,
-    passes: int,
-    generator: torch.Generator,
-    memory_budget: int,
-) -> Float[Tensor, "input d_in count"]:
+    function: Callable[[Tensor], tuple[Tensor, ...]], inputs: Float[Tensor, "input d_in"], count: int,
+    passes: int, generator: torch.Generator, memory_budget: int,
+) -> Float[Tensor, "input d_in count"]:  # fmt: skip
     """Return, for each input token, orthonormal directions that carry much of its effect on other tokens.
 
     One reverse pass from a random combination of hidden tokens gives, for *every* input token at once, a random
     vector of the row space that its Jacobian blocks share. A token's effect on its own position is close to a
-    multiple of the identity, has no leading directions and would hide the others; each pass therefore starts
-    from a random half of the positions of one output, and a token looks only at passes that leave its own
-    position out. The directions are the leading right singular vectors of those vectors, each
-    scaled to length 1; found to a few digits, which is enough: any directions leave the sketch unbiased.
-
-    Args:
-        function: From [position, d_in] to a tuple of [position, d_out].
-        inputs: The point at which it is looked at.
-        count: Directions a token.
-        passes: Reverse passes.
-        generator: Of the random combinations.
-        memory_budget: Bytes that may be alive at once.
+    multiple of the identity, has no leading directions and would hide the others; each pass therefore starts from a
+    random half of the positions of one output, and a token looks only at passes that leave its own position out. The
+    directions are the leading right singular vectors of those vectors, each scaled to length 1; found to a few
+    digits, which is enough: any directions leave the sketch unbiased.
 
     Raises:
         NumericalError: If a derivative is NaN or infinite.
@@ -48,45 +34,52 @@ def leading_directions(
     n, width = inputs.shape
     if count == 0:
         return inputs.new_zeros(n, width, 0)
+    # What the passes leave behind, and the matrices made of it, take memory too.
+    kept = 3 * n * (passes + count) * width * inputs.element_size()
+    found = _row_space(function, inputs, passes, generator, memory_budget, kept)
+    # Subspace iteration on the rows: unlike a decomposition it cannot fail on the many zero rows.
+    basis = torch.linalg.qr(found.mT @ torch.randn(n, passes, count, generator=generator).to(found))[0]
+    for _ in range(3):
+        basis = torch.linalg.qr(found.mT @ (found @ basis))[0]
+    return basis
+
+
+def _row_space(
+    function: Callable[[Tensor], tuple[Tensor, ...]], inputs: Tensor, passes: int, generator: torch.Generator,
+    budget: int, kept: int,
+) -> Float[Tensor, "input pass d_in"]:  # fmt: skip
+    """Return what each pass finds for each input token, of length 1; zero where it starts at the token itself."""
+    with torch.no_grad():
+        shapes = [output.shape for output in function(inputs)]
+    own = inputs.new_ones(len(inputs), passes)
 
     def pull(cotangents: tuple[Tensor, ...]) -> Tensor:
         back = torch.func.vjp(function, inputs)[1]
         return torch.vmap(lambda single: back(single)[0])(cotangents)
 
-    with torch.no_grad():
-        shapes = [output.shape for output in function(inputs)]
-    own = inputs.new_ones(n, passes)
+    def zeros(pieces: int) -> tuple[Tensor, ...]:
+        return tuple(inputs.new_zeros(pieces, *shape) for shape in shapes)
 
     def draw(start: int, stop: int) -> tuple[Tensor, ...]:
-        weights = tuple(inputs.new_zeros(stop - start, *shape) for shape in shapes)
+        weights = zeros(stop - start)
         for index in range(start, stop):
-            chosen = index % len(shapes)
-            length, size = shapes[chosen]
+            length, size = shapes[index % len(shapes)]
             support = torch.rand(length, generator=generator) < 0.5
             noise = torch.randn(length, size, generator=generator) * support[:, None]
-            weights[chosen][index - start] = noise.to(weights[chosen])
-            if length == n:
+            weights[index % len(shapes)][index - start] = noise.to(inputs)
+            if length == len(inputs):
                 own[:, index] = (~support).to(own)
         return weights
 
-    def measured(pieces: int) -> Tensor:
-        return pull(tuple(inputs.new_zeros(pieces, *shape) for shape in shapes))
-
-    # What the passes leave behind, and the matrices made of it, take memory too.
-    kept = 3 * n * (passes + count) * width * inputs.element_size()
-    chunk = chunk_size(measured, passes, memory_budget, "reverse pass", kept)
-    found = inputs.new_empty(n, passes, width)
+    chunk = chunk_size(lambda pieces: pull(zeros(pieces)), passes, budget, "reverse pass", kept)
+    found = inputs.new_empty(len(inputs), passes, inputs.shape[1])
     for start in range(0, passes, chunk):
         stop = min(start + chunk, passes)
         found[:, start:stop] = pull(draw(start, stop)).detach().transpose(0, 1)
     if not bool(torch.isfinite(found).all()):
         raise NumericalError(NOT_FINITE)
     found *= own[:, :, None] / found.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(found.dtype).tiny)
-    # Subspace iteration on the rows: unlike a decomposition it cannot fail on the many zero rows.
-    basis = torch.linalg.qr(found.mT @ torch.randn(n, passes, count, generator=generator).to(found))[0]
-    for _ in range(_ITERATIONS):
-        basis = torch.linalg.qr(found.mT @ (found @ basis))[0]
-    return basis
+    return found
 
 
 def orthonormal_probes(

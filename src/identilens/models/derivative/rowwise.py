@@ -1,8 +1,4 @@
-"""Linear maps of the rows of a tensor, composed symbolically: a diagonal and a few rank-one terms.
-
-The derivatives of norms, softmax, activations and scalings are all of this form, however many operations they are
-written in; composed, each is carried out in three passes over memory.
-"""
+"""Linear maps of the rows of a tensor, as norms, softmax and activations have them, composed symbolically."""
 
 from dataclasses import dataclass, replace
 
@@ -17,12 +13,8 @@ Factor = Tensor | float
 class RowMap:
     """The map x ↦ diagonal ∘ x + Σ_k outer_k (inner_k · x) of each row x (last axis) of a tensor.
 
-    Attributes:
-        base: Number of the tensor that is mapped.
-        shape: Its shape.
-        diagonal: Factor of x itself.
-        terms: Pairs (outer, inner).
-        summed: Whether the result's last axis has length 1, as after a sum over rows; there is no diagonal then.
+    ``base`` is the number of the tensor that is mapped, ``shape`` its shape; ``terms`` are pairs (outer, inner). If
+    ``summed``, the result's last axis has length 1, as after a sum over rows; there is no diagonal then.
     """
 
     base: int

@@ -42,9 +42,7 @@ class _Value:
 class Tracer(TorchDispatchMode):
     """Records what happens to a tangent inside the context; what does not depend on it simply runs.
 
-    Attributes:
-        steps: What was recorded, in order; tensor 0 is the tangent.
-        coarsest: Largest machine epsilon among the types that the tangent takes.
+    Tensor 0 of the recorded ``steps`` is the tangent; ``coarsest`` is the largest machine epsilon among its types.
     """
 
     def __init__(self, tangent: Tensor) -> None:
@@ -80,7 +78,6 @@ class Tracer(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _record(self, call: "_Call", result: Any, target: Any) -> None:
-        """Record an operation, its result under the names of the target's tensors."""
         outputs, targets = ([leaf for leaf in tree_leaves(of) if isinstance(leaf, Tensor)] for of in (result, target))
         if not outputs or any(not out.is_floating_point() or out.device != call.first.device for out in outputs):
             # Comparisons, and shapes worked out on the meta device, carry nothing of the tangent on.
@@ -97,7 +94,6 @@ class Tracer(TorchDispatchMode):
             self._values[tensor] = _Value(RowMap(number, tensor.shape))
 
     def _composed(self, call: "_Call", output: Tensor) -> _Value | None:
-        """Return the result as a map of rows, where it is one."""
         func, args, first = call.func, call.args, call.first
         value: _Value = self._values[first]
         if any(tensor.dtype != output.dtype for tensor in call.tracked):
@@ -146,7 +142,6 @@ class Tracer(TorchDispatchMode):
         return self._carried_out(self._values[tensor], tensor)
 
     def _carried_out(self, value: _Value, like: Tensor) -> int:
-        """Return the number of a recorded tensor that holds a value."""
         if not value.rows.is_identity:
             number = self._step(Rowwise.of(value.rows, like), (value.rows.base,))[0]
             value.rows = RowMap(number, value.rows.result_shape)
@@ -160,12 +155,7 @@ class Tracer(TorchDispatchMode):
 
 
 class _Call:
-    """One call of an operation, with those of its arguments that depend on the tangent.
-
-    Attributes:
-        places: Where they are among the flattened arguments.
-        tracked: The tensors themselves.
-    """
+    """One call of an operation; ``tracked`` are its arguments that depend on the tangent, ``places`` where they are."""
 
     def __init__(self, func: Any, args: tuple, kwargs: dict, values: WeakTensorKeyDictionary) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
@@ -175,21 +165,17 @@ class _Call:
         self.first = self.tracked[0]
 
     def at(self, one: int | None) -> Tensor:
-        """Return what the operation makes of ones at one place and zeros at the others."""
-        probes = [
-            torch.full_like(tensor, float(place == one))
-            for place, tensor in zip(self.places, self.tracked, strict=True)
-        ]
+        # What the operation makes of ones at one place and zeros at the others.
+        pairs = zip(self.places, self.tracked, strict=True)
+        probes = [torch.full_like(tensor, float(place == one)) for place, tensor in pairs]
         return _filled(self.func, self._leaves, self._spec, self.places)(*probes)
 
     def keeps_last_axis(self) -> bool:
-        """Whether a sum or mean runs over the last axis and keeps it."""
         bound = dict(zip(("self", "dim", "keepdim"), self.args, strict=False)) | self.kwargs
         axes = bound.get("dim")
         return bool(bound.get("keepdim")) and axes is not None and list(axes) in ([-1], [self.first.ndim - 1])
 
     def operation(self, outputs: Sequence[Tensor]) -> Operation:
-        """Return the operation on many tensors at once in place of one."""
         if self.func in (aten.mm.default, aten.bmm.default) and len(self.places) == 1:
             left = self.places == [1]
             return Product(self.args[0] if left else self.args[1], left, outputs[0].shape)
@@ -201,8 +187,6 @@ class _Call:
 
 
 def _filled(func: Any, leaves: list, spec: Any, places: list[int]) -> Any:
-    """Return a function of the tensors that stand at some places among the arguments of another."""
-
     def call(*tensors: Tensor) -> Any:
         filled = list(leaves)
         for place, tensor in zip(places, tensors, strict=True):

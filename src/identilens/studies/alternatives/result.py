@@ -30,30 +30,16 @@ class Alternatives(Result):
     title: ClassVar = "Alternatives to attention weights"
     schema: ClassVar = {
         "table": {
-            **_ALTERNATIVE,
-            "n_query": pl.Int64,
-            "n_key": pl.Int64,
-            "d_k": pl.Int64,
-            "simplex_nullity": pl.Int64,
-            "mean_total_variation": pl.Float64,
-            "largest_total_variation": pl.Float64,
-            "output_error": pl.Float64,
-            "logit_rank": pl.Int64,
-            "dimension": pl.Int64,
-            "formula": pl.Int64,
-            "hidden_change": pl.Float64,
-            "logits_change": pl.Float64,
-            "loss_change": pl.Float64,
-            "note": pl.String,
+            **_ALTERNATIVE, "n_query": pl.Int64, "n_key": pl.Int64, "d_k": pl.Int64, "simplex_nullity": pl.Int64,
+            "mean_total_variation": pl.Float64, "largest_total_variation": pl.Float64, "output_error": pl.Float64,
+            "logit_rank": pl.Int64, "dimension": pl.Int64, "formula": pl.Int64, "hidden_change": pl.Float64,
+            "logits_change": pl.Float64, "loss_change": pl.Float64, "note": pl.String,
         },
         "changes": {
-            **_ALTERNATIVE,
-            "state": pl.String,
-            "state_layer": pl.Int64,
-            "largest_change": pl.Float64,
+            **_ALTERNATIVE, "state": pl.String, "state_layer": pl.Int64, "largest_change": pl.Float64,
             "relative_change": pl.Float64,
         },
-    }
+    }  # fmt: skip
     keys: ClassVar = {"table": [*_ALTERNATIVE], "changes": [*_ALTERNATIVE, "state", "state_layer"]}
 
     changes: pl.DataFrame
@@ -65,9 +51,8 @@ class Alternatives(Result):
 
     def summary(self) -> Finding:
         """Return the finding: how many maps have alternatives, how far these go, and what the model makes of them."""
-        found = self.found
-        heads = found.select(list(HEAD)).n_unique()
-        free = found.filter(pl.col("simplex_nullity") > 0).select(list(HEAD)).n_unique()
+        found, head = self.found, list(HEAD)
+        heads, free = (one.select(head).n_unique() for one in (found, found.filter(pl.col("simplex_nullity") > 0)))
         lines = [
             f"{free} of {heads} attention maps have a simplex null space: directions that change neither the output "
             "nor the sum of a row" + ("." if free else ", so that the output allows no other weights."),
@@ -123,13 +108,10 @@ class Alternatives(Result):
 
     def _by_alternative(self) -> Iterator[str]:
         for name, sentence in _SENTENCES.items():
-            rows = self.found.filter(pl.col("alternative") == name)
+            rows = self.found.filter(alternative=name)
             if len(rows):
-                yield sentence.format(
-                    distance=rows["mean_total_variation"].mean(),
-                    largest=rows["largest_total_variation"].max(),
-                    change=rows["hidden_change"].max(),
-                )
+                distance, largest = rows["mean_total_variation"].mean(), rows["largest_total_variation"].max()
+                yield sentence.format(distance=distance, largest=largest, change=rows["hidden_change"].max())
 
 
 def _written(value: float | None, form: str) -> str:

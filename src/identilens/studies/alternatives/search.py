@@ -46,9 +46,8 @@ class Found:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is kept of it, by name."""
-        held = {f"alternative_{self.name}": self.weights, f"queries_{self.name}": self.queries}
-        held[f"keys_{self.name}"] = self.keys
-        return {name: tensor for name, tensor in held.items() if tensor is not None}
+        held = {"alternative": self.weights, "queries": self.queries, "keys": self.keys}
+        return {f"{name}_{self.name}": tensor for name, tensor in held.items() if tensor is not None}
 
 
 def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | None:
@@ -59,32 +58,20 @@ def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | 
 
 
 def alternatives_of(head: Head, starts: int, distance: float | None, generator: torch.Generator) -> Iterator[Found]:
-    """Yield the alternatives of a head one by one.
-
-    Args:
-        head: As it computes on a text.
-        starts: Random starts a row in the search for a far one.
-        distance: How far a realisable one is to go; None to leave it out.
-        generator: Source of randomness.
-    """
+    """Yield the alternatives of a head one by one: with a ``distance``, also a realisable one that is to go so far."""
     A, T, visible = head.attention, head.projected, head.visible
     drawn = sample_alternatives(A, T, 1, method="hit_and_run", visible=visible, generator=generator)
     yield Found("sampled", drawn[0])
     yield Found("far", far_alternatives(A, T, visible=visible, starts=starts, generator=generator))
     yield _or_note("maximum_entropy", lambda: _maximum_entropy(head))
     if distance is not None:
-        wanted = distance
-        yield _or_note("realisable", lambda: _realisable(head, wanted, generator))
+        yield _or_note("realisable", lambda: _realisable(head, distance, generator))
 
 
 def by_parameters(lens: Lens, item: Item, head: Head, wanted: Found) -> tuple[Found, ModelRun | None]:
-    """Return the weights that the model computes, and what it gives, with parameters that make Q' and K'.
+    """Return the weights that the model computes, and what it gives, with parameters that make the wanted Q' and K'.
 
-    Args:
-        lens: The model; its parameters are as before afterwards.
-        item: The text.
-        head: The head as the model runs it.
-        wanted: The alternative whose queries and keys the parameters are to give.
+    The model's parameters are as before afterwards.
     """
     if wanted.queries is None or wanted.keys is None:
         return Found("parameters", None, note="no queries and keys to make"), None
@@ -103,7 +90,6 @@ def by_parameters(lens: Lens, item: Item, head: Head, wanted: Found) -> tuple[Fo
 
 
 def _or_note(name: str, search: Callable[[], Found]) -> Found:
-    """Return what a search finds, or why it finds nothing."""
     try:
         return search()
     except IdentilensError as error:
@@ -119,12 +105,8 @@ def _maximum_entropy(head: Head) -> Found:
 
 def _realisable(head: Head, distance: float, generator: torch.Generator) -> Found:
     if not head.logit_error <= LOGIT_ERROR:
-        return Found(
-            "realisable",
-            None,
-            note=f"the weights are not softmax(s Q Kᵀ + bias), but off by {head.logit_error:.1e} (soft-capped logits "
-            "or an attention sink)",
-        )
+        off = f"but off by {head.logit_error:.1e} (soft-capped logits or an attention sink)"
+        return Found("realisable", None, note=f"the weights are not softmax(s Q Kᵀ + bias), {off}")
     tensors = (head.queries.double(), head.keys.double(), head.projected)
     bias = None if head.bias is None else head.bias.double()
     options = {"scaling": head.scaling, "visible": head.visible, "bias": bias}
@@ -138,12 +120,5 @@ def _realisable(head: Head, distance: float, generator: torch.Generator) -> Foun
         notes.append(f"its keys serve {head.group} query heads: the new ones are for this head alone")
     if counted.formula is not None and counted.formula != counted.dimension:
         notes.append(f"the dimension differs from the generic {counted.formula}")
-    return Found(
-        "realisable",
-        found.weights,
-        found.queries,
-        found.keys,
-        counted.dimension,
-        counted.formula,
-        "; ".join(notes),
-    )
+    dimensions = counted.dimension, counted.formula
+    return Found("realisable", found.weights, found.queries, found.keys, *dimensions, "; ".join(notes))

@@ -1,24 +1,22 @@
 """What else the attention could have been, put back into the model."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Gt, Lt
-from torch import Tensor
 
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
 from identilens.models.lens import Lens
 from identilens.models.substitution import ModelRun
-from identilens.runs.provenance import Identity
-from identilens.runs.study import Output, Study, study_function
+from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.alternatives.put_back import PutBack, compare_runs
 from identilens.studies.alternatives.result import Alternatives
 from identilens.studies.alternatives.search import Found, alternatives_of, by_parameters, logit_rank
-from identilens.studies.heads import KindSettings, Place, TextHeads
+from identilens.studies.heads import HeadStudy, KindSettings, Place, TextHeads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +36,7 @@ class AlternativeSettings(KindSettings):
     seed: Annotated[int, Ge(0)] = 0
 
 
-class AlternativeStudy(Study[AlternativeSettings, Alternatives]):
+class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     """Find other attention weights with the same output, and see what the model makes of them.
 
     For each head: one drawn evenly from all alternatives (``sampled``), a far one (``far``), the most even one
@@ -59,7 +57,6 @@ class AlternativeStudy(Study[AlternativeSettings, Alternatives]):
     """
 
     name = "alternatives"
-    unit = "heads"
     settings_type = AlternativeSettings
     result_type = Alternatives
     joins: ClassVar = "audit"
@@ -69,14 +66,6 @@ class AlternativeStudy(Study[AlternativeSettings, Alternatives]):
         self.heads = TextHeads.of(lens, lens.read(texts, settings.max_length), settings, settings.kind)
         self._plain: dict[int, ModelRun] = {}
 
-    def identity(self) -> Identity:
-        """Return the model and the texts."""
-        return self.heads.identity
-
-    def sizes(self) -> Sequence[int]:
-        """Return one head for each part."""
-        return [1] * len(self.heads.places)
-
     def run(self, part: int) -> Output:
         """Return the rows and matrices of one head on one text."""
         place = self.heads.places[part]
@@ -85,8 +74,9 @@ class AlternativeStudy(Study[AlternativeSettings, Alternatives]):
         kept = {"raw": head.attention, "effective": head.effective}
         for found, run in self._alternatives(place, head):
             put = run and compare_runs(self._unchanged(place.text), run)
-            rows.append(_row(place, head, found, put))
-            changes += _change_rows(place, found.name, put)
+            at = {**place.row, "alternative": found.name}
+            rows.append({**at, **_measures(head, found, put)})
+            changes += [{**at, **row} for row in (put.rows if put else ())]
             kept |= found.tensors()
         tables = {"table": rows, "changes": changes}
         return Output(
@@ -108,49 +98,24 @@ class AlternativeStudy(Study[AlternativeSettings, Alternatives]):
         generator = torch.Generator().manual_seed(seed)
         distance = settings.distance if settings.realisable else None
         for found in alternatives_of(head, settings.starts, distance, generator):
-            yield found, self._put_back(head, found.weights, item)
+            where = (head.layer, head.head, head.kind)
+            yield found, None if found.weights is None else self.lens.substitute({where: found.weights}, item)
             if found.name == "realisable":
                 yield by_parameters(self.lens, item, head, found)
 
-    def _put_back(self, head: Head, weights: Tensor | None, item: Any) -> ModelRun | None:
-        return None if weights is None else self.lens.substitute({(head.layer, head.head, head.kind): weights}, item)
 
-
-def _row(place: Place, head: Head, found: Found, put: PutBack | None) -> dict[str, Any]:
-    n_query, n_key = head.attention.shape
-    distance = None if found.weights is None else total_variation(head.attention, found.weights)
+def _measures(head: Head, found: Found, put: PutBack | None) -> dict[str, Any]:
+    (n_query, n_key), weights = head.attention.shape, found.weights
+    distance = None if weights is None else total_variation(head.attention, weights)
     return {
-        **place.row,
-        "alternative": found.name,
-        "n_query": n_query,
-        "n_key": n_key,
-        "d_k": head.d_k,
-        "simplex_nullity": head.simplex_nullity,
+        "n_query": n_query, "n_key": n_key, "d_k": head.d_k, "simplex_nullity": head.simplex_nullity,
         "mean_total_variation": None if distance is None else float(distance.mean()),
         "largest_total_variation": None if distance is None else float(distance.max()),
-        "output_error": None if found.weights is None else head.output_error(found.weights),
-        "logit_rank": logit_rank(head, found.weights),
-        "dimension": found.dimension,
-        "formula": found.formula,
-        "hidden_change": put and put.hidden,
-        "logits_change": put and put.logits,
-        "loss_change": put and put.loss,
+        "output_error": None if weights is None else head.output_error(weights),
+        "logit_rank": logit_rank(head, weights), "dimension": found.dimension, "formula": found.formula,
+        "hidden_change": put and put.hidden, "logits_change": put and put.logits, "loss_change": put and put.loss,
         "note": found.note,
-    }
-
-
-def _change_rows(place: Place, name: str, put: PutBack | None) -> list[dict[str, Any]]:
-    return [
-        {
-            **place.row,
-            "alternative": name,
-            "state": one.state,
-            "state_layer": one.layer,
-            "largest_change": one.largest,
-            "relative_change": one.relative,
-        }
-        for one in (put.changes if put else ())
-    ]
+    }  # fmt: skip
 
 
 alternatives = study_function(AlternativeStudy, "alternatives")

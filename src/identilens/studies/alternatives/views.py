@@ -1,6 +1,6 @@
 """How alternatives of attention weights are drawn."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -65,9 +65,8 @@ def distance_and_change(found: pl.DataFrame) -> AnyChart:
 def changes_by_state(changes: pl.DataFrame) -> AnyChart:
     """Return the largest relative change of each hidden state over all heads, by alternative."""
     largest = pl.col("relative_change").max()
-    states = (
-        _in_order(_hidden(changes)).group_by("alternative", "state", "state_layer", maintain_order=True).agg(largest)
-    )
+    of_state = _in_order(_hidden(changes)).group_by("alternative", "state", "state_layer", maintain_order=True)
+    states = of_state.agg(largest)
     return _change_lines(states.with_columns(_TITLE), "Largest change of each hidden state over all heads")
 
 
@@ -93,7 +92,18 @@ def viewer_maps(found: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, To
 
 def printed_maps(found: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> dict[str, AnyChart]:
     """Return raw, effective and alternative attention of the alternatives that lie farthest away."""
-    return dict(_printed(found, matrices, tokens))
+    left, charts = MAP_CELLS, {}
+    for row in found.sort("mean_total_variation", descending=True).head(MOST_MAPS).iter_rows(named=True):
+        left -= 3 * row["n_query"] * row["n_key"]
+        if left < 0:
+            break
+        change = f"final hidden state changed by {row['hidden_change']:.0e}"
+        layers = {name.capitalize(): matrix for name, matrix in _layers(row, matrices).items()}
+        charts[f"maps_{file_name(row)}_{row['alternative']}"] = token_map(
+            layers, *axis_tokens(tokens.get(row["text"], {}), row),
+            f"{head_name(row).capitalize()}: {TITLES[row['alternative']]}, {change}",
+        )  # fmt: skip
+    return charts
 
 
 def in_words(table: pl.DataFrame) -> pl.DataFrame:
@@ -102,24 +112,10 @@ def in_words(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> TokenMap:
-    choices = {**{name: row[name] for name in ("text", "kind", "layer", "head")}, "alternative": _title(row)}
-    queries, keys = axis_tokens(tokens, row)
+    choices = {name: row[name] for name in ("text", "kind", "layer", "head")}
+    choices["alternative"] = TITLES[row["alternative"]]
     distance = row["mean_total_variation"]
-    return TokenMap(choices, _layers(row, matrices), queries, keys, _facts(row), interest=distance)
-
-
-def _printed(found: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> Iterator[tuple[str, AnyChart]]:
-    left = MAP_CELLS
-    for row in found.sort("mean_total_variation", descending=True).head(MOST_MAPS).iter_rows(named=True):
-        left -= 3 * row["n_query"] * row["n_key"]
-        if left < 0:
-            return
-        title = (
-            f"{head_name(row).capitalize()}: {_title(row)}, final hidden state changed by {row['hidden_change']:.0e}"
-        )
-        layers = {name.capitalize(): matrix for name, matrix in _layers(row, matrices).items()}
-        chart = token_map(layers, *axis_tokens(tokens.get(row["text"], {}), row), title)
-        yield f"maps_{file_name(row)}_{row['alternative']}", chart
+    return TokenMap(choices, _layers(row, matrices), *axis_tokens(tokens, row), _facts(row), interest=distance)
 
 
 def _layers(row: dict[str, Any], matrices: Matrices) -> dict[str, Tensor]:
@@ -130,18 +126,13 @@ def _layers(row: dict[str, Any], matrices: Matrices) -> dict[str, Tensor]:
 
 def _facts(row: dict[str, Any]) -> str:
     measured = [f"its final hidden state changed by {row['hidden_change']:.1e} of its length"]
-    measured += [
-        f"its {what} by {row[f'{what}_change']:.1e}" for what in ("logits", "loss") if row[f"{what}_change"] is not None
-    ]
+    others = {what: row[f"{what}_change"] for what in ("logits", "loss")}
+    measured += [f"its {what} by {change:.1e}" for what, change in others.items() if change is not None]
     return (
         f"Simplex nullity {row['simplex_nullity']}. The alternative lies {row['mean_total_variation']:.3f} away (mean "
         f"total variation; largest row {row['largest_total_variation']:.3f}); put into the model, "
         f"{', '.join(measured)}." + (f" Note: {row['note']}." if row["note"] else "")
     )
-
-
-def _title(row: dict[str, Any]) -> str:
-    return TITLES[row["alternative"]]
 
 
 def _change_lines(states: pl.DataFrame, title: str) -> AnyChart:

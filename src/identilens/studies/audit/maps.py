@@ -18,12 +18,8 @@ from identilens.studies.head_views import axis_tokens, head_name
 PAGE_BUDGET = 14_000_000
 """Characters of a report that may be spent on maps."""
 
-MOST_PRINTED = 24
+MOST_PRINTED, LARGEST_PRINTED = 24, 256
 """Maps that are drawn for print, and the largest number of tokens of one."""
-LARGEST_PRINTED = 256
-
-_CHARACTERS_A_CELL = 2 * 4 * 4 / 3
-"""Two matrices of four bytes, four characters for three bytes."""
 
 
 def kept_maps(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
@@ -41,7 +37,8 @@ def fitting_maps(kept: pl.DataFrame, budget: int = PAGE_BUDGET) -> pl.DataFrame:
     """
     layer = ("text", "kind", "layer")
     sized = kept.with_columns(
-        _size=pl.col("n_query") * pl.col("n_key") * _CHARACTERS_A_CELL,
+        # Two matrices of four bytes a cell, four characters for three bytes.
+        _size=pl.col("n_query") * pl.col("n_key") * (2 * 4 * 4 / 3),
         _rank=pl.col("null_share").rank("ordinal", descending=True).over(layer),
         _place=pl.int_range(pl.len()),
     )
@@ -85,23 +82,16 @@ def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: To
     queries, keys = axis_tokens(tokens, row)
     first = tokens.get("encoder", queries)
     words = shortened(visible_text(" ".join(first[:12])), 36)
+    text = f"{row['text']} ({len(first)} {'token' if len(first) == 1 else 'tokens'}): {words}"
     space = "a null space" if row["nullity"] else "no null space"
     pearson = "undefined" if row["pearson"] is None else f"{row['pearson']:.3f}"
     return TokenMap(
-        choices={
-            "text": f"{row['text']} ({len(first)} {'token' if len(first) == 1 else 'tokens'}): {words}",
-            "kind": row["kind"],
-            "layer": row["layer"],
-            "head": row["head"],
-        },
-        layers={"raw": raw, "effective": effective},
-        queries=queries,
-        keys=keys,
-        note=f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}: {space} (rank {row['rank']}, "
+        {"text": text, "kind": row["kind"], "layer": row["layer"], "head": row["head"]},
+        {"raw": raw, "effective": effective}, queries, keys,
+        f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}: {space} (rank {row['rank']}, "
         f"nullity {row['nullity']}); null share {row['null_share']:.3f}, correlation of raw and effective {pearson}.",
-        differences={"null": ("raw", "effective")},
-        interest=row["null_share"],
-    )
+        {"null": ("raw", "effective")}, row["null_share"],
+    )  # fmt: skip
 
 
 def _parts(row: Mapping[str, Any], matrices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

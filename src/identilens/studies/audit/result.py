@@ -32,29 +32,15 @@ class Audit(Result):
     title: ClassVar = "Attention audit"
     schema: ClassVar = {
         "table": {
-            **HEAD,
-            "n_query": pl.Int64,
-            "n_key": pl.Int64,
-            "d_k": pl.Int64,
-            "d_v": pl.Int64,
-            "rank": pl.Int64,
-            "nullity": pl.Int64,
-            "simplex_nullity": pl.Int64,
-            "null_share": pl.Float64,
-            "pearson": pl.Float64,
+            **HEAD, "n_query": pl.Int64, "n_key": pl.Int64, "d_k": pl.Int64, "d_v": pl.Int64, "rank": pl.Int64,
+            "nullity": pl.Int64, "simplex_nullity": pl.Int64, "null_share": pl.Float64, "pearson": pl.Float64,
             "reconstruction_error": pl.Float64,
         },
         "token_types": {
-            "kind": pl.String,
-            "layer": pl.Int64,
-            "head": pl.Int64,
-            "query_type": pl.String,
-            "key_type": pl.String,
-            "queries": pl.Int64,
-            "raw": pl.Float64,
-            "effective": pl.Float64,
+            "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "query_type": pl.String, "key_type": pl.String,
+            "queries": pl.Int64, "raw": pl.Float64, "effective": pl.Float64,
         },
-    }
+    }  # fmt: skip
 
     token_types: pl.DataFrame
 
@@ -79,26 +65,16 @@ class Audit(Result):
     def summary(self) -> Finding:
         """Return the finding: how much of the attention has no effect on the output, in numbers and plain words."""
         numbers = self.table.select(
-            maps=pl.len(),
-            with_null_space=(pl.col("nullity") > 0).mean(),
-            null_share=pl.col("null_share").mean(),
-            pearson=pl.col("pearson").mean(),
-        ).row(0, named=True)
-        pearson = numbers["pearson"]
+            pl.len().alias("maps"), (pl.col("nullity") > 0).mean().alias("with_null_space"),
+            pl.col("null_share", "pearson").mean(),
+        ).row(0, named=True)  # fmt: skip
+        pearson, share = numbers["pearson"], percent(numbers["null_share"])
+        spaces = f"{100 * numbers['with_null_space']:.0f} %"
         headline = (
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
-            (
-                f"{100 * numbers['with_null_space']:.0f} %",
-                "of them with a null space: directions of the weights that have no effect",
-            ),
-            (
-                percent(numbers["null_share"]),
-                "of squared attention weight without effect on the output (mean null share)",
-            ),
-            (
-                "undefined" if pearson is None else f"{pearson:.2f}",
-                "mean correlation of raw and effective attention",
-            ),
+            (spaces, "of them with a null space: directions of the weights that have no effect"),
+            (share, "of squared attention weight without effect on the output (mean null share)"),
+            ("undefined" if pearson is None else f"{pearson:.2f}", "mean correlation of raw and effective attention"),
         )
         return Finding("\n".join(self._sentences()), numbers, headline)
 
@@ -115,44 +91,26 @@ class Audit(Result):
         null share; the kind behind it where there are several).
         """
         by_head, received = self.by_head(), self.received()
-        types = {
-            "token_types_raw": views.received_chart(received, "raw"),
-            "token_types_effective": views.received_chart(received, "effective"),
-            "attention_to_type": views.attention_to_type(self.token_types),
-        }
-        return {
+        charts = {
             "null_share_map": views.null_share_map(by_head),
             "correlation_map": views.correlation_map(by_head),
             "correlation_by_length": views.correlation_by_length(self.table),
-            **(types if len(self.token_types) else {}),
-            **printed_maps(kept_maps(self.table, self.matrices), self.matrices, self.tokens),
         }
+        if len(self.token_types):
+            charts |= {f"token_types_{name}": views.received_chart(received, name) for name in ("raw", "effective")}
+            charts["attention_to_type"] = views.attention_to_type(self.token_types)
+        return charts | printed_maps(kept_maps(self.table, self.matrices), self.matrices, self.tokens)
 
     def sections(self) -> list[Section]:
         """Return what the report shows under the finding."""
         types = ["token_types_raw", "token_types_effective", "attention_to_type"] if len(self.token_types) else []
+        said = reading.TYPES if types else ["This audit holds no token types."]
+        notes = views.heads_note(self.by_head()), views.length_note(self.table)
+        heads = ["null_share_map", "correlation_map"]
         return [
-            Section(
-                "heads",
-                "Layer by layer, head by head",
-                [reading.HEADS],
-                ["null_share_map", "correlation_map"],
-                self.by_layer(),
-                note=views.heads_note(self.by_head()),
-            ),
-            Section(
-                "length",
-                "Correlation against length",
-                [reading.LENGTH],
-                ["correlation_by_length"],
-                note=views.length_note(self.table),
-            ),
-            Section(
-                "types",
-                "What token types receive",
-                reading.TYPES if types else ["This audit holds no token types."],
-                types,
-            ),
+            Section("heads", "Layer by layer, head by head", [reading.HEADS], heads, self.by_layer(), note=notes[0]),
+            Section("length", "Correlation against length", [reading.LENGTH], ["correlation_by_length"], note=notes[1]),
+            Section("types", "What token types receive", said, types),
             self._maps_section(),
             Section("reading", "How to read this report", reading.READING),
         ]
@@ -174,15 +132,12 @@ class Audit(Result):
         return self.table.group_by(keys).agg(pl.col(_MEASURES).mean(), pl.len().alias("maps")).sort(keys)
 
     def _sentences(self) -> Iterator[str]:
-        table = self.table
+        table, texts = self.table, self.table["text"].n_unique()
         maps = table.filter(pl.col("nullity") > 0)
-        texts = table["text"].n_unique()
         over = f"over {texts} {'text' if texts == 1 else 'texts'}"
         if maps.is_empty():
-            yield (
-                f"None of {len(table)} attention maps {over} has a null space: "
-                "every direction of the weights has an effect."
-            )
+            whole = "every direction of the weights has an effect."
+            yield f"None of {len(table)} attention maps {over} has a null space: {whole}"
             return
         yield (
             f"{len(maps)} of {len(table)} attention maps ({100 * len(maps) / len(table):.0f} %) {over} "

@@ -17,30 +17,18 @@ _MEASURES = ("rank", "nullity", "simplex_nullity", "null_share", "pearson", "rec
 
 
 def table_rows(text: int, site: Site, counts: Sequence[int], summary: AttentionSummary) -> list[dict[str, Any]]:
-    """Return one row of the audit table for each head; an undefined correlation becomes a missing value.
-
-    Args:
-        text: Number of the text.
-        site: The layer.
-        counts: n_query, n_key, d_k, d_v.
-        summary: Its measures.
-    """
+    """Return one row of the audit table for each head of a layer; an undefined correlation becomes a missing value."""
     measures: dict[str, list[Any]] = {name: getattr(summary, name).tolist() for name in _MEASURES}
     measures["pearson"] = [None if isnan(value) else value for value in measures["pearson"]]
-    place = {"text": text, "layer": site.layer, "kind": site.kind}
-    sizes = dict(zip(("n_query", "n_key", "d_k", "d_v"), counts, strict=True))
-    return [
-        {**place, "head": head, **sizes, **{name: values[head] for name, values in measures.items()}}
-        for head in range(site.heads)
-    ]
+    n_query, n_key, d_k, d_v = counts
+    layer = {"text": text, "layer": site.layer, "kind": site.kind}
+    layer |= {"n_query": n_query, "n_key": n_key, "d_k": d_k, "d_v": d_v}
+    by_head = zip(*measures.values(), strict=True)
+    return [layer | {"head": head} | dict(zip(measures, row, strict=True)) for head, row in enumerate(by_head)]
 
 
 class ReceivedSums:
-    """Attention from token type to token type, summed over the texts of a part.
-
-    Args:
-        names: Names of the types.
-    """
+    """Attention from token type to token type, summed over the texts of a part."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = names
@@ -62,20 +50,13 @@ class ReceivedSums:
         )
 
     def _block(self, site: Site, query: int, count: int, means: Float[Tensor, "2 head type"]) -> pl.DataFrame:
-        """Return the rows of the queries of one type in one layer."""
-        raw, effective = means
-        heads, types = raw.shape
-        size = heads * types
+        raw, effective = means.flatten(1).numpy()
+        heads, types = means.shape[1:]
         columns = {
-            "kind": [site.kind] * size,
-            "layer": [site.layer] * size,
-            "head": torch.arange(heads).repeat_interleave(types).numpy(),
-            "query_type": [self.names[query]] * size,
-            "key_type": list(self.names) * heads,
-            "queries": [count] * size,
-            "raw": raw.flatten().numpy(),
-            "effective": effective.flatten().numpy(),
-        }
+            "kind": site.kind, "layer": site.layer, "head": torch.arange(heads).repeat_interleave(types).numpy(),
+            "query_type": self.names[query], "key_type": list(self.names) * heads, "queries": count,
+            "raw": raw, "effective": effective,
+        }  # fmt: skip
         return pl.DataFrame(columns, schema=pl.Schema(Audit.schema["token_types"]))
 
 

@@ -1,6 +1,7 @@
 """Measures taken while the model runs: each attention call of a batch becomes rows of the audit's tables."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -27,24 +28,12 @@ _BLOCK_BYTES = 2 * 2**20
 
 
 class Runner:
-    """Runs parts of a corpus and measures every attention call on the way.
-
-    Args:
-        lens: The model.
-        items: All texts.
-        sites: The model's layers, in call order.
-        settings: Of the audit.
-        keep: Texts whose matrices are kept.
-    """
+    """Runs parts of a corpus and measures every attention call on the way; ``keep`` are texts with matrices."""
 
     def __init__(
         self, lens: Lens, items: list[Item], sites: tuple[Site, ...], settings: AuditSettings, keep: set[int]
     ) -> None:
-        self.lens = lens
-        self.items = items
-        self.sites = sites
-        self.settings = settings
-        self.keep = keep
+        self.lens, self.items, self.sites, self.settings, self.keep = lens, items, sites, settings, keep
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
         used = {token for item in items for tokens in item.tokens.values() for token in tokens} or {"[CLS]"}
         self.type_names = type_names([token for token in special if token in used])
@@ -52,13 +41,14 @@ class Runner:
 
     def run(self, part: range) -> Output:
         """Return the tables and kept matrices of one part of the corpus."""
-        gathered = _Gathered(self.type_names)
+        measured = _Part(self)
         # Texts of like length share a batch, so that little is padded.
         order = sorted(part, key=lambda text: self.items[text].length)
         for start in range(0, len(order), self.settings.batch_size):
             batch = order[start : start + self.settings.batch_size]
-            self.lens.run([self.items[text] for text in batch], _BatchHandler(self, batch, gathered))
-        return gathered.output()
+            items = [self.items[text] for text in batch]
+            self.lens.run(items, partial(measured.attend, batch, Lengths(items)))
+        return measured.output()
 
     def factor(self, call: AttentionCall) -> Tensor:
         """Return the small factor of each head's output projection, computed once a layer."""
@@ -75,67 +65,49 @@ class Runner:
         return max(8, _BLOCK_BYTES // (8 * heads * call.key.shape[-2]))
 
 
-class _Gathered:
-    """What the texts of one part have given so far."""
+class _Part:
+    """Measures the attention calls of one part's batches and gathers what they give."""
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
         self.rows: list[dict[str, Any]] = []
-        self.received = ReceivedSums(names)
+        self.received = ReceivedSums(runner.type_names)
         self.matrices: dict[str, Tensor] = {}
         self.tokens: dict[int, dict[str, list[str]]] = {}
+        self._types: dict[tuple[int, str, int], Tensor] = {}
 
     def output(self) -> Output:
-        """Return it as tables, texts in order."""
         table = table_of(Audit.schema["table"], self.rows).sort("text", maintain_order=True)
         return Output({"table": table, "token_types": self.received.table()}, self.matrices, self.tokens)
 
-
-class _BatchHandler:
-    """Measures the attention calls of one batch."""
-
-    def __init__(self, runner: Runner, batch: Sequence[int], gathered: _Gathered) -> None:
-        self.runner = runner
-        self.batch = batch
-        self.gathered = gathered
-        self.lengths = Lengths([runner.items[text] for text in batch])
-        self._types: dict[tuple[int, str, int], Tensor] = {}
-
-    def __call__(self, call: AttentionCall) -> Tensor:
+    def attend(self, batch: Sequence[int], lengths: Lengths, call: AttentionCall) -> Tensor:
         runner, site = self.runner, self.runner.sites[call.index]
         if runner.settings.layers is not None and site.layer not in runner.settings.layers:
             return call.run_sdpa() if runner.lens.runs_fused else call.attend()[0]
         output = call.query.new_zeros(*call.query.shape[:1], call.query.shape[2], site.heads, call.value.shape[-1])
-        for index, text in enumerate(self.batch):
-            own = call.only(index, *self.lengths.of(index, site.kind, call))
-            measure = self._measure(text, site, own)
+        bias = site.value_bias if runner.settings.value_bias == "out" else None
+        for index, text in enumerate(batch):
+            own = call.only(index, *lengths.of(index, site.kind, call))
+            types = self._token_types(text, site, own)
+            measure = TextMeasure(text, site, own, runner.factor(call), types, bias, text in runner.keep)
             output[index, : own.query.shape[2]] = measure.run(runner.block(own))
-            summary = measure.summary()
-            self.gathered.rows += table_rows(text, site, measure.counts, summary)
-            self.gathered.received.add(site, measure.query_types.sum(0), summary)
-            self.gathered.matrices |= measure.matrices()
+            summary = measure.builder.finish()
+            self.rows += table_rows(text, site, measure.counts, summary)
+            self.received.add(site, types[0].sum(0), summary)
+            self.matrices |= measure.matrices()
         return output
 
-    def _measure(self, text: int, site: Site, call: AttentionCall) -> TextMeasure:
-        runner = self.runner
-        read = sides(site.kind, runner.items[text].tokens)
-        return TextMeasure(
-            text,
-            site,
-            call,
-            factor=runner.factor(call),
-            types=(
-                self._token_types(text, read.query, call.query.shape[2]),
-                self._token_types(text, read.key, call.key.shape[2]),
-            ),
-            value_bias=site.value_bias if runner.settings.value_bias == "out" else None,
-            keep=text in runner.keep,
-        )
-
-    def _token_types(self, text: int, sequence: str, positions: int) -> Tensor:
-        key = (text, sequence, positions)
-        if key not in self._types:
-            tokens = names_at(self.runner.items[text].tokens, sequence, positions, self.runner.lens.model.config)
-            self._types[key] = token_types(tokens, self.runner.type_names)
-            if text in self.runner.keep:
-                self.gathered.tokens.setdefault(text, {})[sequence] = list(tokens)
-        return self._types[key]
+    def _token_types(self, text: int, site: Site, call: AttentionCall) -> tuple[Tensor, Tensor]:
+        """Return the types of the call's queries and keys, worked out once for each sequence."""
+        held = self.runner.items[text].tokens
+        places = [
+            (text, sequence, tensor.shape[2])
+            for sequence, tensor in zip(sides(site.kind, held), (call.query, call.key), strict=True)
+        ]
+        for key in places:
+            if key not in self._types:
+                tokens = names_at(held, *key[1:], self.runner.lens.model.config)
+                self._types[key] = token_types(tokens, self.runner.type_names)
+                if text in self.runner.keep:
+                    self.tokens.setdefault(text, {})[key[1]] = list(tokens)
+        return self._types[places[0]], self._types[places[1]]

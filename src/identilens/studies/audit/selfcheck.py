@@ -1,13 +1,14 @@
 """Checks that capture is faithful on a user's own model, each with its figure."""
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from identilens.models.capture import CapturedText, Collector, Lengths
-from identilens.models.heads import Head
+from identilens.models.capture import Collector, Lengths
+from identilens.models.heads import CapturedLayer, Head
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 
@@ -16,15 +17,7 @@ _NOISE = {torch.float64: 1e-9, torch.float32: 5e-4, torch.float16: 1e-2, torch.b
 
 @dataclass(frozen=True)
 class Check:
-    """One check: what was measured, against which limit, and whether it holds.
-
-    Attributes:
-        name: What is checked.
-        figure: The largest deviation found (or the smallest change, for the last check).
-        limit: What the figure is compared with.
-        passed: Whether the check holds.
-        remark: How to read the figure.
-    """
+    """One check; its figure is the largest deviation found (the smallest change, for the last check)."""
 
     name: str
     figure: float
@@ -37,54 +30,32 @@ class Check:
 def selfcheck(lens: Lens, texts: Any, max_length: int | None = None) -> list[Check]:
     """Return the checks of a model on some texts: capture changes nothing, and heads explain the block.
 
-    Args:
-        lens: The model.
-        texts: As for `Lens.capture`.
-        max_length: Cut longer texts.
-
     Raises:
         UnsupportedModelError: If the attention cannot be captured at all.
     """
     items = lens.read(texts, max_length)
-    sites = lens.sites(items[0])
     noise = _NOISE[next(lens.model.parameters()).dtype]
-    lengths = Lengths(items)
-    plain = lens.run(items)
-    collector = Collector(sites, items, weights=True, use_sdpa=False)
+    plain, lengths = lens.run(items), Lengths(items)
+    collector = Collector(lens.sites(items[0]), items, weights=True, use_sdpa=False)
     blocks: list[Tensor] = []
-    hooks = [
-        module.register_forward_hook(lambda _module, _inputs, output: blocks.append(output))  # pyright: ignore[reportArgumentType] a linear layer gives a tensor
-        for module in {site.projection for site in sites}
-    ]
-    try:
+    with ExitStack() as hooks:
+        for module in {site.projection for site in collector.sites}:
+            hooks.enter_context(module.register_forward_hook(lambda _module, _inputs, output: blocks.append(output)))  # pyright: ignore[reportArgumentType] a linear layer gives a tensor
         captured = lens.run(items, collector)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    texts_seen = [
-        CapturedText(item.tokens, tuple(layers), None) for item, layers in zip(items, collector.layers, strict=True)
-    ]
-    heads = [head for text in texts_seen for head in text.heads]
-    streamed = lens.run(items, _in_blocks)
-    uniform = lens.run(items, _uniform)
-    unchanged = _deviation(plain, captured, lengths, len(items))
-    change = _deviation(plain, uniform, lengths, len(items))
+    heads = [head for layers in collector.layers for layer in layers for head in layer.heads]
+    unchanged, streamed, change = (
+        _deviation(plain, other, lengths, len(items))
+        for other in (captured, lens.run(items, _in_blocks), lens.run(items, _uniform))
+    )
+    remark = "relative, uniform weights in every head"
     return [
         _at_most("outputs unchanged by capture", unchanged, noise, "relative, final hidden state"),
-        _at_most(
-            "outputs unchanged in blocks of rows", _deviation(plain, streamed, lengths, len(items)), noise, "relative"
-        ),
+        _at_most("outputs unchanged in blocks of rows", streamed, noise, "relative"),
         _row_sums(heads, noise),
         _at_most("forbidden keys have no weight", _forbidden(heads), 0.0, "largest weight on a forbidden key"),
         _at_most("effective attention reproduces the head output", _reproduction(heads), noise, "relative"),
-        _at_most("heads sum to the block's output", _block_sum(texts_seen, blocks), noise, "relative"),
-        Check(
-            "changing the weights changes the output",
-            change,
-            10 * noise,
-            change > 10 * noise,
-            "relative, uniform weights in every head",
-        ),
+        _at_most("heads sum to the block's output", _block_sum(collector.layers, blocks), noise, "relative"),
+        Check("changing the weights changes the output", change, 10 * noise, change > 10 * noise, remark),
     ]
 
 
@@ -107,16 +78,16 @@ def _uniform(call: AttentionCall) -> Tensor:
     return (weights[:, None] @ values).transpose(1, 2).contiguous()
 
 
+def _relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
+
+
 def _deviation(plain: Any, other: Any, lengths: Lengths, texts: int) -> float:
     """Return the largest relative difference of final hidden states, padding left out."""
-    worst = 0.0
     sequence = "decoder" if plain.get("encoder_last_hidden_state") is not None else "encoder"
-    for index in range(texts):
-        expected = plain[0][index].double()
-        own = slice(lengths.kept(index, sequence, len(expected)))
-        difference = (other[0][index].double() - expected)[own].abs().max()
-        worst = max(worst, float(difference / expected[own].abs().max().clamp_min(1e-12)))
-    return worst
+    own = [slice(lengths.kept(index, sequence, plain[0].shape[1])) for index in range(texts)]
+    pairs = zip(own, other[0].double(), plain[0].double(), strict=True)
+    return max(_relative(found[rows], expected[rows]) for rows, found, expected in pairs)
 
 
 def _row_sums(heads: list[Head], noise: float) -> Check:
@@ -132,24 +103,17 @@ def _forbidden(heads: list[Head]) -> float:
 
 
 def _reproduction(heads: list[Head]) -> float:
-    worst = 0.0
-    for head in heads:
-        expected = head.head_output.double()
-        error = torch.linalg.vector_norm(head.effective @ head.values.double() - expected) / torch.linalg.vector_norm(
-            expected
-        )
-        worst = max(worst, float(error))
-    return worst
+    norm = torch.linalg.vector_norm
+    pairs = [(head.effective @ head.values.double(), head.head_output.double()) for head in heads]
+    return max(float(norm(found - expected) / norm(expected)) for found, expected in pairs)
 
 
-def _block_sum(texts: list[CapturedText], blocks: list[Tensor]) -> float:
+def _block_sum(texts: list[list[CapturedLayer]], blocks: list[Tensor]) -> float:
     worst = 0.0
-    for index, text in enumerate(texts):
-        for layer, block in zip(text.layers, blocks, strict=True):
-            projection = layer.site.output_projection.double()
+    for index, layers in enumerate(texts):
+        for layer, block in zip(layers, blocks, strict=True):
+            projection, bias = layer.site.output_projection.double(), layer.site.projection.bias
             total = torch.einsum("hnv,hvd->nd", layer.head_output.double(), projection)
-            bias = layer.site.projection.bias
             total = total + bias.double() if isinstance(bias, Tensor) else total
-            expected = block[index, : len(total)].double()
-            worst = max(worst, float((total - expected).abs().max() / expected.abs().max().clamp_min(1e-12)))
+            worst = max(worst, _relative(total, block[index, : len(total)].double()))
     return worst

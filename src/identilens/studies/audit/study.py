@@ -47,8 +47,7 @@ class AuditStudy(Study[AuditSettings, Audit]):
         self.items = lens.read(texts, settings.max_length)
         sites = lens.sites(self.items[0])
         held = sorted({site.layer for site in sites})
-        missing = sorted(set(settings.layers or ()) - set(held))
-        if missing:
+        if missing := sorted(set(settings.layers or ()) - set(held)):
             raise InputError(f"the model has layers {held[0]} to {held[-1]}; got {missing}. Layers count from 0.")
         self.runner = Runner(lens, self.items, sites, settings, _kept_texts(self.items, settings))
         self.parts = [range(start, min(start + _PART, len(self.items))) for start in range(0, len(self.items), _PART)]
@@ -68,7 +67,6 @@ class AuditStudy(Study[AuditSettings, Audit]):
 
 
 def _kept_texts(items: list[Item], settings: AuditSettings) -> set[int]:
-    """Return the texts whose matrices are kept."""
     if settings.matrices:
         return set(range(len(items)))
     fitting = [text for text, item in enumerate(items) if item.length <= settings.example_length]

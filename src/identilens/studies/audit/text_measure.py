@@ -8,7 +8,7 @@ from torch import Tensor
 
 from identilens.errors import NumericalError
 from identilens.linalg import ProjectedValues, Visible
-from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
+from identilens.measures.attention.summary import SummaryBuilder
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.runs.matrices import MatrixKey
@@ -19,31 +19,18 @@ _VALUES_AT_ONCE = 2**20
 class TextMeasure:
     """Takes one text's attention call, padding cut away, and returns its output, summary and matrices.
 
-    Args:
-        text: Number of the text.
-        site: The layer.
-        call: The text's own attention call (a batch of one).
-        factor: Small factor of each head's output projection.
-        types: Token types of queries and keys.
-        value_bias: What to subtract from the values, one row a value head; None to leave the bias in.
-        keep: Keep the matrices.
+    ``types`` are those of queries and keys; ``value_bias`` is subtracted from the values, one row a value head, where
+    it is given; ``keep`` keeps the matrices.
     """
 
     def __init__(
-        self,
-        text: int,
-        site: Site,
-        call: AttentionCall,
-        *,
-        factor: Float[Tensor, "head d_v r"],
+        self, text: int, site: Site, call: AttentionCall, factor: Float[Tensor, "head d_v r"],
         types: tuple[Float[Tensor, "query type"], Float[Tensor, "key type"]],
-        value_bias: Float[Tensor, "group d_v"] | None,
-        keep: bool,
-    ) -> None:
+        value_bias: Float[Tensor, "group d_v"] | None, keep: bool,
+    ) -> None:  # fmt: skip
         self.text, self.site, self.call = text, site, call
         (n_query, d_k), (n_key, d_v) = call.query.shape[-2:], call.value.shape[-2:]
         self.counts = (n_query, n_key, d_k, d_v)
-        self.query_types = types[0]
         self.factor = factor
         group = site.heads // call.value.shape[1]
         self.bias = None if value_bias is None else value_bias.double().repeat_interleave(group, 0)[:, None]
@@ -71,10 +58,6 @@ class TextMeasure:
             self._add(rows, weights[0] if weights.dtype == torch.float64 else weights[0].float(), output[0])
             outputs[rows] = output[0]
         return outputs
-
-    def summary(self) -> AttentionSummary:
-        """Return the measures of all rows."""
-        return self.builder.finish()
 
     def matrices(self) -> Mapping[str, Tensor]:
         """Return raw and effective attention by key, with each row's rank where rows are masked."""
@@ -104,9 +87,7 @@ class TextMeasure:
         if self.call.mask is None:
             return self.call.unmasked_pattern()
         visible = self.call.visible()
-        if visible is None or bool(visible.all()):
-            return None
-        return visible[0].expand(self.counts[0], -1)
+        return None if visible is None or bool(visible.all()) else visible[0].expand(self.counts[0], -1)
 
     def _require_finite(self, tensor: Tensor, what: str) -> None:
         # A sum is finite only if every term is, and costs one pass.

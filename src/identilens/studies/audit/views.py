@@ -1,7 +1,5 @@
 """How an audit is drawn."""
 
-from collections.abc import Iterable
-
 import polars as pl
 
 from identilens.charts.cells import heat
@@ -11,8 +9,6 @@ from identilens.charts.labels import visible_text
 
 MOST_POINTS = 5000
 """With more maps than this, the correlation chart shows means instead of one point a map."""
-
-KINDS = ("encoder", "decoder", "cross")
 
 
 def null_share_map(by_head: pl.DataFrame) -> AnyChart:
@@ -55,14 +51,10 @@ def correlation_by_length(table: pl.DataFrame) -> AnyChart:
 
 
 def correlation_points(table: pl.DataFrame, most: int = MOST_POINTS) -> tuple[pl.DataFrame, int]:
-    """Return correlation against length: one point a map, or means over neighbouring lengths when there are too many.
+    """Return correlation against length, and how many lengths share a point.
 
-    Args:
-        table: The audit table.
-        most: Points that a chart can carry.
-
-    Returns:
-        The points, and how many lengths share one; 0 where each is one map.
+    There is one point a map (0 lengths share one), or means over neighbouring lengths where there are more maps than
+    ``most``.
     """
     defined = table.filter(pl.col("pearson").is_finite())
     if len(defined) <= most:
@@ -83,17 +75,13 @@ def length_note(table: pl.DataFrame) -> str:
     """Return what a point of the chart by length is, and what is not on it."""
     points, width = correlation_points(table)
     undefined = len(table) - len(table.filter(pl.col("pearson").is_finite()))
-    said = []
+    span = f"{width} neighbouring lengths" if width > 1 else "one length"
+    many = f"{len(table) - undefined:,} maps in all, too many to show one by one"
+    said = [f"Each point is one map (one text, layer and head); {len(points):,} in all."]
     if points.is_empty():
-        said.append("No map has a correlation: all entries are equal in every map.")
+        said = ["No map has a correlation: all entries are equal in every map."]
     elif width:
-        span = f"{width} neighbouring lengths" if width > 1 else "one length"
-        said.append(
-            f"Each point is the mean over the maps of {span} in one layer ({len(table) - undefined:,} maps in all, too "
-            "many to show one by one)."
-        )
-    else:
-        said.append(f"Each point is one map (one text, layer and head); {len(points):,} in all.")
+        said = [f"Each point is the mean over the maps of {span} in one layer ({many})."]
     if undefined:
         said.append(f"{_counted(undefined, 'map')} without a correlation {'is' if undefined == 1 else 'are'} left out.")
     near = {d_v for _, d_v in d_v_lines(table)}
@@ -103,12 +91,7 @@ def length_note(table: pl.DataFrame) -> str:
 
 
 def received_chart(received: pl.DataFrame, weights: str) -> AnyChart:
-    """Return the raw or effective attention that each token type receives (Brunner et al. 2020, Fig. 1b, 1c).
-
-    Args:
-        received: Columns kind, layer, head, key_type, raw, effective.
-        weights: "raw" or "effective"; both have the same scale.
-    """
+    """Return raw or effective attention received by token types, on one scale (Brunner et al. 2020, Fig. 1b, 1c)."""
     both = [0.0, 0.05, *received["raw"], *received["effective"]]
     room = 0.04 * (max(both) - min(both))
     look = Look(
@@ -148,14 +131,8 @@ def attention_to_type(token_types: pl.DataFrame) -> AnyChart:
 
 def by_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
     """Return a chart that shows one kind of attention, to be chosen where there are several."""
-    held = kinds(frame["kind"])
+    held = [kind for kind in ("encoder", "decoder", "cross") if kind in frame["kind"]]
     return choose(chart, "kind", "Kind of attention", held) if len(held) > 1 else chart
-
-
-def kinds(column: Iterable[str]) -> list[str]:
-    """Return the kinds of attention that occur, encoder first."""
-    held = set(column)
-    return [kind for kind in KINDS if kind in held]
 
 
 def _head_map(by_head: pl.DataFrame, measure: str, title: str, domain: tuple[float, float]) -> AnyChart:

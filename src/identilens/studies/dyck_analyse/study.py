@@ -1,10 +1,11 @@
 """Saved Dyck models looked into, with the measures of training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+import polars as pl
 import torch
 from cyclopts import Parameter
 
@@ -55,7 +56,7 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
     merge: ClassVar = {"variation": variation_table}
 
     def __init__(self, settings: DyckAnalyseSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.lenses = [load(folder, device="cpu") for folder in settings.models]
         self.models = [lens.model for lens in self.lenses if isinstance(lens.model, DyckForCausalLM)]
         if not self.lenses or len(self.models) < len(self.lenses):
@@ -77,10 +78,15 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
         config: DyckConfig = self.models[0].config
         training = DyckTraining(length=self.settings.length, data=self.settings.data)
         setting = DyckSetting("models", {name: getattr(config, name) for name in _OPTIONS}, training)
-        measuring = Measuring(**{field.name: getattr(self.settings, field.name) for field in fields(Measuring)})
         count = len(self.models)
         trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
-        return Output(measure_models(setting, trained, measuring, "cpu"))
+        tables = dict(measure_models(setting, trained, Measuring(**self.settings.values_of(Measuring)), "cpu"))
+        # How the models were trained is not known.
+        unknown = ("learning_rate", "weight_decay", "contrast", "epochs")
+        tables["table"] = tables["table"].with_columns(
+            pl.lit(None, tables["table"][name].dtype).alias(name) for name in unknown
+        )
+        return Output(tables)
 
 
 analyse_dyck = study_function(DyckAnalyseStudy, "analyse_dyck")

@@ -24,24 +24,18 @@ class Constructions(Result):
     title: ClassVar = "Constructed Dyck transformers"
     schema: ClassVar = {
         "table": {
-            "construction": pl.String,
-            "off_balance": pl.Float64,
-            "length": pl.Int64,
-            "support": pl.Float64,
-            "argmax": pl.Float64,
-            "threshold": pl.Float64,
-            "violation": pl.Float64,
-            "largest_violation": pl.Float64,
+            "construction": pl.String, "off_balance": pl.Float64, "length": pl.Int64, "support": pl.Float64,
+            "argmax": pl.Float64, "threshold": pl.Float64, "violation": pl.Float64, "largest_violation": pl.Float64,
             "condition": pl.Float64,
         }
-    }
+    }  # fmt: skip
     keys: ClassVar = {"table": ("construction", "off_balance", "length")}
 
     def subject(self) -> str:
         """Return the language and the prefixes."""
         settings = self.provenance["settings"]
         return (
-            f"Dyck of {settings['types']} types and depth {settings['max_depth']}, {settings['count']} prefixes of "
+            f"Dyck of {settings['types']} types and depth {settings['depth']}, {settings['count']} prefixes of "
             "each length"
         )
 
@@ -50,15 +44,10 @@ class Constructions(Result):
         longest: Any = self.table["length"].max()
         balanced = self.table.filter(pl.col("off_balance") == 0)
         least = balanced.group_by("construction", maintain_order=True).agg(pl.col("argmax", "support").min())
-        numbers = {
-            f"{row['construction']}_{measure}": row[measure]
-            for row in least.iter_rows(named=True)
-            for measure in ("support", "argmax")
-        }
-        headline = [
-            (percent(row["argmax"]), f"right closing brackets to length {longest:,}, {row['construction']} attention")
-            for row in least.iter_rows(named=True)
-        ]
+        numbers, headline = {}, []
+        for name, argmax, support in least.iter_rows():
+            numbers |= {f"{name}_support": support, f"{name}_argmax": argmax}
+            headline.append((percent(argmax), f"right closing brackets to length {longest:,}, {name} attention"))
         return Finding("\n".join(self._sentences(longest)), numbers, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
@@ -71,12 +60,8 @@ class Constructions(Result):
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``argmax`` and ``support`` by length."""
-        return {
-            "argmax": views.by_length(self.table, "argmax", "Right closing brackets by length"),
-            "support": views.by_length(
-                self.table, "support", "Places with exactly the possible next brackets by length"
-            ),
-        }
+        titles = {"argmax": "Right closing brackets", "support": "Places with exactly the possible next brackets"}
+        return {name: views.by_length(self.table, name, f"{title} by length") for name, title in titles.items()}
 
     def _sentences(self, longest: int) -> Iterator[str]:
         for _, rows in self.table.group_by("construction", "off_balance", maintain_order=True):

@@ -28,7 +28,7 @@ class ConstructSettings(Settings):
 
     Attributes:
         types: Types of brackets, k; with one there is nothing to balance.
-        max_depth: Most brackets open at once, D; with one there is nothing to balance.
+        depth: Most brackets open at once, D; with one there is nothing to balance.
         open_probability: Of an open bracket where an open and a closing one are possible, q.
         lengths: Brackets in the test prefixes.
         count: Prefixes of each length.
@@ -38,7 +38,7 @@ class ConstructSettings(Settings):
     """
 
     types: Annotated[int, Ge(2)] = 2
-    max_depth: Annotated[int, Ge(2)] = 4
+    depth: Annotated[int, Ge(2)] = 4
     open_probability: Annotated[float, Gt(0), Lt(1)] = 0.5
     lengths: Annotated[tuple[Annotated[int, Ge(2)], ...], LIST] = (28, 100, 500, 2000)
     count: Annotated[int, Ge(1)] = 50
@@ -72,8 +72,8 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
     result_type = Constructions
 
     def __init__(self, settings: ConstructSettings) -> None:
-        self.settings = settings
-        self.language = Dyck(settings.types, settings.max_depth, settings.open_probability)
+        super().__init__(settings)
+        self.language = Dyck(settings.types, settings.depth, settings.open_probability)
         built = [("uniform", 0.0), *(("balanced", size) for size in settings.off_balance)]
         self.cases = [(name, size, length) for name, size in built for length in settings.lengths]
 
@@ -88,27 +88,23 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
 
     def begin(self, folder: RunFolder | None) -> None:
         """Save the model with uniform attention."""
-        if folder is not None:
-            save_model(uniform_transformer(self.language), bracket_tokenizer(self.language), folder.path / "model")
+        super().begin(folder)
+        if self.folder is not None:
+            save_model(uniform_transformer(self.language), bracket_tokenizer(self.language), self.folder / "model")
 
     def run(self, part: int) -> Output:
         """Return the row of one construction at one length."""
         name, size, length = self.cases[part]
         model, layer = self._built(name, size)
         balance = measure_balance(self.language, layer)
+        scores = score_construction(self.language, model, length, self.settings.count, self.settings.seed)
         row = {
-            "construction": name,
-            "off_balance": size,
-            "length": length,
-            **asdict(score_construction(self.language, model, length, self.settings.count, self.settings.seed)),
-            "violation": balance.violation,
-            "largest_violation": balance.largest,
-            "condition": balance.condition,
-        }
+            "construction": name, "off_balance": size, "length": length, **asdict(scores),
+            "violation": balance.violation, "largest_violation": balance.largest, "condition": balance.condition,
+        }  # fmt: skip
         return Output({"table": table_of(Constructions.schema["table"], [row])})
 
     def _built(self, name: str, size: float) -> tuple[DyckForCausalLM, SecondLayer]:
-        """Return a construction, and its layer that is to be balanced."""
         if name == "uniform":
             model = uniform_transformer(self.language)
             return model, uniform_second_layer(self.language, model)

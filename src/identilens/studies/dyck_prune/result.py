@@ -25,22 +25,11 @@ class Prunings(Result):
     title: ClassVar = "Pruned random transformers"
     schema: ClassVar = {
         "table": {
-            "candidates": pl.Int64,
-            "seed": pl.Int64,
-            "layers": pl.Int64,
-            "embedding": pl.Int64,
-            "key_size": pl.Int64,
-            "width": pl.Int64,
-            "weights": pl.Int64,
-            "kept": pl.Int64,
-            "error": pl.Float64,
-            "other_error": pl.Float64,
-            "apart": pl.Float64,
-            "shared_layer": pl.Int64,
-            "shared": pl.Boolean,
-            "pruning": pl.Boolean,
+            "candidates": pl.Int64, "seed": pl.Int64, "layers": pl.Int64, "embedding": pl.Int64, "key_size": pl.Int64,
+            "width": pl.Int64, "weights": pl.Int64, "kept": pl.Int64, "error": pl.Float64, "other_error": pl.Float64,
+            "apart": pl.Float64, "shared_layer": pl.Int64, "shared": pl.Boolean, "pruning": pl.Boolean,
         }
-    }
+    }  # fmt: skip
     keys: ClassVar = {"table": ("candidates", "seed")}
 
     def subject(self) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from annotated_types import Ge, Gt, Le
 
 from identilens.dyck.plain import small_target
@@ -71,16 +72,12 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
     result_type = Prunings
 
     def __init__(self, settings: PruneSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.key_size = settings.key_size or settings.size
         self.pairs = [(candidates, seed) for candidates in settings.candidates for seed in range(settings.seeds)]
-        self.targets = [
-            small_target(
-                settings.layers, settings.size, self.key_size, settings.width,
-                norm_constant=settings.norm_constant, seed=settings.target_seed + offset,
-            )
-            for offset in range(2)
-        ]  # fmt: skip
+        sizes, constant = (settings.layers, settings.size, self.key_size, settings.width), settings.norm_constant
+        seeds = (settings.target_seed, settings.target_seed + 1)
+        self.targets = [small_target(*sizes, norm_constant=constant, seed=seed) for seed in seeds]
 
     def identity(self) -> Identity:
         """Return the random transformers."""
@@ -98,27 +95,17 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
         sizes = Sizes(candidates, settings.size, settings.width)
         large = random_transformer(sizes, 4 * settings.layers, settings.norm_constant, seed)
         pruned = [prune_to(target, large, sizes, untouched=settings.shared_layer) for target in self.targets]
-        error, other_error = (
-            approximation_error(target, found, inputs=settings.inputs)
-            for target, found in zip(self.targets, pruned, strict=True)
-        )
+        functions = (*zip(self.targets, pruned, strict=True), self.targets)
+        error, other_error, apart = (approximation_error(*pair, inputs=settings.inputs) for pair in functions)
         one, other = (found[settings.shared_layer].matrices for found in pruned)
         row = {
-            "candidates": candidates,
-            "seed": seed,
-            "layers": len(large),
-            "embedding": sizes.embedding,
-            "key_size": sizes.key_size,
-            "width": sizes.projection,
-            "weights": sizes.parameters * len(large),
-            "kept": sum(int((weight != 0).sum()) for layer in pruned[0] for weight in layer.matrices.values()),
-            "error": error,
-            "other_error": other_error,
-            "apart": approximation_error(*self.targets, inputs=settings.inputs),
-            "shared_layer": settings.shared_layer,
-            "shared": all(bool((one[name] == other[name]).all()) for name in one),
+            "candidates": candidates, "seed": seed, "layers": len(large), "embedding": sizes.embedding,
+            "key_size": sizes.key_size, "width": sizes.projection, "weights": sizes.parameters * len(large),
+            "kept": sum(int(weight.count_nonzero()) for layer in pruned[0] for weight in layer.matrices.values()),
+            "error": error, "other_error": other_error, "apart": apart, "shared_layer": settings.shared_layer,
+            "shared": all(torch.equal(one[name], other[name]) for name in one),
             "pruning": all(is_pruning(found, large) for found in pruned),
-        }
+        }  # fmt: skip
         return Output({"table": table_of(Prunings.schema["table"], [row])})
 
 

@@ -1,5 +1,6 @@
 """What is measured on trained Dyck transformers: accuracy, attention, balance, and what heads are used for."""
 
+from dataclasses import asdict
 from typing import Any
 
 import polars as pl
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from identilens.dyck.balance import SecondLayer, measure_balance, second_layer
 from identilens.dyck.configuration import DyckConfig
-from identilens.dyck.evaluation import Accuracy, generalisation
+from identilens.dyck.evaluation import generalisation
 from identilens.dyck.language import with_start
 from identilens.dyck.modeling import DyckForCausalLM, attention_weights
 from identilens.dyck.parsing import probe_prefix, write_brackets
@@ -23,32 +24,22 @@ from identilens.studies.dyck_train.result import DyckRuns
 
 
 def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring, device: str | torch.device) -> Tables:
-    """Return the tables of `DyckRuns` for models trained in one setting.
-
-    Args:
-        setting: What they are.
-        trained: The models with seeds and losses.
-        measuring: How much is measured on.
-        device: Where accuracies are computed.
-    """
+    """Return the tables of `DyckRuns` for models trained in one setting; accuracies are computed on the device."""
     config, schema = setting.make(), DyckRuns.schema
-    own, long = generalisation(
-        trained.models,
-        setting.training,
-        count=measuring.sequences,
-        long_count=measuring.long_sequences,
-        lengths=measuring.lengths,
-        device=device,
-    )
-    facts = _facts(setting)
+    accuracies = generalisation(
+        trained.models, setting.training, count=measuring.sequences, long_count=measuring.long_sequences,
+        lengths=measuring.lengths, device=device,
+    )  # fmt: skip
+    facts = _facts(setting, config)
     table, curves, patterns = [], [], []
     names = write_brackets(config.language, probe_tokens(config))
-    for member, (seed, model) in enumerate(zip(trained.seeds, trained.models, strict=True)):
-        losses = trained.losses[:, member].tolist()
+    members = zip(trained.seeds, trained.models, trained.losses.T.tolist(), *accuracies, strict=True)
+    for seed, model, losses, own, long in members:
         one = {"setting": setting.name, "seed": seed}
-        accuracies = _accuracies(own[member]) | {f"long_{name}": x for name, x in _accuracies(long[member]).items()}
-        table.append({**facts, "seed": seed, "loss": losses[-1], **accuracies, **_balance(model)})
-        curves += [{**one, "epoch": epoch + 1, "loss": loss} for epoch, loss in enumerate(losses)]
+        shares = {"argmax": own.argmax, "threshold": own.threshold}
+        shares |= {"long_argmax": long.argmax, "long_threshold": long.threshold}
+        table.append({**facts, "seed": seed, "loss": losses[-1], **shares, **_balance(model)})
+        curves += [{**one, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)]
         for layer, head, weights in probe_patterns(model):
             drawn = {"size": len(weights), "tokens": names, "weights": weights.flatten().tolist()}
             patterns.append({**one, "layer": layer, "head": head, **drawn})
@@ -65,35 +56,20 @@ def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring,
     }
 
 
-def _facts(setting: DyckSetting) -> dict[str, Any]:
-    config, training = setting.make(), setting.training
+def _facts(setting: DyckSetting, config: DyckConfig) -> dict[str, Any]:
+    training = ("data", "learning_rate", "weight_decay", "contrast", "epochs")
     return {
-        "setting": setting.name,
-        "types": config.bracket_types,
-        "depth": config.max_depth,
-        "layers": config.num_hidden_layers,
-        "heads": config.num_attention_heads,
-        "block": config.block,
-        "first_layer": config.first_layer,
-        "positions": config.positions,
-        "data": training.data,
-        "learning_rate": training.learning_rate,
-        "weight_decay": training.weight_decay,
-        "contrast": training.contrast,
-        "epochs": training.epochs,
-    }
-
-
-def _accuracies(one: Accuracy) -> dict[str, float]:
-    return {"argmax": one.argmax, "threshold": one.threshold}
+        "setting": setting.name, "types": config.bracket_types, "depth": config.max_depth,
+        "layers": config.num_hidden_layers, "heads": config.num_attention_heads, "block": config.block,
+        "first_layer": config.first_layer, "positions": config.positions,
+    } | {name: getattr(setting.training, name) for name in training}  # fmt: skip
 
 
 def _balance(model: DyckForCausalLM) -> dict[str, float | None]:
     layer = model_second_layer(model)
-    if layer is None:
-        return {"violation": None, "largest_violation": None, "condition": None}
-    found = measure_balance(model.config.language, layer)
-    return {"violation": found.violation, "largest_violation": found.largest, "condition": found.condition}
+    found = None if layer is None else measure_balance(model.config.language, layer)
+    names = {"violation": "violation", "largest_violation": "largest", "condition": "condition"}
+    return {column: getattr(found, name, None) for column, name in names.items()}
 
 
 def model_second_layer(model: DyckForCausalLM) -> SecondLayer | None:
@@ -112,12 +88,7 @@ def probe_patterns(model: DyckForCausalLM) -> list[tuple[int, int, Tensor]]:
     """Return layer, head and attention [query, key] of every head on the probe prefix, start token first."""
     tokens = probe_tokens(model.config)
     captured = next(dyck_lens(model, "probe").capture([tokens.tolist()], weights=True))
-    found = []
-    for head in captured.heads:
-        if head.weights is None:
-            raise RuntimeError("weights were asked for")
-        found.append((head.layer, head.head, head.weights))
-    return found
+    return [(head.layer, head.head, head.weights) for head in captured.heads if head.weights is not None]
 
 
 def probe_tokens(config: DyckConfig) -> Int[Tensor, " n"]:
@@ -127,27 +98,13 @@ def probe_tokens(config: DyckConfig) -> Int[Tensor, " n"]:
 
 def variation_table(patterns: pl.DataFrame) -> pl.DataFrame:
     """Return the attention variation of every setting, layer and head, in both conventions on the start token."""
-    rows = []
-    for (setting, layer, head), own in patterns.group_by(["setting", "layer", "head"], maintain_order=True):
-        if len(own) < 2:
-            continue
+    rows, places = [], ["setting", "layer", "head"]
+    for place, own in patterns.filter(pl.len().over(places) > 1).group_by(places, maintain_order=True):
         size = own["size"][0]
         maps = torch.tensor(own["weights"].to_list()).view(-1, size, size)
-        for with_start_token in (False, True):
-            found = attention_variation(maps, with_start=with_start_token)
-            random = {one.name: one.value for one in random_baselines(found.size, draws=500) if one.causal}
-            rows.append(
-                {
-                    "setting": setting,
-                    "layer": layer,
-                    "head": head,
-                    "with_start": with_start_token,
-                    "size": found.size,
-                    "seeds": found.seeds,
-                    "value": found.value,
-                    "error": found.error,
-                    "even_on_simplex": random["even on the simplex"],
-                    "softmax_of_normals": random["softmax of normals"],
-                }
-            )
+        for start in (False, True):
+            found = attention_variation(maps, with_start=start)
+            even, normal = (one.value for one in random_baselines(found.size, draws=500) if one.causal)
+            random = {"even_on_simplex": even, "softmax_of_normals": normal}
+            rows.append({**dict(zip(places, place, strict=True)), "with_start": start, **asdict(found), **random})
     return table_of(DyckRuns.schema["variation"], rows)

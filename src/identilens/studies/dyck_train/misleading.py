@@ -1,7 +1,8 @@
 """Attention that looks like a stack and is not used, and the converse (Wen et al. 2023, Proposition 1 and B.1)."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from statistics import fmean
+from typing import Any
 
 import polars as pl
 import torch
@@ -18,9 +19,6 @@ from identilens.models.lens import Lens
 from identilens.runs.tables import table_of
 from identilens.studies.dyck_train.result import DyckRuns
 
-Intervention = Literal["removed", "even", "random"]
-INTERVENTIONS: tuple[Intervention, ...] = ("removed", "even", "random")
-
 LOOKS = 0.5
 """Share of a closing bracket's attention on the last unmatched bracket from which a head looks like a stack."""
 
@@ -34,30 +32,19 @@ def dyck_lens(model: DyckForCausalLM, name: str) -> Lens:
 
 
 def head_table(
-    models: Sequence[DyckForCausalLM],
-    seeds: Sequence[int],
-    tokens: Int[Tensor, "count n"],
-    *,
-    draws: int = 3,
+    models: Sequence[DyckForCausalLM], seeds: Sequence[int], tokens: Int[Tensor, "count n"], *, draws: int = 3,
     seed: int = 0,
-) -> pl.DataFrame:
+) -> pl.DataFrame:  # fmt: skip
     """Return, for every head of every model, how stack-like it looks and what changing its attention does.
 
     ``removed``: the head's output is zero. ``even``: every visible key has the same weight. ``random``: rows even on
     the simplex of visible keys, the mean over several draws. ``looks``: at least half of a closing bracket's attention
     lies on the last unmatched bracket, on average. ``used``: one of the three costs more than a point of accuracy.
-
-    Args:
-        models: Models of one language.
-        seeds: Of the models.
-        tokens: Sequences behind a start token.
-        draws: Random patterns a head.
-        seed: Of the random patterns.
+    ``seeds`` are those of the models, ``seed`` that of the random patterns.
     """
     rows = []
     for number, model in zip(seeds, models, strict=True):
-        lens = dyck_lens(model, f"seed {number}")
-        rows += _heads_of(lens, number, tokens, draws, seed)
+        rows += _heads_of(dyck_lens(model, f"seed {number}"), number, tokens, draws, seed)
     return table_of({name: kind for name, kind in DyckRuns.schema["heads"].items() if name != "setting"}, rows)
 
 
@@ -83,26 +70,22 @@ def _heads_of(lens: Lens, number: int, tokens: Tensor, draws: int, seed: int) ->
         for head in range(site.heads):
             looks = stack_likeness(model.config.language, weights[index][:, head], tokens[:, :-1])
             fallen = {
-                what: sum(
-                    accuracy(_Changed(index, head, what, seed + draw))
-                    for draw in range(draws if what == "random" else 1)
-                ) / (draws if what == "random" else 1)
-                for what in INTERVENTIONS
-            }  # fmt: skip
+                what: fmean(accuracy(_Changed(index, head, what, seed + draw)) for draw in range(count))
+                for what, count in (("removed", 1), ("even", 1), ("random", draws))
+            }
             fall = whole - min(fallen.values())
-            rows.append(
-                {"seed": number, "layer": site.layer, "head": head, "stack_weight": looks.weight}
-                | {"stack_first": looks.first, "even_weight": looks.even, "accuracy": whole}
-                | fallen
-                | {"largest_fall": fall, "looks": looks.weight >= LOOKS, "used": fall > UNUSED}
-            )
+            rows.append({
+                "seed": number, "layer": site.layer, "head": head, "stack_weight": looks.weight,
+                "stack_first": looks.first, "even_weight": looks.even, "accuracy": whole, **fallen,
+                "largest_fall": fall, "looks": looks.weight >= LOOKS, "used": fall > UNUSED,
+            })  # fmt: skip
     return rows
 
 
 class _Changed:
     """Answers attention calls, one head's attention changed."""
 
-    def __init__(self, index: int, head: int, what: Intervention, seed: int) -> None:
+    def __init__(self, index: int, head: int, what: str, seed: int) -> None:
         self.index, self.head, self.what = index, head, what
         self.generator = torch.Generator().manual_seed(seed)
 
@@ -114,13 +97,11 @@ class _Changed:
             output[:, :, self.head] = 0.0
             return output
         own: Float[Tensor, "batch n n"] = weights[:, self.head]
-        visible = torch.ones_like(own, dtype=torch.bool).tril()
+        drawn = torch.ones_like(own)
         if self.what == "random":
             # Exponential variables divided by their sum are even on the simplex.
             drawn = torch.empty(own.shape).exponential_(generator=self.generator).to(own)
-        else:
-            drawn = torch.ones_like(own)
-        drawn = drawn * visible
+        drawn = drawn.tril()
         group = self.head // (call.query.shape[1] // call.value.shape[1])
         output[:, :, self.head] = (drawn / drawn.sum(-1, keepdim=True)) @ call.value[:, group]
         return output

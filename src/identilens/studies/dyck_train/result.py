@@ -68,27 +68,20 @@ class DyckRuns(Result):
 
     def means(self) -> pl.DataFrame:
         """Return each measure's mean and standard error over the seeds of a setting."""
-        measures = ["loss", "argmax", "threshold", "long_argmax", "long_threshold", "violation"]
+        measures = pl.col("loss", "argmax", "threshold", "long_argmax", "long_threshold", "violation")
+        errors = (measures.std() / pl.len().sqrt()).name.suffix("_error")
         return self.table.group_by("setting", maintain_order=True).agg(
-            pl.len().alias("seeds"),
-            *(pl.col(name).mean() for name in measures),
-            *((pl.col(name).std() / pl.len().sqrt()).alias(f"{name}_error") for name in measures),
-            pl.col("argmax").min().alias("argmax_least"),
+            pl.len().alias("seeds"), measures.mean(), errors, argmax_least=pl.col("argmax").min()
         )
 
     def misleading(self) -> pl.DataFrame:
         """Return, for each setting and layer, how many heads look like a stack or not, and are used or not."""
-        counts = {
-            "misleading": pl.col("looks") & ~pl.col("used"),
-            "stack_and_used": pl.col("looks") & pl.col("used"),
-            "used_unlike_a_stack": ~pl.col("looks") & pl.col("used"),
-            "neither": ~pl.col("looks") & ~pl.col("used"),
-        }
+        looks, used = pl.col("looks"), pl.col("used")
         return self.heads.group_by("setting", "layer", maintain_order=True).agg(
-            pl.len().alias("heads"),
-            pl.col("stack_weight", "largest_fall").mean(),
-            *(condition.sum().alias(name) for name, condition in counts.items()),
-        )
+            pl.len().alias("heads"), pl.col("stack_weight", "largest_fall").mean(),
+            misleading=(looks & ~used).sum(), stack_and_used=(looks & used).sum(),
+            used_unlike_a_stack=(~looks & used).sum(), neither=(~looks & ~used).sum(),
+        )  # fmt: skip
 
     def subject(self) -> str:
         """Return how many settings and seeds there are."""
@@ -101,12 +94,8 @@ class DyckRuns(Result):
         """Return the finding: accuracy and variation of each setting, and heads that look like a stack."""
         means = self.means()
         unused = len(self.heads.filter(pl.col("looks") & ~pl.col("used")))
-        numbers = {
-            "models": len(self.table),
-            "argmax": means["argmax"].min(),
-            "long_argmax": means["long_argmax"].max(),
-            "misleading": unused,
-        }
+        numbers = {"argmax": means["argmax"].min(), "long_argmax": means["long_argmax"].max()}
+        numbers |= {"models": len(self.table), "misleading": unused}
         headline = (
             (percent(numbers["argmax"]), "of the closing brackets right in distribution, least mean of a setting"),
             (percent(numbers["long_argmax"]), "right on long prefixes, best mean of a setting"),
@@ -131,10 +120,9 @@ class DyckRuns(Result):
         ``gallery_<setting>`` (Wen et al. 2023, Fig. 1, 2, 7 to 9, 11), ``variation``, ``generalisation``,
         ``looks_and_use`` (Fig. 4 to 6), ``curves`` and, behind a minimal first layer, ``violation`` (Fig. 3, 10).
         """
-        files = file_names(self.settings)
         found: dict[str, AnyChart] = {
-            f"gallery_{files[name]}": views.gallery(self.patterns.filter(pl.col("setting") == name), name)
-            for name in self.settings
+            f"gallery_{file}": views.gallery(self.patterns.filter(setting=name), name)
+            for name, file in file_names(self.settings).items()
         }
         if len(self.variation):
             found["variation"] = views.variation(self.variation)
@@ -168,8 +156,8 @@ class DyckRuns(Result):
                     f"{last['even_on_simplex']:.2f}"
                 )
             yield line + "."
-        looking, unused = self.heads.filter(pl.col("looks")), self.heads.filter(pl.col("looks") & ~pl.col("used"))
+        used = self.heads.filter("looks")["used"]
         yield (
-            f"{len(looking)} of {len(self.heads)} heads look like a stack; for {len(unused)} of these any other "
+            f"{len(used)} of {len(self.heads)} heads look like a stack; for {(~used).sum()} of these any other "
             "attention gives the same predictions to a point of accuracy."
         )

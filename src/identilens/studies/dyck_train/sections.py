@@ -51,39 +51,23 @@ _READING = (
 
 
 def sections(
-    patterns: pl.DataFrame,
-    means: pl.DataFrame,
-    variation: pl.DataFrame,
-    misleading: pl.DataFrame,
-    charts: Sequence[str],
-    lengths: Sequence[int] | None,
-) -> list[Section]:
-    """Return the sections of the report.
-
-    Args:
-        patterns: Attention on the probe prefix.
-        means: Accuracies by setting.
-        variation: Attention variation.
-        misleading: Heads by looks and use.
-        charts: Names of the charts there are.
-        lengths: Shortest and longest prefix of the length generalisation.
-    """
+    patterns: pl.DataFrame, means: pl.DataFrame, variation: pl.DataFrame, misleading: pl.DataFrame,
+    charts: Sequence[str], lengths: Sequence[int] | None,
+) -> list[Section]:  # fmt: skip
+    """Return the sections of the report, with the charts of these names and the lengths of long prefixes."""
     words = "" if not lengths else f" of {lengths[0]} to {lengths[1]} brackets"
-    accuracy = ["generalisation", "curves"]
+    accuracy = [name for name in ("generalisation", "curves") if name in charts]
+    varied = [name for name in ("variation",) if name in charts]
     parts = [
         Section("gallery", "Attention by seed", [_GALLERY], maps=_maps(patterns)),
-        Section("accuracy", "Accuracy", [_ACCURACY.format(lengths=words)], _held(accuracy, charts), means),
-        Section("variation", "Variation between seeds", [_VARIATION], _held(["variation"], charts), variation),
+        Section("accuracy", "Accuracy", [_ACCURACY.format(lengths=words)], accuracy, means),
+        Section("variation", "Variation between seeds", [_VARIATION], varied, variation),
         Section("use", "What attention is used for", [_USE], ["looks_and_use"], misleading),
     ]
     balance = [name for name in charts if name.startswith("violation_")]
     if balance:
         parts.append(Section("balance", "Balance", [_BALANCE], balance))
     return [*parts, Section("reading", "How to read this report", _READING)]
-
-
-def _held(names: Sequence[str], charts: Sequence[str]) -> list[str]:
-    return [name for name in names if name in charts]
 
 
 def _maps(patterns: pl.DataFrame) -> list[TokenMap]:

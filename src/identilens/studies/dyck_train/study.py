@@ -2,18 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Lt
 
 from identilens.dyck.settings import DyckSetting, DyckTraining, Measuring
 from identilens.dyck.tokenizer import bracket_tokenizer
-from identilens.dyck.training import Trained, check_memory, train_models
+from identilens.dyck.training import check_memory, train_models
 from identilens.errors import InputError, SettingError
 from identilens.models.saving import save_model
-from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import NOT_RECORDED, Numbers
 from identilens.runs.study import Output, Study, study_function
@@ -67,12 +65,7 @@ class DyckTrainSettings(DyckTraining, Measuring):
             "intermediate_size": self.hidden, "block": self.block, "first_layer": self.first_layer,
             "positions": self.positions,
         }  # fmt: skip
-        training = DyckTraining(**{field.name: getattr(self, field.name) for field in fields(DyckTraining)})
-        return DyckSetting(self._name(), config, training)
-
-    def measuring(self) -> Measuring:
-        """Return how much is measured on."""
-        return Measuring(**{field.name: getattr(self, field.name) for field in fields(Measuring)})
+        return DyckSetting(self._name(), config, DyckTraining(**self.values_of(DyckTraining)))
 
     def _name(self) -> str:
         behind = "" if self.first_layer == "learned" else f" behind {self.first_layer}"
@@ -111,13 +104,11 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
     def __init__(self, *given: Any) -> None:
         *kinds, self.settings = given
         self.kinds: list[DyckSetting] = list(kinds[0]) if kinds else [self.settings.kind()]
-        self.folder: Path | None = None
         seeds = self.settings.seeds
         size = self.settings.at_once or len(seeds)
         self._check(size)
-        self.parts = [
-            (kind, list(seeds[start : start + size])) for kind in self.kinds for start in range(0, len(seeds), size)
-        ]
+        stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
+        self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
 
     def identity(self) -> Identity:
         """Return what is trained."""
@@ -129,10 +120,6 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         """Return the seeds of each part."""
         return [len(seeds) for _, seeds in self.parts]
 
-    def begin(self, folder: RunFolder | None) -> None:
-        """Take the folder that the models go to."""
-        self.folder = None if folder is None else folder.path
-
     def run(self, part: int) -> Output:
         """Return what becomes of some seeds of one kind."""
         kind, seeds = self.parts[part]
@@ -142,8 +129,10 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
 
         trained = train_models(kind.make(), seeds, kind.training, device=self.settings.device, progress=told)
         if self.folder is not None:
-            save_models(trained, self.folder / "models" / folder_name(kind.name))
-        return Output(measure_models(kind, trained, self.settings.measuring(), self.settings.device))
+            folder = self.folder / "models" / folder_name(kind.name)
+            for seed, model in zip(trained.seeds, trained.models, strict=True):
+                save_model(model, bracket_tokenizer(model.config.language), folder / f"seed{seed:03d}")
+        return Output(measure_models(kind, trained, self.settings, self.settings.device))
 
     def _check(self, size: int) -> None:
         if not self.kinds or len({folder_name(one.name) for one in self.kinds}) < len(self.kinds):
@@ -155,12 +144,6 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
 
 
 train_dyck = study_function(DyckTrainStudy, "train_dyck")
-
-
-def save_models(trained: Trained, folder: Path) -> None:
-    """Write each model as a folder of its own, tokenizer included, that `idl.load` reads."""
-    for seed, model in zip(trained.seeds, trained.models, strict=True):
-        save_model(model, bracket_tokenizer(model.config.language), folder / f"seed{seed:03d}")
 
 
 def folder_name(setting: str) -> str:

@@ -31,12 +31,11 @@ def gallery(patterns: pl.DataFrame, setting: str) -> AnyChart:
 def variation(table: pl.DataFrame) -> AnyChart:
     """Return the attention variation of every setting, layer and head beside that of random patterns."""
     place = pl.format("{}, layer {}, head {}", "setting", "layer", "head").alias("place")
-    rows = table.filter(~pl.col("with_start")).select(
-        place,
-        pl.col("value").alias("between seeds"),
-        pl.col("even_on_simplex").alias("rows even on the simplex"),
-        pl.col("softmax_of_normals").alias("softmax of normal logits"),
-    )
+    names = {
+        "value": "between seeds", "even_on_simplex": "rows even on the simplex",
+        "softmax_of_normals": "softmax of normal logits",
+    }  # fmt: skip
+    rows = table.filter(~pl.col("with_start")).select(place, *names).rename(names)
     drawn = rows.unpivot(index="place", variable_name="of", value_name="value")
     return bars(
         drawn, "value", "place", "of", x_title="Attention variation, start token left out", color_title="",
@@ -86,5 +85,5 @@ def curves(losses: pl.DataFrame) -> AnyChart:
 
 def pattern(patterns: pl.DataFrame, seed: int, layer: int, head: int) -> Float[Tensor, "query key"]:
     """Return one attention pattern of a setting's patterns."""
-    row = patterns.filter((pl.col("seed") == seed) & (pl.col("layer") == layer) & (pl.col("head") == head))
+    row = patterns.filter(seed=seed, layer=layer, head=head)
     return torch.tensor(row["weights"][0].to_list(), dtype=torch.float32).reshape(row["size"][0], -1)

@@ -30,32 +30,16 @@ class Intervals(Result):
     title: ClassVar = "Intervals of attention weights"
     schema: ClassVar = {
         "table": {
-            **_ROW,
-            "key": pl.Int64,
-            "weight": pl.Float64,
-            "lo": pl.Float64,
-            "hi": pl.Float64,
-            "pinned": pl.Boolean,
-            "effective": pl.Float64,
-            "minimum_norm": pl.Float64,
+            **_ROW, "key": pl.Int64, "weight": pl.Float64, "lo": pl.Float64, "hi": pl.Float64, "pinned": pl.Boolean,
+            "effective": pl.Float64, "minimum_norm": pl.Float64,
         },
         "rows": {
-            **_ROW,
-            "simplex_nullity": pl.Int64,
-            "certified_top": pl.Int64,
-            "certified_pairs": pl.Int64,
-            "pairs": pl.Int64,
-            "gap": pl.Float64,
+            **_ROW, "simplex_nullity": pl.Int64, "certified_top": pl.Int64, "certified_pairs": pl.Int64,
+            "pairs": pl.Int64, "gap": pl.Float64,
         },
         "order": {**_ROW, "above": pl.Int64, "below": pl.Int64},
-        "positions": {
-            "text": pl.Int64,
-            "kind": pl.String,
-            "side": pl.String,
-            "position": pl.Int64,
-            "token": pl.String,
-        },
-    }
+        "positions": {"text": pl.Int64, "kind": pl.String, "side": pl.String, "position": pl.Int64, "token": pl.String},
+    }  # fmt: skip
     keys: ClassVar = {"table": [*_ROW, "key"], "rows": [*_ROW]}
 
     rows: pl.DataFrame
@@ -64,8 +48,7 @@ class Intervals(Result):
 
     def names(self, text: int, kind: str, side: str) -> list[str]:
         """Return the tokens at the ``query`` or ``key`` positions of a text."""
-        here = (pl.col("text") == text) & (pl.col("kind") == kind) & (pl.col("side") == side)
-        return self.positions.filter(here).sort("position")["token"].to_list()
+        return self.positions.filter(text=text, kind=kind, side=side).sort("position")["token"].to_list()
 
     def by_head(self) -> pl.DataFrame:
         """Return, for each text and head, how much of its weights and their order is certain."""
@@ -81,22 +64,13 @@ class Intervals(Result):
 
     def by_query(self) -> pl.DataFrame:
         """Return what is certain of each row in words: tokens for positions."""
-        tokens = self.positions.select("text", "kind", "side", "position", "token")
         pinned = self.table.group_by(list(_ROW)).agg(keys=pl.len(), pinned=pl.col("pinned").sum())
         found = self.rows.join(pinned, on=list(_ROW), maintain_order="left")
         for column, side, name in (("query", "query", "token"), ("certified_top", "key", "first in every alternative")):
-            held = tokens.filter(pl.col("side") == side).drop("side").rename({"position": column, "token": name})
+            held = self.positions.filter(side=side).drop("side").rename({"position": column, "token": name})
             found = found.join(held, on=["text", "kind", column], how="left", maintain_order="left")
-        return found.select(
-            *_ROW,
-            "token",
-            "simplex_nullity",
-            "keys",
-            "pinned",
-            "first in every alternative",
-            "certified_pairs",
-            "pairs",
-        )
+        shown = ["token", "simplex_nullity", "keys", "pinned", "first in every alternative", "certified_pairs", "pairs"]
+        return found.select(*_ROW, *shown)
 
     def summary(self) -> Finding:
         """Return the finding: pinned weights, the least certain one, certain order."""
@@ -159,8 +133,7 @@ class Intervals(Result):
     def _least_certain(self) -> Iterator[str]:
         free = self.table.filter(~pl.col("pinned")).with_columns(views.WIDTH).sort("width")
         for row in free.tail(1).iter_rows(named=True):
-            query = self.names(row["text"], row["kind"], "query")[row["query"]]
-            key = self.names(row["text"], row["kind"], "key")[row["key"]]
+            query, key = (self.names(row["text"], row["kind"], side)[row[side]] for side in ("query", "key"))
             yield (
                 f"The least certain is the weight of {query!r} (query {row['query']}) on {key!r} (key {row['key']}), "
                 f"{row['weight']:.3f}, which may be anything from {row['lo']:.3f} to {row['hi']:.3f}."

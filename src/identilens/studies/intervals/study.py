@@ -12,11 +12,10 @@ from identilens.measures.attention.intervals import PIN_TOLERANCE, certify_row, 
 from identilens.models.heads import Head
 from identilens.models.lens import Lens
 from identilens.models.sequences import position_names, sides
-from identilens.runs.provenance import Identity
 from identilens.runs.settings import REPEATED
-from identilens.runs.study import Output, Study, study_function
+from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.heads import KindSettings, Place, TextHeads
+from identilens.studies.heads import HeadStudy, KindSettings, Place, TextHeads
 from identilens.studies.intervals.result import Intervals
 
 _ROWS = 8
@@ -38,7 +37,7 @@ class IntervalSettings(KindSettings):
     pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
 
 
-class IntervalStudy(Study[IntervalSettings, Intervals]):
+class IntervalStudy(HeadStudy[IntervalSettings, Intervals]):
     """Bound every attention weight over all distributions with the same output, and certify the order of keys.
 
     For each row: lo and hi of each weight by linear programs, proven; whether it is pinned; the pairs of keys whose
@@ -75,10 +74,6 @@ class IntervalStudy(Study[IntervalSettings, Intervals]):
         ]
         self._read: tuple[Place, Head] | None = None
 
-    def identity(self) -> Identity:
-        """Return the model and the texts."""
-        return self.heads.identity
-
     def sizes(self) -> Sequence[int]:
         """Return a few rows for each part."""
         return [len(rows) for _, rows in self.parts]
@@ -96,7 +91,6 @@ class IntervalStudy(Study[IntervalSettings, Intervals]):
         return Output({name: table_of(columns, rows[name]) for name, columns in Intervals.schema.items()})
 
     def _requested(self, place: Place) -> list[int]:
-        """Return the positions of the rows of a head."""
         item = self.heads.items[place.text]
         names = item.tokens.get(sides(place.site.kind, item.tokens).query, ())
         if not names:  # an image's positions show only in the model
@@ -120,12 +114,9 @@ class IntervalStudy(Study[IntervalSettings, Intervals]):
         seen = range(len(weights)) if visible is None else torch.nonzero(visible).flatten().tolist()
         pairs = torch.nonzero(found.above).tolist()
         row = {
-            "simplex_nullity": bounds.nullity,
-            "certified_top": found.top,
-            "certified_pairs": len(pairs),
-            "pairs": len(seen) * (len(seen) - 1) // 2,
-            "gap": bounds.gap,
-        }
+            "simplex_nullity": bounds.nullity, "certified_top": found.top, "certified_pairs": len(pairs),
+            "pairs": len(seen) * (len(seen) - 1) // 2, "gap": bounds.gap,
+        }  # fmt: skip
         return {
             "table": [{**at, "key": key, **{name: values[key] for name, values in lists.items()}} for key in seen],
             "rows": [{**at, **row}],

@@ -36,12 +36,7 @@ _STATE = """compared === null ? (datum.pinned ? 'pinned' : 'not pinned')
 
 
 def widest_rows(table: pl.DataFrame, positions: pl.DataFrame) -> AnyChart:
-    """Return the bars of the rows with the widest intervals, one chosen at a time.
-
-    Args:
-        table: The interval of every weight.
-        positions: What stands at each position.
-    """
+    """Return the bars of the rows with the widest intervals, one chosen at a time."""
     widths = table.group_by(ROW).agg(WIDTH.max()).sort("width", *ROW, descending=True).head(MOST_ROWS)
     rows = widths.drop("width").with_row_index("row")
     tokens = _tokens(positions, "query")
@@ -54,20 +49,13 @@ def widest_rows(table: pl.DataFrame, positions: pl.DataFrame) -> AnyChart:
 
 
 def every_row(table: pl.DataFrame, positions: pl.DataFrame, order: pl.DataFrame) -> AnyChart:
-    """Return the bars of every row, chosen by head and query, which tell the certified order beside a chosen key.
-
-    Args:
-        table: The interval of every weight.
-        positions: What stands at each position.
-        order: The pairs of keys whose order is certain.
-    """
+    """Return the bars of every row, chosen by head and query, which tell the certified order beside a chosen key."""
     drawn, heads = numbered(within_page(table).join(_compared(order), on=[*ROW, "key"], how="left"))
     drawn = drawn.with_columns(pl.col("above", "below").fill_null(","))
     widest = drawn.sort(WIDTH, descending=True).row(0, named=True)
     queries, keys = (_choices(drawn, positions, side) for side in ("query", "key"))
     chart = choose_head(_bars(drawn, positions, "above", "below"), heads, widest["head_number"])
-    first = widest["query"]
-    chart = choose(chart, "query", "Query", {at: queries[at] for at in (first, *queries)})
+    chart = choose(chart, "query", "Query", {at: queries[at] for at in (widest["query"], *queries)})
     options = {"options": [None, *keys], "labels": ["no key", *keys.values()]}
     compared = alt.param(name="compared", value=None, bind=alt.binding_select(name="Compare with key ", **options))
     color = alt.Color("state", type="nominal", title="Weight").scale(domain=_STATES)
@@ -137,7 +125,6 @@ def _bars(table: pl.DataFrame, positions: pl.DataFrame, *more: str) -> AnyChart:
 
 
 def _each(chart: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a layered chart whose layers are changed."""
     changed = chart.copy(deep=False)
     changed.layer = [change(layer) for layer in chart.layer]
     return changed
@@ -145,7 +132,7 @@ def _each(chart: Any, change: Callable[[Any], Any]) -> Any:
 
 def _tokens(positions: pl.DataFrame, side: str) -> dict[tuple[int, str, int], str]:
     """Return what stands at each position of a side, by text, kind and position."""
-    rows = positions.filter(pl.col("side") == side).sort("text", "kind", "position")
+    rows = positions.filter(side=side).sort("text", "kind", "position")
     return {
         (text, kind, position): visible_text(token)
         for text, kind, position, token in rows.select("text", "kind", "position", "token").iter_rows()

@@ -23,21 +23,12 @@ class LogitRanks(Result):
     title: ClassVar = "Logit ranks of alternatives"
     schema: ClassVar = {
         "table": {
-            **HEAD,
-            "n_key": pl.Int64,
-            "d_k": pl.Int64,
-            "d_v": pl.Int64,
-            "simplex_nullity": pl.Int64,
-            "original_rank": pl.Int64,
-            "lowest_rank": pl.Int64,
-            "mean_rank": pl.Float64,
-            "highest_rank": pl.Int64,
-            "realisable_share": pl.Float64,
-            "alternatives": pl.Int64,
-            "mean_total_variation": pl.Float64,
+            **HEAD, "n_key": pl.Int64, "d_k": pl.Int64, "d_v": pl.Int64, "simplex_nullity": pl.Int64,
+            "original_rank": pl.Int64, "lowest_rank": pl.Int64, "mean_rank": pl.Float64, "highest_rank": pl.Int64,
+            "realisable_share": pl.Float64, "alternatives": pl.Int64, "mean_total_variation": pl.Float64,
             "output_error": pl.Float64,
         }
-    }
+    }  # fmt: skip
 
     def summary(self) -> Finding:
         """Return the finding: how many alternatives queries and keys could give, and how high ranks are."""

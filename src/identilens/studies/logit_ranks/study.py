@@ -1,7 +1,6 @@
 """Could queries and keys of the head's size give the alternatives (Bhardwaj et al. 2021, Fig. 5)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import torch
@@ -11,11 +10,10 @@ from identilens.errors import InputError, SettingError
 from identilens.measures.attention.logits import logit_rank_study
 from identilens.models.heads import LOGIT_ERROR
 from identilens.models.lens import Lens
-from identilens.runs.provenance import Identity
 from identilens.runs.settings import LIST
-from identilens.runs.study import Output, Study, study_function
+from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.heads import HeadSettings, Place, TextHeads
+from identilens.studies.heads import HeadSettings, HeadStudy, Place, TextHeads
 from identilens.studies.logit_ranks.result import LogitRanks
 
 
@@ -39,7 +37,7 @@ class LogitRankSettings(HeadSettings):
             raise SettingError("lengths", "as two positive ends, the lower first", self.lengths)
 
 
-class LogitRankStudy(Study[LogitRankSettings, LogitRanks]):
+class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
     """Find the least logit ranks of random alternatives, beside what the head could produce.
 
     The protocol of Bhardwaj et al. 2021, Fig. 5: alternatives with coefficients uniform on [−10, 10] in LN([T, 1]),
@@ -57,7 +55,6 @@ class LogitRankStudy(Study[LogitRankSettings, LogitRanks]):
     """
 
     name = "logit-ranks"
-    unit = "heads"
     settings_type = LogitRankSettings
     result_type = LogitRanks
 
@@ -68,26 +65,19 @@ class LogitRankStudy(Study[LogitRankSettings, LogitRanks]):
             raise InputError(
                 "the model has no bidirectional attention: a mask leaves the hidden logits, and the rank, open."
             )
-        self.heads = TextHeads.of(lens, items, settings, "encoder")
-        self.places = [place for place in self.heads.places if self._fits(place)]
-        if not self.places:
-            (low, high), d_v = settings.lengths, _d_v(self.heads.places[0])
+        heads, (low, high) = TextHeads.of(lens, items, settings, "encoder"), settings.lengths
+        fit = [place for place in heads.places if low * _d_v(place) <= items[place.text].length <= high * _d_v(place)]
+        self.heads = replace(heads, places=fit)
+        if not fit:
+            d_v = _d_v(heads.places[0])
             raise InputError(
                 f"no text has {low * d_v:g} to {high * d_v:g} tokens ({low:g} to {high:g} times d_v = {d_v}); the "
                 f"longest has {max(item.length for item in items)}. Give longer texts, or other lengths."
             )
 
-    def identity(self) -> Identity:
-        """Return the model and the texts."""
-        return self.heads.identity
-
-    def sizes(self) -> Sequence[int]:
-        """Return one head for each part."""
-        return [1] * len(self.places)
-
     def run(self, part: int) -> Output:
         """Return the row of one head on one text."""
-        place = self.places[part]
+        place = self.heads.places[part]
         head = self.heads.read(place)
         if head.visible is not None:
             raise InputError(
@@ -101,25 +91,13 @@ class LogitRankStudy(Study[LogitRankSettings, LogitRanks]):
         found = logit_rank_study(weights, head.projected, head.d_k, count=self.settings.count, generator=generator)
         ranks = found.ranks.double()
         row = {
-            **place.row,
-            "n_key": found.seq_len,
-            "d_k": head.d_k,
-            "d_v": _d_v(place),
-            "simplex_nullity": found.simplex_nullity,
-            "original_rank": found.original_rank,
-            "lowest_rank": int(ranks.min()),
-            "mean_rank": float(ranks.mean()),
-            "highest_rank": int(ranks.max()),
-            "realisable_share": found.realisable_share,
-            "alternatives": self.settings.count,
-            "mean_total_variation": found.mean_total_variation,
-            "output_error": found.output_error,
-        }
+            **place.row, "n_key": found.seq_len, "d_k": head.d_k, "d_v": _d_v(place),
+            "simplex_nullity": found.simplex_nullity, "original_rank": found.original_rank,
+            "lowest_rank": int(ranks.min()), "mean_rank": float(ranks.mean()), "highest_rank": int(ranks.max()),
+            "realisable_share": found.realisable_share, "alternatives": self.settings.count,
+            "mean_total_variation": found.mean_total_variation, "output_error": found.output_error,
+        }  # fmt: skip
         return Output({"table": table_of(LogitRanks.schema["table"], [row])})
-
-    def _fits(self, place: Place) -> bool:
-        low, high = self.settings.lengths
-        return low * _d_v(place) <= self.heads.items[place.text].length <= high * _d_v(place)
 
 
 def _d_v(place: Place) -> int:

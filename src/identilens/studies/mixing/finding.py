@@ -6,8 +6,8 @@ from identilens.runs.result import Finding
 from identilens.runs.tables import percent
 from identilens.studies.mixing.series import Series
 
-_AGREES = 0.8
-"""Correlation from which two pictures are called much the same."""
+_AGREES = 0.8  # Correlation from which two pictures are called much the same.
+_ENDS = {"first": 0, "last": -1}
 
 
 def finding(series: Series) -> Finding:
@@ -15,23 +15,16 @@ def finding(series: Series) -> Finding:
     own = _by_kind(series.own, series)
     typical = _typical_error(series.table)
     sentences = [_own_sentence(kind, rows) for kind, rows in own]
-    sentences.append(
-        f"Norms are estimates; a contribution's typical standard error is {percent(typical)} of it."
-        if typical
-        else "All norms are exact."
-    )
+    estimated = f"Norms are estimates; a contribution's typical standard error is {percent(typical)} of it."
+    sentences.append(estimated if typical else "All norms are exact.")
     near = {kind: _near(rows) for kind, rows in _by_kind(series.positions, series)}
     sentences += [_near_sentence(kind, rows) for kind, rows in near.items() if len(rows) > 1]
     agreement = {kind: _agreement(rows) for kind, rows in _by_kind(series.correlation, series)}
     sentences += [_rollout_sentence(kind, rows) for kind, rows in agreement.items() if len(rows)]
     numbers: dict[str, float | int | None] = {"typical_error": typical}
     for kind, rows in own:
-        first, last = rows.row(0, named=True), rows.row(-1, named=True)
-        numbers |= {
-            f"{kind}_own_first": first["median"],
-            f"{kind}_own_last": last["median"],
-            f"{kind}_not_largest_last": last["not_largest"],
-        }
+        numbers |= {f"{kind}_own_{place}": rows["median"][at] for place, at in _ENDS.items()}
+        numbers[f"{kind}_not_largest_last"] = rows["not_largest"][-1]
     for kind, rows in near.items():
         numbers |= {f"{kind}_next_to_it_{place}": rows["share"][at] for place, at in _ENDS.items() if len(rows)}
     for kind, rows in agreement.items():
@@ -39,15 +32,11 @@ def finding(series: Series) -> Finding:
     return Finding("\n".join(sentences), numbers, _headline(series))
 
 
-_ENDS = {"first": 0, "last": -1}
-
-
 def _by_kind(frame: pl.DataFrame, series: Series) -> list[tuple[str, pl.DataFrame]]:
-    return [(kind, frame.filter(pl.col("kind") == kind)) for kind in series.own_kinds]
+    return [(kind, frame.filter(kind=kind)) for kind in series.own_kinds]
 
 
 def _typical_error(table: pl.DataFrame) -> float | None:
-    """Return the median of standard errors over their contributions."""
     share = pl.col("standard_error") / pl.col("contribution")
     return table.filter(pl.col("contribution") > 0).select(share.median()).item()
 
@@ -97,15 +86,12 @@ def _rollout_sentence(kind: str, agreement: pl.DataFrame) -> str:
 
 
 def _headline(series: Series) -> list[tuple[str, str]]:
-    rows = series.own.filter(pl.col("kind") == series.own_kinds[0])
+    rows = series.own.filter(kind=series.own_kinds[0])
     first, last = rows.row(0, named=True), rows.row(-1, named=True)
-    pairs = series.table.filter(pl.col("layer") == last["layer"]).height
+    end = last["layer"]
     return [
         (f"{100 * first['median']:.0f} %", f"of a hidden state is its own token at layer {first['layer']} (median)"),
-        (f"{100 * last['median']:.0f} %", f"of it still is at layer {last['layer']} (median)"),
-        (
-            f"{100 * last['not_largest']:.0f} %",
-            f"of tokens are not their own largest contributor at layer {last['layer']}",
-        ),
-        (f"{pairs:,}", "pairs of hidden and input token in every layer"),
+        (f"{100 * last['median']:.0f} %", f"of it still is at layer {end} (median)"),
+        (f"{100 * last['not_largest']:.0f} %", f"of tokens are not their own largest contributor at layer {end}"),
+        (f"{series.table.filter(layer=end).height:,}", "pairs of hidden and input token in every layer"),
     ]

@@ -28,40 +28,25 @@ KIND = pl.Enum(["encoder", "decoder", "cross"])
 class Mixing(Result):
     """Contributions of input tokens to hidden tokens.
 
-    Layers are indices into the model's hidden states: layer l is what the l-th layer gives, from 1.
-
-    Attributes:
-        table: One row for each text, kind, layer, hidden token and input token, in this order.
-        token_names: What stands at each hidden and each input position.
-        tags: The part of speech of each token; empty where there are none.
-        tracked: Text and position of the token to show; empty where none was asked for.
+    Layers are indices into the model's hidden states: layer l is what the l-th layer gives, from 1. The table has one
+    row for each text, kind, layer, hidden token and input token, in this order; ``token_names`` says what stands at
+    each hidden and each input position, ``tags`` its part of speech, ``tracked`` the token to show, if any.
     """
 
     analysis: ClassVar = "mixing"
     title: ClassVar = "Mixing"
     schema: ClassVar = {
         "table": {
-            "text": pl.Int32,
-            "kind": KIND,
-            "layer": pl.Int16,
-            "hidden": pl.Int32,
-            "input": pl.Int32,
-            "contribution": pl.Float64,
-            "standard_error": pl.Float32,
-            "norm": pl.Float32,
-            "raw_rollout": pl.Float32,
-            "effective_rollout": pl.Float32,
+            "text": pl.Int32, "kind": KIND, "layer": pl.Int16, "hidden": pl.Int32, "input": pl.Int32,
+            "contribution": pl.Float64, "standard_error": pl.Float32, "norm": pl.Float32,
+            "raw_rollout": pl.Float32, "effective_rollout": pl.Float32,
         },
         "token_names": {
-            "text": pl.Int32,
-            "kind": KIND,
-            "side": pl.Enum(["hidden", "input"]),
-            "position": pl.Int32,
+            "text": pl.Int32, "kind": KIND, "side": pl.Enum(["hidden", "input"]), "position": pl.Int32,
             "token": pl.String,
         },
-        "tags": TAG_COLUMNS,
-        "tracked": {"text": pl.Int32, "position": pl.Int32},
-    }
+        "tags": TAG_COLUMNS, "tracked": {"text": pl.Int32, "position": pl.Int32},
+    }  # fmt: skip
 
     token_names: pl.DataFrame
     tags: pl.DataFrame
@@ -82,15 +67,12 @@ class Mixing(Result):
     ) -> Float[np.ndarray, "layer hidden input"]:
         """Return one text's contributions, or another column, as an array [layer, hidden token j, input token i].
 
-        Args:
-            text: Counts from 0.
-            kind: Needed for encoder–decoders, which have three.
-            measure: Column of the table.
+        Texts count from 0. Encoder–decoders have three kinds, of which one must be named.
 
         Raises:
             InputError: If the result holds no such text or kind.
         """
-        rows = self.table.filter((pl.col("text") == text) & (pl.col("kind") == self._kind(kind)))
+        rows = self.table.filter(text=text, kind=self._kind(kind))
         if not len(rows):
             raise InputError(
                 f"the result holds no text {text}; it holds 0 to {self.table['text'].max()}. Texts count from 0."
@@ -112,25 +94,17 @@ class Mixing(Result):
     def tracking(self, token: str) -> "Mixing":
         """Return the same result with a token to show through the layers: the first one of that name.
 
-        Args:
-            token: As the tokenizer writes it; marks of a word's start or middle may be left out.
-
         Raises:
-            InputError: If no text holds it, naming some that occur.
+            InputError: If no text holds it, naming some that occur; marks of a word's start or middle may be left out.
         """
-        kind = pl.col("kind") == self.kinds[0]
-        hidden = self.token_names.filter(kind & (pl.col("side") == "hidden")).sort("text", "position")
+        hidden = self.token_names.filter(kind=self.kinds[0], side="hidden").sort("text", "position")
         texts = hidden.group_by("text", maintain_order=True).agg("token")
         text, position = find_token(texts["token"].to_list(), token)
         row = {"text": texts["text"][text], "position": position}
         return replace(self, tracked=table_of(self.schema["tracked"], [row]))
 
     def with_tags(self, tags: pl.DataFrame) -> "Mixing":
-        """Return the same result with parts of speech of its tokens.
-
-        Args:
-            tags: From `tag_tokens`.
-        """
+        """Return the same result with parts of speech of its tokens, from `tag_tokens`."""
         return replace(self, tags=tags)
 
     def summary(self) -> Finding:
@@ -139,8 +113,14 @@ class Mixing(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the medians by layer, and what the tracked token takes from each token."""
-        shares = {self._tracked_title(**row): self._tracked_shares(**row) for row in self.tracked.iter_rows(named=True)}
-        return {"Own contribution by layer": self.by_layer(), **shares}
+        found = {"Own contribution by layer": self.by_layer()}
+        for text, position in self.tracked.iter_rows():
+            name = self.names(text, self.kinds[0])[position]
+            title = f"What {name!r} (text {text}, position {position}) takes from each token, per cent, by layer"
+            rows = track_token(self.table, self.token_names, position, text)
+            percent = rows.with_columns((pl.col("contribution") * 100).round(1))
+            found[title] = percent.pivot("layer", index=["position", "token"], values="contribution")
+        return found
 
     def charts(self) -> dict[str, AnyChart]:
         """Return the figures of Brunner et al. 2020, section 5, and rollouts beside contributions.
@@ -171,15 +151,6 @@ class Mixing(Result):
         # Beside the class token stands the word that kept least of itself.
         maps = token_maps(self.series, (text, positions[min(1, len(positions) - 1)]))
         return sections(self.series, list(self.charts()), maps, self.provenance["texts"]["count"])
-
-    def _tracked_shares(self, text: int, position: int) -> pl.DataFrame:
-        rows = track_token(self.table, self.token_names, position, text)
-        percent = rows.with_columns((pl.col("contribution") * 100).round(1))
-        return percent.pivot("layer", index=["position", "token"], values="contribution")
-
-    def _tracked_title(self, text: int, position: int) -> str:
-        name = self.names(text, self.kinds[0])[position]
-        return f"What {name!r} (text {text}, position {position}) takes from each token, per cent, by layer"
 
     def _kind(self, kind: str | None) -> str:
         if kind is None and len(self.kinds) == 1:

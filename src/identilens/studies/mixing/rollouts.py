@@ -13,12 +13,7 @@ from identilens.models.lens import Lens
 
 
 class Rollout(NamedTuple):
-    """Rollouts of one kind of self-attention, [layer, hidden, input].
-
-    Attributes:
-        raw: Of the weights as they are.
-        effective: Of effective attention.
-    """
+    """Rollouts of one kind of self-attention, of the weights as they are and of effective attention."""
 
     raw: Tensor
     effective: Tensor
@@ -34,11 +29,9 @@ def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
             continue
         group = len(layer.queries) // len(layer.values)
         effective = effective_attention(
-            layer.values.repeat_interleave(group, 0),
-            weights=layer.weights,
+            layer.values.repeat_interleave(group, 0), weights=layer.weights, visible=layer.visible,
             output_projection=layer.site.output_projection,
-            visible=layer.visible,
-        ).effective
+        ).effective  # fmt: skip
         pair = mean_over_heads(layer.weights.to(effective.dtype)), mean_over_heads(effective)
         layers.setdefault(layer.site.kind, []).append(pair)
     return {

@@ -10,25 +10,14 @@ from identilens.studies.mixing.series import Series
 
 
 def sections(series: Series, charts: Sequence[str], maps: Sequence[TokenMap], texts: int) -> list[Section]:
-    """Return the parts of the report.
-
-    Args:
-        series: Of the result.
-        charts: Names of the charts that there are.
-        maps: Of single tokens.
-        texts: How many texts were analysed.
-    """
-
-    def held(*names: str) -> list[str]:
-        return [name for name in names if name in charts]
-
-    speech = held("part_of_speech")
-    classes = held("class_token", "class_token_separator")
-    rollout = held("own_share", "rollout_correlation")
+    """Return the parts of the report."""
+    groups = (("part_of_speech",), ("class_token", "class_token_separator"), ("own_share", "rollout_correlation"))
+    speech, classes, rollout = ([name for name in names if name in charts] for names in groups)
+    context = [name for name in ("neighbours", "relative_positions") if name in charts]
     boxes = series.own.select("kind", "layer", "q1", "median", "q3", "mean", "not_largest", "tokens")
     return [
-        Section("own", "How much of a token is still itself", _OWN, held("own_contribution", "not_largest"), boxes),
-        Section("neighbours", "Where context comes from", _CONTEXT, held("neighbours", "relative_positions")),
+        Section("own", "How much of a token is still itself", _OWN, ["own_contribution", "not_largest"], boxes),
+        Section("neighbours", "Where context comes from", _CONTEXT, context),
         Section("class-token", "The class token", _CLASS if classes else _NO_CLASS, classes),
         Section("token", "One token through the layers", _TOKEN, ["tracked_token"], maps=maps, note=_held(maps, texts)),
         Section("speech", "Parts of speech", _SPEECH if speech else _NO_SPEECH, speech),
@@ -49,7 +38,6 @@ def _held(maps: Sequence[TokenMap], texts: int) -> str:
 
 
 def _equal_rollouts(medians: pl.DataFrame) -> bool:
-    """Return whether raw and effective rollout give the same own shares."""
     raw, effective = (medians.filter(pl.col("measure") == f"{name} rollout")["median"] for name in ("raw", "effective"))
     return bool(len(raw)) and bool(((raw - effective).abs() < 1e-3).all())
 
@@ -76,9 +64,7 @@ _CLASS = (
     "The first token stands for the whole text and for no word. What its hidden state takes from each position, over "
     "all texts, as a share of its context (Brunner et al. 2020, Fig. 18).",
 )
-_NO_CLASS = (
-    "No text of this analysis opens with a class token such as [CLS], so there is nothing to show here.",
-)  # fmt: skip
+_NO_CLASS = ("No text of this analysis opens with a class token such as [CLS], so there is nothing to show here.",)
 _TOKEN = (
     "What one hidden state takes from every input token, layer by layer (Brunner et al. 2020, Fig. 19–25). In the maps "
     "below, rows are layers and columns are input tokens; rollouts stand beside contributions.",
@@ -110,7 +96,7 @@ _READING = (
     "states by encoder input. It has no own token and no neighbours, and so appears only in the maps of single tokens. "
     "In decoders later tokens contribute exactly 0.",
     "Exact and sketch: the setting “method” says whether norms are exact or estimated from random probes, as many a "
-    "token as “probes” says. Each estimate has a standard error in the table. Tokens whose own and another's "
+    "token as “sketch_probes” says. Each estimate has a standard error in the table. Tokens whose own and another's "
     "contribution are nearly equal may fall on either side of “largest” in a sketch.",
     "What this does not say: a derivative describes small changes, and replacing a word is not small. A large "
     "contribution is sensitivity, not use. Shares get smaller with longer texts, so compare layers, or tokens within a "

@@ -1,42 +1,24 @@
 """What the charts and the finding of a mixing result are made from, worked out when first asked for."""
 
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
 
 from identilens.errors import InputError
-from identilens.measures.mixing import (
-    box_statistics,
-    boxes_by_tag,
-    by_relative_position,
-    context_of_token,
-    neighbour_groups,
-    own_contributions,
-    rollout_correlation,
-)
+from identilens.measures import mixing
 
 CLASS_TOKENS = ("[CLS]", "<s>", "<cls>")
 SEPARATORS = ("[SEP]", "</s>", "<sep>")
 """Names that tokenizers give to the token for the whole text, and to what stands between two texts."""
 
-_MEASURES = {
-    "contributions": "contribution",
-    "raw rollout": "raw_rollout",
-    "effective rollout": "effective_rollout",
-}
+_MEASURES = {"contributions": "contribution", "raw rollout": "raw_rollout", "effective rollout": "effective_rollout"}
 
 
 @dataclass(frozen=True)
 class ClassContext:
-    """What the class token takes from where (Brunner et al. 2020, Fig. 18).
-
-    Attributes:
-        token: The class token's name.
-        centre: The token at position 0: the class token itself, or the first separator.
-        frame: Columns as from `context_of_token`.
-    """
+    """What the class token takes from where, counted from itself or a separator (Brunner et al. 2020, Fig. 18)."""
 
     token: str
     centre: str
@@ -45,13 +27,7 @@ class ClassContext:
 
 @dataclass(frozen=True)
 class Series:
-    """Aggregates over all texts of a mixing result.
-
-    Attributes:
-        table: The result's table.
-        tokens: What stands at each position.
-        tags: The part of speech of each token; empty where there are none.
-    """
+    """Aggregates over all texts of a mixing result: of its table, token names and tags."""
 
     table: pl.DataFrame
     tokens: pl.DataFrame
@@ -60,8 +36,7 @@ class Series:
     @cached_property
     def kinds(self) -> list[str]:
         """Kinds of hidden states, the source's first."""
-        held = set(self.table["kind"].unique())
-        return [kind for kind in ("encoder", "decoder", "cross") if kind in held]
+        return [str(kind) for kind in self.table["kind"].unique().sort()]
 
     @cached_property
     def own_kinds(self) -> list[str]:
@@ -71,27 +46,27 @@ class Series:
     @cached_property
     def own_rows(self) -> pl.DataFrame:
         """What each token contributes to its own hidden state."""
-        return own_contributions(self.table, self.tokens)
+        return mixing.own_contributions(self.table, self.tokens)
 
     @cached_property
     def own(self) -> pl.DataFrame:
         """Boxes of own contributions with the share not their own largest (Fig. 3a, 3b)."""
-        return box_statistics(self.own_rows)
+        return mixing.box_statistics(self.own_rows)
 
     @cached_property
     def neighbours(self) -> pl.DataFrame:
         """In which layer each group of neighbours contributes most (Fig. 4a)."""
-        return neighbour_groups(self.table)
+        return mixing.neighbour_groups(self.table)
 
     @cached_property
     def positions(self) -> pl.DataFrame:
         """Context by relative position at the first, middle and last layer (Fig. 4b)."""
-        return by_relative_position(self.table)
+        return mixing.by_relative_position(self.table)
 
     @cached_property
     def correlation(self) -> pl.DataFrame:
         """Rollouts against contributions by layer; without rows where there are no rollouts."""
-        return rollout_correlation(self.table.filter(pl.col("kind") != "cross"))
+        return mixing.rollout_correlation(self.table.filter(pl.col("kind") != "cross"))
 
     @cached_property
     def own_medians(self) -> pl.DataFrame:
@@ -107,27 +82,18 @@ class Series:
     @cached_property
     def speech(self) -> pl.DataFrame:
         """Boxes by part of speech (Fig. 26–37): tags are those of the source; without rows where there are none."""
-        source = self.own_rows.filter(pl.col("kind") == self.own_kinds[0])
-        return boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
+        source = self.own_rows.filter(kind=self.own_kinds[0])
+        return mixing.boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
 
     @cached_property
     def class_context(self) -> list[ClassContext]:
         """What the class token takes from where; empty where no text opens with one."""
-        return list(self._class_context())
-
-    def _class_context(self) -> Iterator[ClassContext]:
-        hidden = self.tokens.filter((pl.col("side") == "hidden") & (pl.col("kind") == "encoder"))
-        opening = set(hidden.filter(pl.col("position") == 0)["token"])
-        held = set(hidden["token"])
-        token = next((name for name in CLASS_TOKENS if name in opening), None)
-        if token is None:
-            return
-        separator = next((name for name in SEPARATORS if name in held), None)
-        for centre in (token, separator):
-            if centre is not None:
-                try:
-                    frame = context_of_token(self.table, self.tokens, token, centre)
-                except InputError:
-                    # No text holds both of them and something beside.
-                    continue
-                yield ClassContext(token, centre, frame.filter(pl.col("kind") == "encoder"))
+        hidden = self.tokens.filter(side="hidden", kind="encoder")
+        opening, held = set(hidden.filter(position=0)["token"]), set(hidden["token"])
+        found = []
+        for token in [name for name in CLASS_TOKENS if name in opening][:1]:
+            for centre in [token, *[name for name in SEPARATORS if name in held][:1]]:
+                with suppress(InputError):  # No text holds both of them and something beside.
+                    frame = mixing.context_of_token(self.table, self.tokens, token, centre)
+                    found.append(ClassContext(token, centre, frame.filter(kind="encoder")))
+        return found

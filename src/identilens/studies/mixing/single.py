@@ -1,7 +1,7 @@
 """Contributions of single texts and tokens: arrays, names, tokens worth drawing, and maps for the report."""
 
 from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -30,17 +30,11 @@ def array_of(rows: pl.DataFrame, measure: Measure = "contribution") -> Float[np.
 
 def names_of(tokens: pl.DataFrame, text: int, kind: str, side: str = "hidden") -> list[str]:
     """Return what stands at one text's hidden or input positions."""
-    here = (pl.col("text") == text) & (pl.col("kind") == kind) & (pl.col("side") == side)
-    return tokens.filter(here).sort("position")["token"].to_list()
+    return tokens.filter(text=text, kind=kind, side=side).sort("position")["token"].to_list()
 
 
 def telling_tokens(own: pl.DataFrame, text: int = 0) -> list[int]:
-    """Return positions worth drawing: the class token, the word that kept least of itself and the one that kept most.
-
-    Args:
-        own: Own contributions of one kind, as from `own_contributions`.
-        text: Which text.
-    """
+    """Return positions worth drawing: the class token, and the words that kept least and most of themselves."""
     last = own.filter((pl.col("text") == text) & (pl.col("layer") == pl.col("layer").max()))
     words = last.filter(~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}"))
     words = words.sort("contribution")
@@ -57,13 +51,7 @@ def drawn_tokens(series: Series, tracked: pl.DataFrame) -> tuple[int, list[int]]
 
 
 def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
-    """Return what hidden tokens take from each input token: rows of `track_token` with labels of both tokens.
-
-    Args:
-        series: Of the result.
-        text: Which text.
-        positions: Of the hidden tokens. Inputs behind the first 200 are left out.
-    """
+    """Return what hidden tokens take from each of the first 200 input tokens, with labels of both."""
     names = names_of(series.tokens, text, series.kinds[0])
     label = pl.format("{}: {}", "position", "token")
     found = []
@@ -75,13 +63,7 @@ def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
 
 
 def token_maps(series: Series, opening: tuple[int, int], budget: int = TEXT_BUDGET) -> list[TokenMap]:
-    """Return a map [layer, input] of every hidden token of the texts that fit into a report.
-
-    Args:
-        series: Of the result.
-        opening: Text and position of the map that is shown first.
-        budget: Characters to spend on numbers; each takes two bytes in each of three measures.
-    """
+    """Return a map [layer, input] of every hidden token of the texts that fit into a budget of characters."""
     sizes = dict(series.table.group_by("text").len().iter_rows())
     chosen, used = [], 0
     # The text to open on is taken first.
@@ -95,24 +77,20 @@ def token_maps(series: Series, opening: tuple[int, int], budget: int = TEXT_BUDG
 def _text_maps(series: Series, text: int, opening: tuple[int, int]) -> Iterator[TokenMap]:
     of_text = series.table.filter(pl.col("text") == text)
     start = visible_text(" ".join(names_of(series.tokens, text, series.kinds[0], "input")[:12]))
+    label = f"{text}: {shortened(start, 36)}"
     for kind in series.kinds:
-        rows = of_text.filter(pl.col("kind") == kind)
+        rows = of_text.filter(kind=kind)
         if not len(rows):
             continue
-        measures = [name for name in get_args(Measure) if name not in ("standard_error", "norm")]
+        measures: tuple[Measure, ...] = ("contribution", "raw_rollout", "effective_rollout")
         held = {name: torch.tensor(array_of(rows, name)) for name in measures if not rows[name].null_count()}
         hidden, inputs = (names_of(series.tokens, text, kind, side) for side in ("hidden", "input"))
         layers = [f"layer {layer}" for layer in rows["layer"].unique().sort()]
         for position, name in enumerate(hidden):
             yield TokenMap(
-                choices={
-                    "text": f"{text}: {shortened(start, 36)}",
-                    "kind": kind,
-                    "token": f"{position}: {visible_text(name)}",
-                },
+                choices={"text": label, "kind": kind, "token": f"{position}: {visible_text(name)}"},
                 layers={name.replace("_", " "): array[:, position] for name, array in held.items()},
-                queries=layers,
-                keys=inputs,
+                queries=layers, keys=inputs,
                 note="" if kind == "cross" else f"The token itself is input {position}. A row sums to 1.",
                 interest=int(kind == series.kinds[0] and (text, position) == opening),
-            )
+            )  # fmt: skip

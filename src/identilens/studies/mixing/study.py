@@ -13,10 +13,9 @@ from identilens.errors import NumericalError, SettingError
 from identilens.measures.mixing.contributions import contributions
 from identilens.measures.mixing.tracking import find_token
 from identilens.models.derivative.jacobian import DEFAULT_BUDGET, DEFAULT_PROBES, Method, SquaredNorms, jacobian_norms
-from identilens.models.inputs import Item
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
-from identilens.models.linearise import HiddenMap, HiddenState, Source, Wrt, sources
+from identilens.models.linearise import HiddenMap, HiddenState, Wrt, sources
 from identilens.runs.conllu import TaggedText, Tags
 from identilens.runs.files import write_table
 from identilens.runs.provenance import Identity
@@ -36,7 +35,7 @@ class MixingSettings(Settings):
         layers: Layers to keep: 1 is the first layer's output; all by default. Fewer save space, not time.
         method: Exact norms, or a sketch by random probes with standard errors, about ten times as fast.
         wrt: What contributes: what enters the first layer, or what enters the norm before it.
-        probes: Probes of each token in a sketch; 32 by default.
+        sketch_probes: Probes of each token in a sketch; 32 by default.
         leading: How many of them follow leading directions; a quarter by default.
         memory_budget: Bytes of tensors that a sweep may hold at once, such as 512MiB.
         max_length: Cut longer texts to this many tokens.
@@ -50,7 +49,7 @@ class MixingSettings(Settings):
     layers: Numbers | None = None
     method: Method = "sketch"
     wrt: Wrt = "embeddings"
-    probes: Annotated[int, Ge(2)] | None = None
+    sketch_probes: Annotated[int, Ge(2)] | None = None
     leading: Annotated[int, Ge(0)] | None = None
     memory_budget: Annotated[Size, Ge(1), NOT_RECORDED] = DEFAULT_BUDGET
     max_length: Annotated[int | None, Ge(1)] = None
@@ -62,7 +61,7 @@ class MixingSettings(Settings):
 
     def check(self) -> None:
         """Check that exact norms take no probes."""
-        for name in ("probes", "leading"):
+        for name in ("sketch_probes", "leading"):
             if self.method == "exact" and getattr(self, name) is not None:
                 raise SettingError(name, "to be left out: exact norms take no probes", getattr(self, name))
 
@@ -101,10 +100,9 @@ class MixingStudy(Study[MixingSettings, Mixing]):
     def identity(self) -> Identity:
         """Return the model, the texts, and the settings that are in force."""
         settings = self.settings
-        sketch = settings.method == "sketch"
         in_force = {
             "layers": None if settings.layers is None else sorted(settings.layers),
-            "probes": self._probes if sketch else None,
+            "sketch_probes": (settings.sketch_probes or DEFAULT_PROBES) if settings.method == "sketch" else None,
             "tags": None if self.tags is None else settings.tags,
         }
         return Identity(self.lens.facts, [item.identity for item in self.items], in_force)
@@ -119,13 +117,14 @@ class MixingStudy(Study[MixingSettings, Mixing]):
         tables, rows = [], []
         try:
             for number, source in enumerate(sources(self.lens)):
-                hidden = self._map(self.items[part], source)
+                hidden = HiddenMap(self.lens, self.items[part], source, self.settings.wrt)
                 for label, norms in self._norms(hidden, part, number):
                     tables.append(_layer_table(part, label, norms, rollouts.get(label.kind)))
                 kinds: list[Kind] = list(dict.fromkeys([label.kind for label in hidden.outputs]))
                 for kind in kinds:
-                    rows += _token_rows(part, kind, "hidden", hidden.tokens(kind))
-                    rows += _token_rows(part, kind, "input", hidden.tokens())
+                    for side, names in (("hidden", hidden.tokens(kind)), ("input", hidden.tokens())):
+                        at = {"text": part, "kind": kind, "side": side}
+                        rows += [{**at, "position": position, "token": name} for position, name in enumerate(names)]
         except NumericalError as error:
             raise NumericalError(f"text {part}: {error}") from error
         return Output({"table": pl.concat(tables), "token_names": table_of(Mixing.schema["token_names"], rows)})
@@ -143,40 +142,26 @@ class MixingStudy(Study[MixingSettings, Mixing]):
             write_table(folder / "tracked.parquet", tracking.tracked)
         return tracking
 
-    @property
-    def _probes(self) -> int:
-        return DEFAULT_PROBES if self.settings.probes is None else self.settings.probes
-
-    def _map(self, item: Item, source: Source) -> HiddenMap:
-        return HiddenMap(self.lens, item, source, self.settings.wrt)
-
     def _norms(self, hidden: HiddenMap, text: int, number: int) -> list[tuple[HiddenState, SquaredNorms]]:
         settings = self.settings
+        seed = int(np.random.SeedSequence([settings.seed, text, number]).generate_state(1)[0])
         norms = jacobian_norms(
-            hidden,
-            hidden.inputs,
-            method=settings.method,
-            probes=self._probes,
-            leading=settings.leading,
-            seed=int(np.random.SeedSequence([settings.seed, text, number]).generate_state(1)[0]),
-            memory_budget=settings.memory_budget,
-        )
+            hidden, hidden.inputs, method=settings.method, probes=settings.sketch_probes or DEFAULT_PROBES,
+            leading=settings.leading, seed=seed, memory_budget=settings.memory_budget,
+        )  # fmt: skip
         labelled = zip(hidden.outputs, norms, strict=True)
         return [(label, one) for label, one in labelled if settings.layers is None or label.layer in settings.layers]
 
     def _check_layers(self) -> None:
-        maps = [self._map(self.items[0], source) for source in sources(self.lens)]
+        maps = [HiddenMap(self.lens, self.items[0], source, self.settings.wrt) for source in sources(self.lens)]
         held = {label.layer for one in maps for label in one.outputs}
         chosen = self.settings.layers
         missing = sorted(set(chosen or ()) - held)
         if missing or chosen == ():
-            raise SettingError(
-                "layers", f"from 1 (the first layer's output) to {max(held)}; the embeddings (0) are what contributes",
-                missing,
-            )  # fmt: skip
+            expected = f"from 1 (the first layer's output) to {max(held)}; the embeddings (0) are what contributes"
+            raise SettingError("layers", expected, missing)
 
     def _tagged(self, texts: Any) -> pl.DataFrame | None:
-        """Return the part of speech of every token, where the texts carry tags or a pipeline is to give them."""
         pipeline = self.settings.spacy
         if any(item.text is None for item in self.items):
             if pipeline:
@@ -196,32 +181,16 @@ class MixingStudy(Study[MixingSettings, Mixing]):
 
 
 def _layer_table(text: int, label: HiddenState, norms: SquaredNorms, rollout: Rollout | None) -> pl.DataFrame:
-    """Return the rows of one layer of one text."""
     found = contributions(norms.squares, norms.variances)
-    length, inputs = norms.squares.shape
-    raw, effective = (
-        (None, None) if rollout is None else (one[label.layer - 1].flatten().cpu().numpy() for one in rollout)
-    )
-    columns = {
-        "text": text,
-        "kind": label.kind,
-        "layer": label.layer,
-        "hidden": np.repeat(np.arange(length), inputs),
-        "input": np.tile(np.arange(inputs), length),
-        "contribution": found.shares.flatten().cpu().numpy(),
-        "standard_error": found.errors.flatten().cpu().numpy(),
-        "norm": norms.squares.clamp_min(0).sqrt().flatten().cpu().numpy(),
-        "raw_rollout": raw,
-        "effective_rollout": effective,
-    }
+    hidden, inputs = np.indices(norms.squares.shape).reshape(2, -1)
+    raw, effective = (None, None) if rollout is None else (one[label.layer - 1] for one in rollout)
+    matrices = {
+        "contribution": found.shares, "standard_error": found.errors, "norm": norms.squares.clamp_min(0).sqrt(),
+        "raw_rollout": raw, "effective_rollout": effective,
+    }  # fmt: skip
+    flat = {name: None if one is None else one.flatten().cpu().numpy() for name, one in matrices.items()}
+    columns = {"text": text, "kind": label.kind, "layer": label.layer, "hidden": hidden, "input": inputs, **flat}
     return pl.DataFrame(columns).cast(pl.Schema(Mixing.schema["table"]))
-
-
-def _token_rows(text: int, kind: Kind, side: str, names: Sequence[str]) -> list[dict[str, Any]]:
-    return [
-        {"text": text, "kind": kind, "side": side, "position": position, "token": name}
-        for position, name in enumerate(names)
-    ]
 
 
 mixing = study_function(MixingStudy, "mixing")

@@ -9,12 +9,8 @@ import polars as pl
 from identilens.errors import InputError
 from identilens.runs.conllu import Span, TaggedText, Tags
 
-Tagger = Callable[[str], Iterable[Span]]
-"""From a text to (start, end, tag) for its words."""
-
-NO_WORD = "no word"
-"""Tag of tokens that overlap no tagged word."""
-
+Tagger = Callable[[str], Iterable[Span]]  # From a text to (start, end, tag) for its words.
+NO_WORD = "no word"  # Tag of tokens that overlap no tagged word.
 TAG_COLUMNS = {"text": pl.Int32, "position": pl.Int32, "tag": pl.String}
 
 
@@ -23,14 +19,10 @@ def tag_tokens(
 ) -> pl.DataFrame:
     """Return the tag of every token of every text: columns text, position, tag.
 
-    Args:
-        texts: Texts and pairs; those from a treebank carry their tags.
-        tokenizer: The model's, a fast one: it knows which characters make up a token.
-        tagger: From a text without tags to (start, end, tag) for its words; `spacy_tagger` makes one.
-        tags: Which tags of a treebank.
+    Texts from a treebank carry their tags; the tagger tags the others. The tokenizer must be a fast one.
 
     Raises:
-        InputError: If a text has no tags and there is no tagger, or the tokenizer cannot tell which characters make
+        InputError: If a text has no tags and there is no tagger, or the tokenizer does not tell which characters make
             up a token.
     """
     rows = [
@@ -42,11 +34,7 @@ def tag_tokens(
 
 
 def spacy_tagger(pipeline: Any = "en_core_web_sm", tags: Tags = "xpos") -> Tagger:
-    """Return a tagger that asks a spaCy pipeline.
-
-    Args:
-        pipeline: A loaded pipeline, or the name of an installed one.
-        tags: The pipeline's own fine tags (Penn tags for English), or universal ones.
+    """Return a tagger that asks a spaCy pipeline, loaded or by name, for its own fine tags or universal ones.
 
     Raises:
         InputError: If spaCy or the pipeline is not installed.
@@ -71,29 +59,17 @@ def parts_of(text: Any) -> Sequence[Any]:
 
 
 def _token_tags(parts: Sequence[str], tokenizer: Any, tagger: Tagger | None, tags: Tags) -> list[str]:
-    """Return a tag for each token of a text or pair: that of the word it shares most characters with.
-
-    Special tokens are their own tag; a token that overlaps no word gets `NO_WORD`.
-    """
-    check_tokenizer(tokenizer)
-    spans = [_spans(part, tagger, tags) for part in parts]
-    encoded = tokenizer(*parts, return_offsets_mapping=True, verbose=False)
-    names = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
-    places = zip(names, encoded.sequence_ids(0), encoded["offset_mapping"], strict=True)
-    return [name if part is None else _tag_at(spans[part], *place) for name, part, place in places]
-
-
-def check_tokenizer(tokenizer: Any) -> None:
-    """Check that a tokenizer tells which characters make up a token.
-
-    Raises:
-        InputError: If it does not.
-    """
+    """Return each token's tag: that of the word it shares most characters with, or its own if it is a special token."""
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
             f"{type(tokenizer).__name__} does not tell which characters make up a token. "
             "Pass a fast tokenizer: AutoTokenizer.from_pretrained(..., use_fast=True)."
         )
+    spans = [_spans(part, tagger, tags) for part in parts]
+    encoded = tokenizer(*parts, return_offsets_mapping=True, verbose=False)
+    names = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    places = zip(names, encoded.sequence_ids(0), encoded["offset_mapping"], strict=True)
+    return [name if part is None else _tag_at(spans[part], *place) for name, part, place in places]
 
 
 def _spans(text: str, tagger: Tagger | None, tags: Tags) -> list[Span]:

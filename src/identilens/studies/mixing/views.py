@@ -9,39 +9,34 @@ from identilens.studies.mixing.series import ClassContext
 
 _NEARBY = 20
 _PERCENT = ".1~%"
-_ROW = 15
-"""Pixels of a row of cells."""
+_ROW = 15  # Pixels of a row of cells.
 
 
 def own_contribution(own: pl.DataFrame) -> AnyChart:
     """Return boxes of own contributions by layer."""
     numbers = own.select("kind", "layer", "low", "q1", "median", "q3", "high")
-    chart = boxes(
+    return _by_kind(boxes(
         _plain(numbers), "layer", "Own contribution",
         x_title="Layer", y_format=_PERCENT, y_domain=(0, _reach(own["high"])), title="Own contribution by layer",
-    )  # fmt: skip
-    return _by_kind(chart, own)
+    ), own)  # fmt: skip
 
 
 def not_largest(own: pl.DataFrame) -> AnyChart:
     """Return the share of tokens that are not their own largest contributor, by layer."""
-    chart = bars(
+    return _by_kind(bars(
         _plain(own.select("kind", "layer", "not_largest", "tokens")), "layer", "not_largest",
         x_title="Layer", y_title="Share of tokens", y_format=_PERCENT, also=("tokens",),
         title="Tokens that are not their own largest contributor",
-    )  # fmt: skip
-    return _by_kind(chart, own)
+    ), own)  # fmt: skip
 
 
 def neighbours(groups: pl.DataFrame) -> AnyChart:
     """Return in which layer neighbours at each distance contribute most."""
-    chart = lines(
+    return _by_kind(lines(
         _plain(groups), "layer", "share", "group",
         x_title="Layer", y_title="Relative contribution", color_title="Neighbour", x_format="d", y_format=_PERCENT,
-        also=("mean",),
-        title="In which layer neighbours contribute most",
-    )  # fmt: skip
-    return _by_kind(chart, groups)
+        also=("mean",), title="In which layer neighbours contribute most",
+    ), groups)  # fmt: skip
 
 
 def relative_positions(positions: pl.DataFrame) -> AnyChart:
@@ -87,11 +82,10 @@ def tracked_token(rows: pl.DataFrame, text: int) -> AnyChart:
 
 def own_share(medians: pl.DataFrame) -> AnyChart:
     """Return the median own share in contributions and in rollouts, by layer."""
-    chart = lines(
+    return _by_kind(lines(
         _plain(medians), "layer", "median", "measure", dash="measure",
         x_title="Layer", y_title="Median own share", x_format="d", y_format=_PERCENT, title="Median own share",
-    )  # fmt: skip
-    return _by_kind(chart, medians)
+    ), medians)  # fmt: skip
 
 
 def rollout_correlation(correlation: pl.DataFrame) -> AnyChart:
@@ -121,7 +115,6 @@ def part_of_speech(speech: pl.DataFrame) -> AnyChart:
 
 
 def _plain(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return a frame whose names are text."""
     return frame.with_columns(selectors.enum().cast(pl.String))
 
 

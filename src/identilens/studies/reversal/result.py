@@ -1,6 +1,5 @@
 """The result of the reversal task: a model that reverses sequences, and the structure of its cross attention."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,8 +12,7 @@ from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import percent
-from identilens.studies.perturbed.norms import PERTURBATIONS, by_perturbation, norm_correlations
-from identilens.studies.perturbed.views import norm_charts
+from identilens.studies.perturbation_views import PERTURBATIONS, norm_charts, norm_correlations
 from identilens.studies.reversal import views
 from identilens.studies.reversal.task import DRAFT_THRESHOLD, SWEEP, best_range
 
@@ -82,8 +80,7 @@ class Reversal(Result):
     def best_head(self) -> int:
         """Return the head whose W matches the antidiagonal best at any threshold on the mean."""
         means = self.sweep.filter(scale="mean", weights="raw")
-        best = means.group_by("head").agg(pl.col("score").max()).sort("score", "head", descending=[True, False])
-        return int(best["head"][0])
+        return int(means.sort("score", "head", descending=[True, False])["head"][0])
 
     def head_name(self, head: int) -> str:
         """Return what a head is called in charts."""
@@ -112,8 +109,7 @@ class Reversal(Result):
         row, head = self.table.row(0, named=True), self.best_head()
         score, first, last = best_range(self.head_sweep(head))
         near = (pl.col("threshold") - DRAFT_THRESHOLD).abs() < 1e-9
-        numbers = {
-            "accuracy": row["accuracy"], "whole": row["whole"], "written": row["written"], "epochs": row["epochs"],
+        numbers = {name: row[name] for name in ("accuracy", "whole", "written", "epochs")} | {
             "best_head": head, "best_score": score, "first_threshold": first, "last_threshold": last,
             "score_at_draft": self.head_sweep(head).filter(near)["score"][0],
         }  # fmt: skip
@@ -137,29 +133,24 @@ class Reversal(Result):
 
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts: training, attention on the first input, W at some thresholds and its match."""
-        found: dict[str, AnyChart] = {
+        return {
             "course": views.course(self.course),
             "attention": views.attention(self.maps_of(0), self.source[0].tolist()),
             "structures": views.structures(self.best_mean()),
             "thresholds": views.thresholds(self.best_sweep()),
+            **norm_charts(self.perturbations),
         }
-        if len(self.perturbations):
-            found |= norm_charts(norm_correlations(self.perturbations), by_perturbation(self.perturbations))
-        return found
 
     def sections(self) -> list[Section]:
         """Return the charts, the attention on some inputs, and the tables."""
         charts, *tables = super().sections()
-        return [charts, Section("inputs", "Cross attention on single inputs", [_INPUTS], maps=self._maps()), *tables]
-
-    def _maps(self) -> Sequence[TokenMap]:
-        found = []
-        for head in range(len(self.weights)):
-            for text, tokens in enumerate(self.source[:_SHOWN_INPUTS].tolist()):
-                layers = {"raw": self.weights[head, text], "effective": self.effective[head, text]}
-                names = [str(token) for token in tokens]
-                found.append(TokenMap({"head": head, "input": text}, layers, names[::-1], names))
-        return found
+        names = [[str(token) for token in tokens] for tokens in self.source[:_SHOWN_INPUTS].tolist()]
+        maps = [
+            TokenMap({"head": head, "input": text}, {"raw": raw[text], "effective": effective[text]}, keys[::-1], keys)
+            for head, (raw, effective) in enumerate(zip(self.weights, self.effective, strict=True))
+            for text, keys in enumerate(names)
+        ]
+        return [charts, Section("inputs", "Cross attention on single inputs", [_INPUTS], maps=maps), *tables]
 
 
 _INPUTS = (

@@ -13,7 +13,7 @@ from identilens.measures.structure.weights import structure_weights
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.perturbed.put_back import perturbation_rows
+from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.reversal.lstm import AttentionReverser
 from identilens.studies.reversal.result import Reversal
 from identilens.studies.reversal.settings import ReversalSettings
@@ -43,9 +43,6 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
     settings_type = ReversalSettings
     result_type = Reversal
 
-    def __init__(self, settings: ReversalSettings) -> None:
-        self.settings = settings
-
     def identity(self) -> Identity:
         """Return the model, with the learning rate as it turned out."""
         return Identity({"name": f"reversal {self.settings.model}"}, [], {"learning_rate": self.settings.rate})
@@ -73,52 +70,35 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
         seconds = perf_counter() - start
         source = data.test[: settings.inputs]
         seen = model.cross_attention(source)
-        effective = effective_attention(
-            seen.values, weights=seen.weights, output_projection=seen.output_projection
-        ).effective
+        values, projection = seen.values, seen.output_projection
+        effective = effective_attention(values, weights=seen.weights, output_projection=projection).effective
         accuracy, whole = token_accuracy(model, data.test)
         row = {
-            "model": settings.model,
-            "epochs": len(course),
-            "validation_accuracy": course[-1]["validation_accuracy"],
-            "accuracy": accuracy,
-            "whole": whole,
-            "written": model.written(data.test),
-            "seconds": seconds,
-        }
-        nullity = numerical_rank(seen.values, seen.output_projection).nullity.double().mean(-1)
-        perturbed: Rows = []
-        if isinstance(model, TransformerReverser):
-            perturbed = self._perturbed(model, source, seen.weights, effective)
+            "model": settings.model, "epochs": len(course), "validation_accuracy": course[-1]["validation_accuracy"],
+            "accuracy": accuracy, "whole": whole, "written": model.written(data.test), "seconds": seconds,
+        }  # fmt: skip
+        nullity = numerical_rank(values, projection).nullity.double().mean(-1)
+        changed = isinstance(model, TransformerReverser)
         rows: dict[str, Rows] = {
             "table": [row],
             "heads": [{"head": head, "nullity": value} for head, value in enumerate(nullity.tolist())],
             "course": course,
             "sweep": _sweep(seen.weights, effective),
-            "perturbations": perturbed,
+            "perturbations": self._perturbed(model, source, seen.weights, effective) if changed else [],
         }
         tables = {name: table_of(columns, rows[name]) for name, columns in Reversal.schema.items()}
         # Where T has no null space, effective weights are the weights themselves: files hold no tensor twice.
         return Output(tables, {"cross.weights": seen.weights, "cross.effective": effective.clone(), "source": source})
 
     def _perturbed(
-        self,
-        model: TransformerReverser,
-        source: Int[Tensor, "text n"],
-        weights: Float[Tensor, "head text n n"],
-        effective: Float[Tensor, "head text n n"],
+        self, model: TransformerReverser, source: Int[Tensor, "text n"], weights: Tensor, effective: Tensor
     ) -> Rows:
         self.tell("perturbed weights in the model")
-        structures = (
-            structure_weights(weights.mean(1), DRAFT_THRESHOLD),
-            structure_weights(effective.abs().mean(1), DRAFT_THRESHOLD),
-        )
-        lens = model.lens
-        return [
-            row
-            for text, item in enumerate(lens.read(model.batch(source))[:PERTURBED_INPUTS])
-            for row in perturbation_rows(lens, item, text, {"cross.layer0": structures}, self.settings.seed)
-        ]
+        raw, sizes = (structure_weights(maps.mean(1), DRAFT_THRESHOLD) for maps in (weights, effective.abs()))
+        lens, structures = model.lens, {"cross.layer0": (raw, sizes)}
+        items = lens.read(model.batch(source))[:PERTURBED_INPUTS]
+        return [row for text, item in enumerate(items)
+                for row in perturbation_rows(lens, item, text, structures, self.settings.seed)]  # fmt: skip
 
 
 def _sweep(weights: Float[Tensor, "head text n n"], effective: Float[Tensor, "head text n n"]) -> Rows:

@@ -2,16 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import get_args
 
-import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.measures.structure.weights import Scale, check_threshold, check_weights, structure_weights
+from identilens.measures.structure.weights import Scale, check_weights, structure_weights
 from identilens.runs.tables import Columns, table_of
 
 THRESHOLDS = tuple(round(0.02 * step, 2) for step in range(51))
@@ -49,27 +47,17 @@ class AntidiagonalMatch:
 def reversal_pairs(count: int, length: int, vocabulary: int, seed: int = 0) -> Int[Tensor, "sequence place"]:
     """Return random sequences of tokens from 0 to ``vocabulary`` − 1; the target of each is its reverse.
 
-    Args:
-        count: Sequences.
-        length: Tokens in each.
-        vocabulary: Number of different tokens.
-        seed: Of the random numbers.
-
     Raises:
         InputError: For numbers below 1 (length and vocabulary below 2).
     """
     if count < 1 or length < 2 or vocabulary < 2:
-        raise InputError(
-            f"expected at least 1 sequence, 2 places and 2 tokens; got {count}, {length} and {vocabulary}."
-        )
+        least = "expected at least 1 sequence, 2 places and 2 tokens"
+        raise InputError(f"{least}; got {count}, {length} and {vocabulary}.")
     return torch.randint(vocabulary, (count, length), generator=torch.Generator().manual_seed(seed))
 
 
 def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
-    """Return how well a structure matches the antidiagonal.
-
-    Args:
-        structure: W, rows that sum to 1 or 0.
+    """Return how well a structure W, with rows that sum to 1 or 0, matches the antidiagonal.
 
     Raises:
         InputError: For a matrix that is not square, or has negative entries.
@@ -79,10 +67,8 @@ def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
     if structure.shape != (n, n):
         raise InputError(f"expected a square structure; got {tuple(structure.shape)}.")
     W = structure.double()
-    mirrored = W.flip(-1)
-    mass = float(mirrored.diagonal().sum())
-    size = float(torch.linalg.matrix_norm(W))
-    kept = W > 0
+    mirrored, kept = W.flip(-1), W > 0
+    mass, size = float(mirrored.diagonal().sum()), float(torch.linalg.matrix_norm(W))
     hits = float(kept.flip(-1).diagonal().sum())
     # A diagonal of the mirrored matrix s to the right holds keys s before the antidiagonal's.
     shifts = {-shift: float(mirrored.diagonal(shift).mean()) for shift in range(-n // 2, n // 2 + 1)}
@@ -96,34 +82,21 @@ def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
 
 
 def threshold_sweep(
-    weights: Float[Tensor, "text n n"],
-    thresholds: Sequence[float] = THRESHOLDS,
-    *,
-    scale: Scale = "mean",
-    penalty: float = 0.0,
+    weights: Float[Tensor, "text n n"], thresholds: Sequence[float] = THRESHOLDS, *, scale: Scale = "mean"
 ) -> pl.DataFrame:
     """Return how well W = Norm(Cut_l(Ã)) matches the antidiagonal at each threshold (structure2025, Fig. 2).
 
-    Args:
-        weights: A_i, one for each input.
-        thresholds: The values of l.
-        scale: Whether l is in units of the mean or of the sum of the weights.
-        penalty: h(x) = penalty · x.
-
-    Returns:
-        Columns: scale, threshold, score, support, mass, empty_rows, shift, kept (entries above 0).
+    The threshold l is in units of the mean or of the sum of the weights A_i. Columns: `SWEEP`, with ``kept`` the
+    entries above 0.
 
     Raises:
         InputError: For negative weights, or a threshold outside its range.
     """
-    if scale not in get_args(Scale):
-        raise InputError(f"scale must be mean or sum; got {scale!r}.")
     check_weights(weights, "attention weights")
     mean = weights.double().mean(0)
     rows = []
     for threshold in thresholds:
-        check_threshold(threshold, len(weights), scale)
-        W = structure_weights(mean, threshold, texts=len(weights), scale=scale, penalty=penalty)
+        W = structure_weights(mean, threshold, texts=len(weights), scale=scale)
         match = asdict(antidiagonal_match(W))
         rows.append({"scale": scale, "threshold": threshold, **match, "kept": int((W > 0).sum())})
     return table_of(SWEEP, rows)
@@ -132,16 +105,9 @@ def threshold_sweep(
 def best_range(sweep: pl.DataFrame, within: float = 1e-3) -> tuple[float, float, float]:
     """Return the best score of a sweep, with the first and last threshold of the run that holds it.
 
-    Args:
-        sweep: From `threshold_sweep`, one scale, thresholds in rising order.
-        within: Scores this close to the best count as it.
+    Scores ``within`` so much of the best count as it; the sweep has one scale, and thresholds in rising order.
     """
-    scores = sweep["score"].to_numpy()
-    place = int(scores.argmax())
-    good = scores >= scores[place] - within
-    first = place
-    while first and good[first - 1]:
-        first -= 1
-    last = place + int(np.argmin(np.append(good[place:], False))) - 1
-    thresholds = sweep["threshold"]
-    return float(scores[place]), float(thresholds[first]), float(thresholds[last])
+    score, place = pl.col("score"), pl.col("score").arg_max()
+    run = (score >= score.max() - within).rle_id()
+    held = sweep.filter(run == run.get(place))["threshold"]
+    return sweep["score"].max(), held[0], held[-1]  # pyright: ignore[reportReturnType] columns of floats

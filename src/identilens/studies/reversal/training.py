@@ -21,6 +21,11 @@ class CrossAttention:
     output_projection: Float[Tensor, "head text d_v d_model"]
 
 
+def before(target: Int[Tensor, "batch m"], start: int) -> Int[Tensor, "batch m"]:
+    """Return what a decoder reads: a token that starts it, then the target but for its last token."""
+    return torch.cat([torch.full_like(target[:, :1], start), target[:, :-1]], 1)
+
+
 @dataclass(frozen=True)
 class ReversalData:
     """Sequences of tokens; the target of each is its reverse."""
@@ -33,29 +38,19 @@ class ReversalData:
 def reversal_data(settings: TaskSettings) -> ReversalData:
     """Return the sequences to train on, to validate and to test with, drawn independently."""
     sizes = (settings.train, settings.held_out, settings.held_out)
-    parts = [
+    return ReversalData(*(
         reversal_pairs(size, settings.length, settings.vocabulary, 3 * settings.seed + place)
         for place, size in enumerate(sizes)
-    ]
-    return ReversalData(*parts)
+    ))  # fmt: skip
 
 
 def train_reverser(
     model: nn.Module, data: ReversalData, settings: ReversalSettings, tell: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Train a model in place until it is accurate enough, and return its course.
+    """Train a model in place until it is accurate enough, and return its course: a row for each epoch.
 
     Cross entropy, Adam, gradients clipped at norm 1; the decoder is given the right tokens before each. Nothing of
     the test set takes part.
-
-    Args:
-        model: What is trained: from source and target tokens to the logits of each target token.
-        data: The sequences.
-        settings: The settings.
-        tell: Is told of every epoch.
-
-    Returns:
-        A row for each epoch: epoch (from 1), loss, validation_accuracy (share of tokens).
     """
     generator = torch.Generator().manual_seed(settings.seed)
     optimiser = torch.optim.Adam(model.parameters(), settings.rate)

@@ -7,16 +7,13 @@ from transformers import BartConfig, BartForConditionalGeneration
 
 from identilens.models.lens import Lens
 from identilens.studies.reversal.settings import TRANSFORMER_HEADS
-from identilens.studies.reversal.training import CrossAttention
+from identilens.studies.reversal.training import CrossAttention, before
 
 
 class TransformerReverser(nn.Module):
     """BART with one layer on each side (structure2025, V, with the attention of today's models).
 
-    Args:
-        vocabulary: Number of tokens; three more are the model's own.
-        hidden: d_model.
-        length: Tokens in a sequence.
+    Three tokens more are the model's own.
     """
 
     def __init__(self, vocabulary: int, hidden: int, length: int) -> None:
@@ -31,22 +28,19 @@ class TransformerReverser(nn.Module):
         )  # fmt: skip
         self.model = BartForConditionalGeneration(config)
 
-    def forward(
-        self, source: Int[Tensor, "batch n"], target: Int[Tensor, "batch m"]
-    ) -> Float[Tensor, "batch m vocabulary"]:
+    def forward(self, source: Int[Tensor, "batch n"], target: Int[Tensor, "batch m"]) -> Float[Tensor, "batch m v"]:
         """Return logits of every target token, given those before it."""
-        batch = {"input_ids": source, "decoder_input_ids": self._before(target)}
-        return self.model(**batch, use_cache=False).logits
+        return self.model(**self._batch(source, target), use_cache=False).logits
 
     def cross_attention(self, source: Int[Tensor, "batch n"]) -> CrossAttention:
         """Return what the decoder's attention to the encoder is made of, the right tokens given before each."""
         texts = self.lens.capture(self.batch(source), weights=True)
         heads = [[head for head in text.heads if head.kind == "cross"] for text in texts]
-
-        def stacked(name: str) -> Tensor:
-            return torch.stack([torch.stack([getattr(head, name).double() for head in text]) for text in heads], 1)
-
-        return CrossAttention(stacked("weights"), stacked("values"), stacked("output_projection"))
+        names = ("weights", "values", "output_projection")
+        return CrossAttention(*(
+            torch.stack([torch.stack([getattr(head, name).double() for head in text]) for text in heads], 1)
+            for name in names
+        ))  # fmt: skip
 
     def written(self, source: Int[Tensor, "batch n"]) -> None:
         """Return None: this model is not asked to go on from its own tokens."""
@@ -58,7 +52,7 @@ class TransformerReverser(nn.Module):
 
     def batch(self, source: Int[Tensor, "batch n"]) -> dict[str, Tensor]:
         """Return the inputs of the encoder, with those of a decoder that reverses them."""
-        return {"input_ids": source, "decoder_input_ids": self._before(source.flip(-1))}
+        return self._batch(source, source.flip(-1))
 
-    def _before(self, target: Tensor) -> Tensor:
-        return torch.cat([torch.full_like(target[:, :1], self.start_token), target[:, :-1]], 1)
+    def _batch(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
+        return {"input_ids": source, "decoder_input_ids": before(target, self.start_token)}

@@ -26,39 +26,24 @@ def course(epochs: pl.DataFrame) -> AnyChart:
     """Return loss and validation accuracy by epoch."""
     long = epochs.unpivot(list(_COURSE), index="epoch", variable_name="measure")
     drawn = long.with_columns(pl.col("measure").replace_strict(_COURSE))
-    return lines(
-        drawn, "epoch", "value", "measure", x_title="Epoch", y_title="", color_title="", title="Training"
-    )  # fmt: skip
+    return lines(drawn, "epoch", "value", "measure", x_title="Epoch", y_title="", color_title="", title="Training")
 
 
 def attention(maps: Mapping[str, Float[Tensor, "n n"]], tokens: Sequence[int]) -> AnyChart:
-    """Return the cross attention of some heads on one input (structure2025, Fig. 1).
-
-    Args:
-        maps: By the head's name.
-        tokens: The input; its reverse is the output.
-    """
+    """Return the cross attention of some heads, by their names, on one input (structure2025, Fig. 1)."""
     names = [str(token) for token in tokens]
     return token_map(maps, names[::-1], names, "Cross attention on one input", side=180, domain=(0, 1))
 
 
 def structures(means: Mapping[str, Float[Tensor, "n n"]]) -> AnyChart:
-    """Return W of some heads at some thresholds (structure2025, Fig. 2).
-
-    Args:
-        means: Mean weights over inputs, by the head's name.
-    """
+    """Return W at some thresholds from mean weights over inputs, by the head's name (structure2025, Fig. 2)."""
     maps = {f"{name}, l = {level:g}": structure_weights(mean, level) for name, mean in means.items() for level in SHOWN}
     places = [str(place) for place in range(len(next(iter(means.values()))))]
     return token_map(maps, places, places, "W by threshold l", columns=len(SHOWN) // 2, side=100, domain=(0, 1))
 
 
 def thresholds(sweeps: pl.DataFrame) -> AnyChart:
-    """Return how well W matches the antidiagonal at each threshold (structure2025, Fig. 2).
-
-    Args:
-        sweeps: Of one head of each model: columns name, scale, threshold, score and support.
-    """
+    """Return how well W of a head of each model matches the antidiagonal at each threshold (structure2025, Fig. 2)."""
     drawn = pl.concat(
         sweeps.filter(scale=scale).select("name", "threshold", value=measure, measure=pl.lit(words))
         for scale, measure, words in _MATCHES

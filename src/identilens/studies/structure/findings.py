@@ -7,14 +7,7 @@ import polars as pl
 
 from identilens.runs.result import Finding
 from identilens.runs.tables import percent
-
-NORM_NAMES = {
-    "structure": "‖·‖_S",
-    "structure_effective": "‖·‖_S with W from effective attention",
-    "one": "1-norm",
-    "infinity": "∞-norm",
-    "frobenius": "Frobenius",
-}
+from identilens.studies.perturbation_views import NORM_NAMES
 
 _Said = tuple[str, dict[str, Any]]
 """A sentence with the numbers behind it; no words where there is nothing to say."""
@@ -48,16 +41,11 @@ def _headline(heads: pl.DataFrame, numbers: Mapping[str, Any]) -> list[tuple[str
 def _subspace(heads: pl.DataFrame) -> _Said:
     n, texts = heads["length"][0], heads["texts"][0]
     full = heads.filter(pl.col("dim_r") == n)
+    most = full["texts_to_fill"].max()
     numbers = {
-        "texts": texts,
-        "length": n,
-        "heads": len(heads),
-        "full_heads": len(full),
-        "texts_to_fill": full["texts_to_fill"].max(),
-        "dim_half": heads["dim_half"].mean(),
-        "dim_95": heads["dim_95"].mean(),
-    }
-    most = numbers["texts_to_fill"]
+        "texts": texts, "length": n, "heads": len(heads), "full_heads": len(full), "texts_to_fill": most,
+        "dim_half": heads["dim_half"].mean(), "dim_95": heads["dim_95"].mean(),
+    }  # fmt: skip
     after = "" if most is None else f", after {most} {'text' if most == 1 else 'texts'} at the latest"
     return (
         f"{texts} texts of {n} tokens: R is the whole space in {len(full)} of {len(heads)} heads{after}; directions "
@@ -68,13 +56,12 @@ def _subspace(heads: pl.DataFrame) -> _Said:
 
 def _patterns(heads: pl.DataFrame) -> _Said:
     named = ", ".join(f"{name} {count}" for name, count in heads["pattern"].value_counts(sort=True).iter_rows())
-    changed = int((heads["pattern"] != heads["effective_pattern"]).sum())
-    numbers = {
-        "threshold": heads["threshold"][0],
-        "representatives": heads["representatives"][0],
-        "patterned_heads": int((~heads["pattern"].is_in(["mixed", "empty"])).sum()),
-        "changed_heads": changed,
-    }
+    numbers = heads.select(
+        pl.first("threshold", "representatives"),
+        patterned_heads=(~pl.col("pattern").is_in(["mixed", "empty"])).sum(),
+        changed_heads=(pl.col("pattern") != pl.col("effective_pattern")).sum(),
+    ).row(0, named=True)
+    changed = numbers["changed_heads"]
     return (
         f"Structures W of {numbers['representatives']} representatives at l = {numbers['threshold']:.4g}, by their "
         f"best pattern: {named}; {changed} of {len(heads)} heads look different in effective attention."
@@ -97,11 +84,9 @@ def _projection(texts: pl.DataFrame) -> _Said:
     if not len(signs):
         return "", {}
     numbers = signs.select(
-        negative_maps=(pl.col("least") < -1e-9).mean(),
-        negative_entries=pl.col("negative").mean(),
-        least_entry=pl.col("least").min(),
-        row_sum_error=pl.col("row_sum_error").max(),
-    ).row(0, named=True)
+        negative_maps=(pl.col("least") < -1e-9).mean(), negative_entries=pl.col("negative").mean(),
+        least_entry=pl.col("least").min(), row_sum_error=pl.col("row_sum_error").max(),
+    ).row(0, named=True)  # fmt: skip
     return (
         f"Naim & Asher's projection has negative entries on {percent(numbers['negative_maps'])} of the heads and texts "
         f"({percent(numbers['negative_entries'])} of all entries, the least {numbers['least_entry']:.3f}); row sums "
@@ -113,8 +98,7 @@ def _pairs(pairs: pl.DataFrame) -> _Said:
     able = pairs.drop_nulls("disagree")
     if not len(able):
         return "", {}
-    numbers = able.select(disagree=pl.col("disagree").mean(), change_second=pl.col("change_second").mean())
-    row = numbers.row(0, named=True)
+    row = able.select(pl.col("disagree", "change_second").mean()).row(0, named=True)
     return (
         f"Weights that are equivalent under one text are not so under another in {percent(row['disagree'])} of "
         f"{len(able):,} cases; the other text's output moves by {percent(row['change_second'])}."
@@ -125,11 +109,10 @@ def _norms(correlations: pl.DataFrame) -> _Said:
     within = dict(correlations.select("norm", "within_spearman").iter_rows())
     if not within:
         return "", {}
-    named = ", ".join(f"{label} {_number(within[name])}" for name, label in NORM_NAMES.items())
-    return (f"Rank correlation of norms with the change of the final hidden state, within heads: {named}."), {
-        f"spearman_{name}": value for name, value in within.items()
-    }
-
-
-def _number(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.2f}"
+    labels = NORM_NAMES | {"structure_effective": "‖·‖_S with W from effective attention"}
+    named = ", ".join(
+        f"{label} {'undefined' if within[name] is None else f'{within[name]:.2f}'}"
+        for name, label in labels.items() if name != "output"
+    )  # fmt: skip
+    numbers = {f"spearman_{name}": value for name, value in within.items()}
+    return f"Rank correlation of norms with the change of the final hidden state, within heads: {named}.", numbers

@@ -23,15 +23,7 @@ def levels(table: pl.DataFrame) -> list[float]:
 
 
 def gallery(table: pl.DataFrame, matrices: Mapping[str, Tensor], kind: str, name: str, penalty: float) -> AnyChart:
-    """Return W of every head of a kind as a small map, with a choice of thresholds.
-
-    Args:
-        table: The heads.
-        matrices: Mean weights.
-        kind: Of attention.
-        name: ``raw`` or ``effective``.
-        penalty: h(x) = penalty · x.
-    """
+    """Return W of every head of a kind as a small map, ``raw`` or ``effective``, with a choice of thresholds."""
     rows, pictures, n = [], [], table["length"][0]
     names = {level: f"l = {level:.4g} ({level * n:.3g} times uniform)" for level in levels(table)}
     prefix = "" if name == "raw" else "effective_"
@@ -74,35 +66,40 @@ def kept(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
     Columns: kind, layer, head, weights, threshold, kept, emptied. Means over representatives are cut.
     """
     frames = []
-    sites = list(table.select("kind", "layer").unique(maintain_order=True).iter_rows())
-    held = {(site, name): matrices[f"{site[0]}.layer{site[1]}.{name}"] for site in sites for name in SHOWN}
+    sites = table.select("kind", "layer").unique(maintain_order=True)
+    held = {(*site, name): matrices[f"{site[0]}.layer{site[1]}.{name}"] for site in sites.iter_rows() for name in SHOWN}
     most = max(float(mean.max()) for mean in held.values())
     thresholds = [most * (step / _STEPS) ** 2 for step in range(_STEPS + 1)]
-    for ((kind, layer), name), mean in held.items():
+    for (kind, layer, name), mean in held.items():
         stays = [mean >= level for level in thresholds]
         shares = torch.stack([one.double().mean((-2, -1)) for one in stays], -1)
         emptied = torch.stack([(~one.any(-1)).double().mean(-1) for one in stays], -1)
-        heads = pl.DataFrame({"head": range(len(mean))})
-        frames.append(
-            heads.join(pl.DataFrame({"threshold": thresholds}), how="cross").select(
-                pl.lit(kind).alias("kind"), pl.lit(layer, pl.Int64).alias("layer"), "head",
-                pl.lit(name).alias("weights"), "threshold",
-                kept=pl.Series(shares.flatten().numpy()), emptied=pl.Series(emptied.flatten().numpy()),
-            )
-        )  # fmt: skip
+        own = by_place(kind, layer, {"threshold": thresholds}, kept=shares, emptied=emptied)
+        frames.append(own.insert_column(3, pl.Series("weights", [name] * len(own))))
     return pl.concat(frames)
 
 
+def by_place(kind: str, layer: int, places: Mapping[str, Sequence[Any]], **values: Tensor) -> pl.DataFrame:
+    """Return a row for each head of a layer and each place, with the values [head, place] there."""
+    heads = pl.DataFrame({"head": range(len(next(iter(values.values()))))})
+    columns = {name: pl.Series(held.flatten().numpy()) for name, held in values.items()}
+    return heads.join(pl.DataFrame(places), how="cross").select(
+        pl.lit(kind).alias("kind"), pl.lit(layer, pl.Int64).alias("layer"), pl.all(), **columns
+    )  # fmt: skip
+
+
 def _facts(row: Mapping[str, Any], special: Sequence[int]) -> str:
-    raw = _placed(row["pattern"], row["score"], row["place"], special)
-    effective = _placed(row["effective_pattern"], row["effective_score"], row["effective_place"], special)
+    raw, effective = (
+        _placed(special, *(row[f"{prefix}{name}"] for name in ("pattern", "score", "place")))
+        for prefix in ("", "effective_")
+    )
     return (
         f"At the run's own l = {row['threshold']:.4g}: raw {raw}; effective {effective}. dim R = {row['dim_r']} of "
         f"{row['length']}."
     )
 
 
-def _placed(pattern: str, score: float, place: int | None, special: Sequence[int]) -> str:
+def _placed(special: Sequence[int], pattern: str, score: float, place: int | None) -> str:
     if pattern == "empty":
         return "empty in most rows"
     if pattern == "mixed":

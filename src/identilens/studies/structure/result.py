@@ -12,7 +12,7 @@ from identilens.charts.page import Section
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns
-from identilens.studies.perturbed.norms import PERTURBATIONS, by_perturbation, norm_correlations
+from identilens.studies.perturbation_views import PERTURBATIONS, by_perturbation, norm_correlations
 from identilens.studies.structure import maps, views
 from identilens.studies.structure.findings import finding
 from identilens.studies.structure.sections import report_sections
@@ -54,14 +54,14 @@ class Structure(Result):
         "growth": {**HEAD, "texts": pl.Int64, **_DIMENSIONS},
         "spectrum": {**HEAD, "index": pl.Int64, "visibility": pl.Float64, "energy": pl.Float64},
         "texts": {
-            "text": pl.Int64, **HEAD,
-            "rank": pl.Int64, "ignored_dimension": pl.Float64, "ignored": pl.Float64, "outside": pl.Float64,
-            "outside_half": pl.Float64, "negative": pl.Float64, "least": pl.Float64, "row_sum_error": pl.Float64,
+            "text": pl.Int64, **HEAD, "rank": pl.Int64, "ignored_dimension": pl.Float64, "ignored": pl.Float64,
+            "outside": pl.Float64, "outside_half": pl.Float64, "negative": pl.Float64, "least": pl.Float64,
+            "row_sum_error": pl.Float64,
         },
         "pairs": {
-            "first_text": pl.Int64, "second_text": pl.Int64, **HEAD,
-            "freedom": pl.Int64, "overlap": pl.Float64, "chance": pl.Float64, "moved": pl.Float64,
-            "change_first": pl.Float64, "change_second": pl.Float64, "disagree": pl.Boolean,
+            "first_text": pl.Int64, "second_text": pl.Int64, **HEAD, "freedom": pl.Int64, "overlap": pl.Float64,
+            "chance": pl.Float64, "moved": pl.Float64, "change_first": pl.Float64, "change_second": pl.Float64,
+            "disagree": pl.Boolean,
         },
         "patterns": {**HEAD, "weights": pl.String, "pattern": pl.String, "score": pl.Float64, "place": pl.Int64},
         "clusters": {"clusters": pl.Int64, "silhouette": pl.Float64, "chosen": pl.Boolean},
@@ -93,16 +93,10 @@ class Structure(Result):
         """Threshold l of Eq. 8 in units of the mean weight, in [0, 1]."""
         return float(self.table["threshold"][0])
 
-    def mean_weights(
-        self, layer: int, head: int, kind: str | None = None, name: str = "raw"
-    ) -> Float[Tensor, "query key"]:
-        """Return Ã/n of one head, what Cut_l is applied to.
+    def mean_weights(self, layer: int, head: int, kind: str | None = None, name: str = "raw") -> Float[Tensor, "q k"]:
+        """Return Ã/n of one head, what Cut_l is applied to: ``raw``, ``effective``, ``all_raw`` or ``all_effective``.
 
-        Args:
-            layer: Counts from 0.
-            head: Counts from 0.
-            kind: Needed where the model has several kinds of attention.
-            name: ``raw``, ``effective``, ``all_raw`` or ``all_effective``.
+        ``kind`` is needed where the model has several kinds of attention.
 
         Raises:
             InputError: If the result has no such head or matrix.
@@ -110,12 +104,11 @@ class Structure(Result):
         kinds = self.table["kind"].unique(maintain_order=True).to_list()
         if kind is None and len(kinds) > 1:
             raise InputError(f"the result has the kinds {', '.join(kinds)}. Pass kind=...")
-        key = f"{kind or kinds[0]}.layer{layer}.{name}"
+        kind = kind or kinds[0]
+        key = f"{kind}.layer{layer}.{name}"
         if key not in self.matrices or not 0 <= head < len(self.matrices[key]):
-            raise InputError(
-                f"no {name} weights of {kind or kinds[0]} layer {layer}, head {head}. There are "
-                f"{', '.join(f'{one} layer {number}' for one, number in self.sites)}."
-            )
+            held = ", ".join(f"{one} layer {number}" for one, number in self.sites)
+            raise InputError(f"no {name} weights of {kind} layer {layer}, head {head}. There are {held}.")
         return self.matrices[key][head]
 
     def visibility_by_position(self) -> pl.DataFrame:
@@ -123,17 +116,10 @@ class Structure(Result):
 
         Columns: kind, layer, head, position, visibility. 0 where T is zero in every text, mean rank over n on average.
         """
-        frames = []
+        frames, places = [], {"position": range(self.table["length"][0])}
         for kind, layer in self.sites:
             held = self.matrices[f"{kind}.layer{layer}.visibility"].diagonal(dim1=-2, dim2=-1).double()
-            heads, n = held.shape
-            grid = pl.DataFrame({"head": range(heads)}).join(pl.DataFrame({"position": range(n)}), how="cross")
-            frames.append(
-                grid.select(
-                    kind=pl.lit(kind), layer=pl.lit(layer, pl.Int64), head="head", position="position",
-                    visibility=pl.Series(held.flatten().numpy()),
-                )
-            )  # fmt: skip
+            frames.append(maps.by_place(kind, layer, places, visibility=held))
         return pl.concat(frames)
 
     def correlations(self) -> pl.DataFrame:
@@ -156,20 +142,20 @@ class Structure(Result):
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the heads, with dim R and the best patterns."""
         kind = ["kind"] if self.table["kind"].n_unique() > 1 else []
-        raw, effective = (
-            pl.format("{} {}", pl.col(f"{prefix}pattern"), pl.col(f"{prefix}score").round(2))
-            for prefix in ("", "effective_")
-        )
         columns = [*kind, "layer", "head", "dim_r", "texts_to_fill", "energy_95"]
-        return {"Heads": self.table.select(*columns, raw.alias("raw"), effective.alias("effective"))}
+        patterns = {
+            name: pl.format("{} {}", f"{prefix}pattern", pl.col(f"{prefix}score").round(2))
+            for name, prefix in (("raw", ""), ("effective", "effective_"))
+        }
+        return {"Heads": self.table.select(*columns, **patterns)}
 
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts: W of every head, R and its growth, patterns, equivalent weights, stability, norms."""
-        charts: dict[str, AnyChart] = {}
-        for kind in self.table["kind"].unique(maintain_order=True):
-            for name in maps.SHOWN:
-                charts[f"structures_{kind}_{name}"] = maps.gallery(self.table, self.matrices, kind, name, self._penalty)
-        return charts | views.charts(self._frames())
+        galleries = {
+            f"structures_{kind}_{name}": maps.gallery(self.table, self.matrices, kind, name, self._penalty)
+            for kind in self.table["kind"].unique(maintain_order=True) for name in maps.SHOWN
+        }  # fmt: skip
+        return galleries | views.charts(self._frames())
 
     def sections(self) -> list[Section]:
         """Return the report: W of every head first, how to read it last."""
@@ -182,11 +168,9 @@ class Structure(Result):
         return float(self.provenance["settings"]["penalty"])
 
     def _tables(self) -> dict[str, pl.DataFrame]:
-        """Return every table, with those that are made of them."""
         own = {name: getattr(self, name) for name in self.schema}
         return {**own, "correlations": self.correlations(), "by_perturbation": self.by_perturbation()}
 
     def _frames(self) -> dict[str, pl.DataFrame]:
-        """Return every table, with those that are made of matrices too."""
         made = {"positions": self.visibility_by_position(), "kept": maps.kept(self.table, self.matrices)}
         return self._tables() | made

@@ -7,7 +7,7 @@ import polars as pl
 from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
 from identilens.runs.tables import percent
-from identilens.studies.structure.views import pairs_by_head, subspace, texts_by_head
+from identilens.studies.structure.views import classes, pairs_by_head, subspace, texts_by_head
 
 Frames = Mapping[str, pl.DataFrame]
 
@@ -17,17 +17,8 @@ _HEAD_COLUMNS = (
 )  # fmt: skip
 
 
-_CLASS_CHARTS = {"overlap": "pairs", "overlap_heads": "pairs", "negative": "texts", "negative_heads": "texts"}
-"""The table that each chart of this part is made of."""
-
-
 def report_sections(frames: Frames, maps: Sequence[TokenMap]) -> list[Section]:
-    """Return the parts of the report.
-
-    Args:
-        frames: Every table, with ``positions``, ``kept``, ``correlations`` and ``by_perturbation``.
-        maps: Mean weights and W of every head.
-    """
+    """Return the parts of the report, from every table with those made of them, and maps of mean weights and W."""
     each = subspace(frames, each=True)
     kept = each.pop("kept")
     kinds = frames["table"]["kind"].unique(maintain_order=True)
@@ -68,19 +59,16 @@ def _against(frames: Frames) -> str:
 
 def _classes(frames: Frames) -> Section:
     pairs, signs = pairs_by_head(frames["pairs"]), frames["texts"].drop_nulls("negative")
-    said = (
-        "In no head and text is there a null space here: two sets of weights are equivalent only when they are equal."
-    )
+    said = _EQUAL
     if len(pairs):
         said = (
             f"Over {pairs['pairs'].mean():.3g} pairs of texts: where weights can be moved at all, they are equivalent "
             f"under the first and not under the second in {percent(pairs['disagree'].mean())} of the cases; the second "
             f"text's output moves by {percent(pairs['change_second'].mean())} on average."
         )
-    charts = (["overlap", "overlap_heads"] if len(pairs) else []) + (
-        ["negative", "negative_heads"] if len(signs) else []
-    )
-    return Section("classes", "Equivalent weights", [_CLASSES, said], charts, note=_PROJECTION if len(signs) else "")
+    return Section(
+        "classes", "Equivalent weights", [_CLASSES, said], list(classes(frames)), note=_PROJECTION if len(signs) else ""
+    )  # fmt: skip
 
 
 def _norms(frames: Frames) -> list[Section]:

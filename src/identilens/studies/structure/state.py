@@ -1,11 +1,12 @@
 """Everything a structure analysis adds up while texts go by: its size depends on the model, not on their number."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -24,32 +25,27 @@ _WEIGHTS_AT_ONCE = 2**25
 
 @dataclass(frozen=True)
 class LayerView:
-    """One attention layer on one text.
-
-    Attributes:
-        key: ``<kind>.layer<l>``.
-        kind: encoder, decoder or cross.
-        layer: Counts from 0 within its kind.
-        weights: A, float64.
-        projected: T.
-        visible: Which keys each query may use, None when every key.
-        column: Projector on col(T) = ker(T')^⊥.
-        rank: Of T.
-        energy: T T' / ‖T‖².
-    """
+    """One attention layer on one text, by ``<kind>.layer<l>``; ``visible`` is None when queries may use every key."""
 
     key: str
-    kind: str
-    layer: int
     weights: Float[Tensor, "head query key"]
     projected: ProjectedValues
     visible: Bool[Tensor, "query key"] | None
-    column: Float[Tensor, "head key key"]
-    rank: Int[Tensor, " head"]
-    energy: Float[Tensor, "head key key"]
 
+    @cached_property
+    def column(self) -> Float[Tensor, "head key key"]:
+        """Projector on col(T) = ker(T')^⊥."""
+        return column_projector(self.projected)[0]
+
+    @property
+    def energy(self) -> Float[Tensor, "head key key"]:
+        """T T' / ‖T‖²."""
+        compact = self.projected.compact
+        return compact @ compact.mT / compact.square().sum((-2, -1), keepdim=True).clamp_min(1e-300)
+
+    @property
     def effective(self) -> Float[Tensor, "head query key"]:
-        """Return effective attention (Brunner et al. 2020, Eq. 9)."""
+        """Effective attention (Brunner et al. 2020, Eq. 9)."""
         if self.visible is None:
             return self.weights @ self.column
         return self.projected.effective(self.weights, self.visible)
@@ -57,13 +53,7 @@ class LayerView:
 
 @dataclass(frozen=True)
 class TextView:
-    """One text in the model.
-
-    Attributes:
-        text: Its number.
-        layers: Its attention layers.
-        embedding: Mean of the embedding output over positions.
-    """
+    """One text in the model: its number, its attention layers, and the mean of its embedding output."""
 
     text: int
     layers: tuple[LayerView, ...]
@@ -71,13 +61,8 @@ class TextView:
 
 
 @torch.no_grad()
-def text_views(lens: Lens, items: list[Item], numbers: list[int]) -> Iterator[TextView]:
-    """Yield what some texts leave in the model, batch by batch.
-
-    Args:
-        lens: The model.
-        items: All texts, of one length.
-        numbers: Which of them to run.
+def text_views(lens: Lens, items: Sequence[Item], numbers: range) -> Iterator[TextView]:
+    """Yield what some of the texts, all of one length, leave in the model, batch by batch.
 
     Raises:
         InputError: If an attention layer sees another number of positions than the texts have.
@@ -111,47 +96,34 @@ def _view(layer: CapturedLayer, text: int, length: int) -> LayerView:
             f"text {text}, {site.kind} layer {site.layer}: weights or values are NaN or infinite. Look for an overflow "
             "in half precision (load with --dtype float32) or a broken checkpoint."
         )
+    visible = None if layer.visible is None else layer.visible.cpu()
     projected = ProjectedValues(compact, site.output_projection.shape[-1])
-    column, rank = column_projector(projected)
-    energy = compact @ compact.mT / compact.square().sum((-2, -1), keepdim=True).clamp_min(1e-300)
-    return LayerView(
-        f"{site.kind}.layer{site.layer}",
-        site.kind,
-        site.layer,
-        weights.double().cpu(),
-        projected,
-        None if layer.visible is None else layer.visible.cpu(),
-        column,
-        rank,
-        energy,
-    )
+    return LayerView(f"{site.kind}.layer{site.layer}", weights.double().cpu(), projected, visible)
 
 
 class State:
-    """Sums over texts, by name; written to disk after each part of a run that can be resumed.
-
-    Attributes:
-        sums: ``<kind>.layer<l>.<name>``: float64 sums [head, n, n]; ``embeddings``: the pool's, one row a text.
-    """
+    """Sums over texts; written to disk after each part of a run that can be resumed."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
+        """``<kind>.layer<l>.<name>``: float64 sums [head, n, n]; ``embeddings``: the pool's, one row a text."""
 
     @property
     def bytes(self) -> int:
         """Bytes of all sums."""
-        return sum(tensor.numel() * tensor.element_size() for tensor in self.sums.values())
+        return sum(tensor.nbytes for tensor in self.sums.values())
 
-    def add(self, key: str, tensor: Tensor) -> None:
-        """Add to one sum."""
-        if key in self.sums:
-            self.sums[key] += tensor
-        else:
-            self.sums[key] = tensor.double().clone()
+    def add(self, layer: str, **tensors: Tensor) -> None:
+        """Add to some sums of a layer."""
+        for name, tensor in tensors.items():
+            held = self.sums.get(f"{layer}.{name}")
+            self.sums[f"{layer}.{name}"] = tensor.double().clone() if held is None else held.add_(tensor)
 
-    def put_row(self, row: int, rows: int, vector: Float[Tensor, " d"]) -> None:
+    def keep(self, row: int, rows: int, vector: Float[Tensor, " d"]) -> None:
         """Keep the embedding of one text of the pool."""
-        held = self.sums.setdefault("embeddings", torch.zeros(rows, len(vector), dtype=torch.float64))
+        held = self.sums.get("embeddings")
+        if held is None:
+            held = self.sums["embeddings"] = torch.zeros(rows, len(vector), dtype=torch.float64)
         held[row] = vector
 
     def save(self, folder: Path, part: int) -> None:

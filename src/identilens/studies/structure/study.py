@@ -49,10 +49,8 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def identity(self) -> Identity:
         """Return the model and the texts, with the threshold as it turned out."""
-        facts: dict[str, Any] = {
-            "special_positions": self.runner.special,
-            "rank_tolerance": f"max(n, d_model) * {FLOAT32_EPS} * largest singular value",
-        }
+        tolerance = f"max(n, d_model) * {FLOAT32_EPS} * largest singular value"
+        facts: dict[str, Any] = {"special_positions": self.runner.special, "rank_tolerance": tolerance}
         # What is reported is l on the mean, whatever units it was given in.
         if self.settings.threshold is None:
             facts |= {"threshold": 2 / self.settings.length, "scale": "mean"}
@@ -60,7 +58,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def sizes(self) -> Sequence[int]:
         """Return the steps of each part: two for each text, one for each text that is perturbed."""
-        return self.runner.sizes
+        return [size for size, *_ in self.runner.parts]
 
     def begin(self, folder: RunFolder | None) -> None:
         """Take up the sums that an interrupted run has left."""
@@ -68,12 +66,12 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def run(self, part: int) -> Output:
         """Return the tables of one part."""
-        self.tell(self.runner.stage(part))
+        self.tell(self.runner.parts[part][1])
         return Output(self.runner.run(part))
 
     def finish(self, tables: Tables) -> Output:
         """Return all tables, with the means over representatives and over all texts."""
-        return Output(tables, self.runner.matrices())
+        return Output(tables, self.runner.closing.matrices())
 
 
 structure = study_function(StructureStudy, "structure")

@@ -6,46 +6,37 @@ import polars as pl
 
 from identilens.charts.cells import heat
 from identilens.charts.kit import AnyChart, Value, bars, choose, lines, rule, strip
-from identilens.studies.perturbed.views import norm_charts
+from identilens.studies.perturbation_views import norm_charts
 
 Frames = Mapping[str, pl.DataFrame]
 
+_HEAD = ["kind", "layer", "head"]
 _GROWTH = {
-    "dim_r": "dim R",
-    "dim_half": "visible in half of the texts",
-    "dim_95": "95 % of the spectrum",
+    "dim_r": "dim R", "dim_half": "visible in half of the texts", "dim_95": "95 % of the spectrum",
     "energy_95": "95 % of the energy",
-}
+}  # fmt: skip
 _SPECTRUM = {"visibility": "visible in this share of texts", "energy": "share of the values’ energy"}
 _KEPT = {"kept": "entries kept", "emptied": "rows emptied"}
 _STABILITY = {
-    "to_all": "W to that of all texts",
-    "to_next": "W to the next",
-    "mean_to_all": "before the cut",
+    "to_all": "W to that of all texts", "to_next": "W to the next", "mean_to_all": "before the cut",
     "random_to_all": "random texts, before the cut",
-}
+}  # fmt: skip
 _PAIRS = {
-    "overlap": "shared null space",
-    "chance": "shared by chance",
-    "disagree": "not equivalent under the other text",
+    "overlap": "shared null space", "chance": "shared by chance", "disagree": "not equivalent under the other text",
     "change_second": "change of the other text’s output",
-}
+}  # fmt: skip
 
 
 def charts(frames: Frames) -> dict[str, AnyChart]:
     """Return every chart that is made of tables; those on R as means over heads."""
-    found = subspace(frames) | patterns(frames) | classes(frames) | representatives(frames)
-    if len(frames["perturbations"]):
-        found |= norm_charts(frames["correlations"], frames["by_perturbation"])
-    return found
+    own = subspace(frames) | patterns(frames) | classes(frames) | representatives(frames)
+    return own | norm_charts(frames["perturbations"])
 
 
 def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
     """Return how R grows, its spectrum, how visible each position is, and what l leaves.
 
-    Args:
-        frames: The tables.
-        each: With a drop-down that shows any single head; means over heads when not set.
+    Means over heads, and with ``each`` a drop-down that shows any single head.
     """
     n = frames["table"]["length"][0]
     spectrum = frames["spectrum"].with_columns(direction=pl.col("index") + 1)
@@ -53,7 +44,7 @@ def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
     directions = _by_head(spectrum, "direction", _SPECTRUM, each)
     positions = _by_head(frames["positions"], "position", {"visibility": "visible"}, each)
     kept = _by_head(frames["kept"].filter(weights="raw"), "threshold", _KEPT, each)
-    band = None if each else ("low", "high")
+    band, spread = (None, "") if each else (("low", "high"), " (bands: 80 % of heads)")
     found: dict[str, AnyChart] = {
         "growth": lines(
             growth, "texts", "value", "measure", log_x=True, y_domain=(0, 1.04 * n), x_title="Texts",
@@ -62,14 +53,14 @@ def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
         "spectrum": rule(
             lines(
                 directions, "direction", "value", "measure", error=band, points=False, y_domain=(0, 1.03),
-                x_title="Direction", y_title="Eigenvalue", color_title="", title=f"Spectrum of R{_spread(each)}",
+                x_title="Direction", y_title="Eigenvalue", color_title="", title=f"Spectrum of R{spread}",
             ),
             y=frames["table"]["mean_rank"].mean() / n, label="mean rank of T over n",  # pyright: ignore[reportOptionalOperand, reportOperatorIssue, reportArgumentType] a float column
         ),
         "positions": lines(
             positions, "position", "value", error=band, points=n <= 128 and each, y_domain=(0, 1.03), y_format=".0%",
             x_title="Position", y_title="Visible share of a weight there",
-            title=f"How visible each position is{_spread(each)}",
+            title=f"How visible each position is{spread}",
         ),
         "kept": lines(
             kept, "threshold", "value", "measure", points=False, y_domain=(0, 1.02), y_format=".0%",
@@ -85,7 +76,7 @@ def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
 def patterns(frames: Frames) -> dict[str, AnyChart]:
     """Return the scores of every pattern: spread over heads, and head by head."""
     several = frames["table"]["kind"].n_unique() > 1
-    label = pl.format("{} {}.{}", "kind", "layer", "head") if several else pl.format("{}.{}", "layer", "head")
+    label = pl.format("{} {}.{}", *_HEAD) if several else pl.format("{}.{}", "layer", "head")
     drawn = frames["patterns"].select("pattern", "score", "place", "weights", heads=label)
     scores = heat(
         drawn, "heads", "pattern", "score", diverging=True, domain=(-1, 1), numbers=None, also=["place"],
@@ -104,17 +95,17 @@ def classes(frames: Frames) -> dict[str, AnyChart]:
     found: dict[str, AnyChart] = {}
     pairs, signs = pairs_by_head(frames["pairs"]), texts_by_head(frames["texts"]).drop_nulls("negative")
     if len(pairs):
-        shared = _long(pairs, ["kind", "layer", "head"], {"overlap": "measured", "chance": "by chance"})
-        means = _placed(shared).group_by("place", "measure", maintain_order=True).agg(pl.col("value").mean())
+        shared = _placed(_long(pairs, _HEAD, {"overlap": "measured", "chance": "by chance"}))
+        means = shared.group_by("place", "measure", maintain_order=True).agg(pl.col("value").mean())
         found["overlap"] = lines(
             means, "place", "value", "measure", y_domain=(0, 1.02), y_format=".0%", x_title="Layer", y_title="Share",
             color_title="", title="Null space shared by two texts",
         )  # fmt: skip
-        cells = _placed(_long(pairs, ["kind", "layer", "head"], _PAIRS))
+        cells = _placed(_long(pairs, _HEAD, _PAIRS))
         each = _cells(cells.select("head", "place", "measure", "value"), "Two texts, head by head", "Share")
         found["overlap_heads"] = choose(each, "measure", "Measure", list(_PAIRS.values()))
     if len(signs):
-        placed = _placed(signs.select("kind", "layer", "head", value="negative"))
+        placed = _placed(signs.select(*_HEAD, value="negative"))
         found["negative"] = bars(
             placed.group_by("place", maintain_order=True).agg(pl.col("value").mean()), "place", "value",
             y_format=".0%", x_title="Layer", y_title="Share of entries", title="Negative entries of the projection",
@@ -148,24 +139,19 @@ def representatives(frames: Frames) -> dict[str, AnyChart]:
 
 def pairs_by_head(pairs: pl.DataFrame) -> pl.DataFrame:
     """Return the means over pairs of texts whose weights can be moved at all."""
-    return (
-        pairs.filter(pl.col("freedom") > 0)
-        .group_by("kind", "layer", "head", maintain_order=True)
-        .agg(pl.col("overlap", "chance", "change_second").mean(), pl.col("disagree").mean(), pairs=pl.len())
-        .sort("kind", "layer", "head")
-    )
+    groups = pairs.filter(pl.col("freedom") > 0).group_by(_HEAD)
+    return groups.agg(pl.col("overlap", "chance", "change_second", "disagree").mean(), pairs=pl.len()).sort(_HEAD)
 
 
 def texts_by_head(texts: pl.DataFrame) -> pl.DataFrame:
     """Return each text against R, and Naim & Asher's projection, as means over texts."""
-    rounding = pl.col("outside", "outside_half")
-    return (
-        # Rounding in float64 is shown as the zero that it is.
-        texts.with_columns(pl.when(rounding < 1e-9).then(0.0).otherwise(rounding).name.keep())
-        .group_by("kind", "layer", "head", maintain_order=True)
-        .agg(pl.col("rank", "ignored", "outside", "outside_half", "negative").mean(), pl.col("least").min())
-        .sort("kind", "layer", "head")
+    rounding, means = (
+        pl.col("outside", "outside_half"),
+        pl.col("rank", "ignored", "outside", "outside_half", "negative"),
     )
+    # Rounding in float64 is shown as the zero that it is.
+    shown = texts.with_columns(pl.when(rounding < 1e-9).then(0.0).otherwise(rounding).name.keep())
+    return shown.group_by(_HEAD).agg(means.mean(), pl.col("least").min()).sort(_HEAD)
 
 
 def _by_head(frame: pl.DataFrame, by: str, measures: Mapping[str, str], each: bool) -> pl.DataFrame:
@@ -173,18 +159,15 @@ def _by_head(frame: pl.DataFrame, by: str, measures: Mapping[str, str], each: bo
 
     Means have ``low`` and ``high``, between which 80 % of the heads lie.
     """
-    heads = frame.select("kind", "layer", "head").n_unique()
-    long = _long(frame, ["kind", "layer", "head", by], measures)
-    value = pl.col("value")
-    mean = (
-        long.group_by("measure", by, maintain_order=True)
-        .agg(value.mean(), low=value.quantile(0.1), high=value.quantile(0.9))
-        .select(pl.lit(f"mean over all {heads} heads").alias("heads"), by, "measure", "value", "low", "high")
-    )
+    long, value = _long(frame, [*_HEAD, by], measures), pl.col("value")
+    groups = long.group_by("measure", by, maintain_order=True)
+    mean = groups.agg(value.mean(), low=value.quantile(0.1), high=value.quantile(0.9))
     if not each:
-        return mean.drop("heads")
-    name = pl.format("{} layer {}, head {}", "kind", "layer", "head")
-    return pl.concat([mean.drop("low", "high"), long.select(name.alias("heads"), by, "measure", "value")])
+        return mean.select(by, "measure", "value", "low", "high")
+    every = pl.lit(f"mean over all {frame.select(_HEAD).n_unique()} heads")
+    name = pl.format("{} layer {}, head {}", *_HEAD)
+    columns = (by, "measure", "value")
+    return pl.concat([mean.select(every.alias("heads"), *columns), long.select(name.alias("heads"), *columns)])
 
 
 def _long(frame: pl.DataFrame, index: list[str], measures: Mapping[str, str]) -> pl.DataFrame:
@@ -204,7 +187,3 @@ def _cells(frame: pl.DataFrame, title: str, value: str) -> AnyChart:
     return heat(
         frame, "head", "place", "value", domain=(0, 1), x_title="Head", y_title="Layer", color_title=value, title=title
     )
-
-
-def _spread(each: bool) -> str:
-    return "" if each else " (bands: 80 % of heads)"

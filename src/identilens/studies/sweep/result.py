@@ -25,41 +25,21 @@ class EncoderSweep(Result):
     title: ClassVar = "Encoders by key size"
     schema: ClassVar = {
         "table": {
-            "task": pl.String,
-            "heads": pl.Enum(["concat", "add"]),
-            "d_k": pl.Int64,
-            "d_v": pl.Int64,
-            "seed": pl.Int64,
-            "test_accuracy": pl.Float64,
-            "published": pl.Float64,
-            "validation_accuracy": pl.Float64,
-            "best_epoch": pl.Int64,
-            "epochs": pl.Int64,
-            "test_loss": pl.Float64,
-            "train_rows": pl.Int64,
-            "validation_rows": pl.Int64,
-            "test_rows": pl.Int64,
-            "vocabulary": pl.Int64,
-            "parameters": pl.Int64,
-            "precision": pl.String,
-            "seconds": pl.Float64,
+            "task": pl.String, "heads": pl.Enum(["concat", "add"]), "d_k": pl.Int64, "d_v": pl.Int64,
+            "seed": pl.Int64, "test_accuracy": pl.Float64, "published": pl.Float64,
+            "validation_accuracy": pl.Float64, "best_epoch": pl.Int64, "epochs": pl.Int64, "test_loss": pl.Float64,
+            "train_rows": pl.Int64, "validation_rows": pl.Int64, "test_rows": pl.Int64, "vocabulary": pl.Int64,
+            "parameters": pl.Int64, "precision": pl.String, "seconds": pl.Float64,
         }
-    }
+    }  # fmt: skip
 
     def cells(self) -> pl.DataFrame:
         """Return one row a cell of Table 1: mean over seeds, its standard error (null for one seed), published."""
-        return (
-            self.table.group_by("task", "heads", "d_k", maintain_order=True)
-            .agg(
-                pl.len().alias("seeds"),
-                pl.col("test_accuracy").mean(),
-                (pl.col("test_accuracy").std() / pl.len().sqrt()).alias("standard_error"),
-                pl.col("published").first(),
-                pl.col("train_rows").max(),
-                pl.col("epochs").max(),
-            )
-            .sort("task", "heads", "d_k")
-        )
+        accuracy = pl.col("test_accuracy")
+        return self.table.group_by("task", "heads", "d_k", maintain_order=True).agg(
+            pl.len().alias("seeds"), accuracy.mean(), (accuracy.std() / pl.len().sqrt()).alias("standard_error"),
+            pl.col("published").first(), pl.col("train_rows").max(), pl.col("epochs").max(),
+        ).sort("task", "heads", "d_k")  # fmt: skip
 
     def table_one(self) -> pl.DataFrame:
         """Return accuracies by key size, one row for each task, version and source (measured, published)."""
@@ -72,10 +52,8 @@ class EncoderSweep(Result):
             pl.col("value").round(3),
         )
         wide = named.pivot("d_k", index=["task", "version", "source"], values="value", sort_columns=False)
-        sizes = sorted((int(name) for name in wide.columns[3:]), key=int)
-        return wide.select("task", "version", "source", *(str(size) for size in sizes)).sort(
-            "task", pl.col("version") == "Add", "source", maintain_order=True
-        )
+        wide = wide.select(*wide.columns[:3], *sorted(wide.columns[3:], key=int))
+        return wide.sort("task", pl.col("version") == "Add", "source", maintain_order=True)
 
     def markdown(self) -> str:
         """Return `table_one` as a Markdown table."""
@@ -88,9 +66,8 @@ class EncoderSweep(Result):
 
     def summary(self) -> Finding:
         """Return the finding: accuracy by task, and how far from the published cells."""
-        held = self.cells().drop_nulls("published")
-        apart = (held["test_accuracy"] - held["published"]).abs().mean() if len(held) else None
-        headline = [(f"{apart:.3f}", "from the published cells in the mean")] if isinstance(apart, float) else []
+        apart = _apart(self.cells())
+        headline = [] if apart is None else [(f"{apart:.3f}", "from the published cells in the mean")]
         return Finding("\n".join(self._sentences()), {"runs": len(self.table)}, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
@@ -105,11 +82,14 @@ class EncoderSweep(Result):
 
     def _sentences(self) -> Iterator[str]:
         for (task,), rows in self.cells().group_by("task", maintain_order=True):
-            spans = []
-            for (heads,), own in rows.group_by("heads", maintain_order=True):
-                low, high = own["test_accuracy"].min(), own["test_accuracy"].max()
-                spans.append(f"{NAMES[str(heads)]} {low:.3f} to {high:.3f}")
-            held = rows.drop_nulls("published")
-            apart = (held["test_accuracy"] - held["published"]).abs().mean() if len(held) else None
+            spans = [
+                f"{NAMES[str(heads)]} {own['test_accuracy'].min():.3f} to {own['test_accuracy'].max():.3f}"
+                for (heads,), own in rows.group_by("heads", maintain_order=True)
+            ]
+            apart = _apart(rows)
             beside = "" if apart is None else f"; {apart:.3f} from the published cells in the mean"
             yield f"{task}: {', '.join(spans)} over d_k {rows['d_k'].min()} to {rows['d_k'].max()}{beside}."
+
+
+def _apart(cells: pl.DataFrame) -> float | None:
+    return cells.select((pl.col("test_accuracy") - pl.col("published")).abs().mean()).item()

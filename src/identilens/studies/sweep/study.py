@@ -2,8 +2,9 @@
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +14,7 @@ from identilens.encoder.published import D_K, published_accuracy
 from identilens.encoder.settings import EncoderSettings, HeadsName, TaskName, TrainingSettings, full_name
 from identilens.encoder.splits import Splits, read_splits
 from identilens.encoder.tasks import task_named
-from identilens.errors import InputError, SettingError
-from identilens.runs.folder import RunFolder
+from identilens.errors import SettingError
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import LIST, NOT_RECORDED
 from identilens.runs.study import Output, Study, run_study, study_function
@@ -63,19 +63,16 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
     name = "sweep"
     unit = "runs"
     takes = ()
+    leaves = "a sweep leaves its runs"
     settings_type = SweepSettings
     result_type = EncoderSweep
 
     def __init__(self, settings: SweepSettings) -> None:
-        self.settings = settings
-        self.folder: Path | None = None
-        shared = {field.name: getattr(settings, field.name) for field in fields(TrainingSettings)}
+        super().__init__(settings)
+        shared = settings.values_of(TrainingSettings)
         self.grid = [
             EncoderSettings(**shared, task=task, heads=heads, d_k=size, seed=seed)
-            for task in settings.tasks
-            for heads in settings.heads
-            for size in settings.d_k
-            for seed in settings.seeds
+            for task, heads, size, seed in product(settings.tasks, settings.heads, settings.d_k, settings.seeds)
         ]
         # A task's parts are read once for the runs that share them.
         self._splits = lru_cache(maxsize=1)(self._read)
@@ -88,16 +85,10 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
         """Return one run for each part."""
         return [1] * len(self.grid)
 
-    def begin(self, folder: RunFolder | None) -> None:
-        """Take the folder that the runs go to."""
-        if folder is None:
-            raise InputError("a sweep leaves its runs behind and needs a folder. Pass out=... (--out).")
-        self.folder = folder.path / "runs"
-
     def run(self, part: int) -> Output:
         """Return the row of one run."""
         one = self.grid[part]
-        folder = (self.folder or Path()) / f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
+        folder = (self.folder or Path()) / "runs" / f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
         name = f"{one.task}, {one.heads}, d_k = {one.d_k}, seed {one.seed}"
 
         def told(done: int, steps: int, note: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from identilens.errors import InputError
 from identilens.measures.tokens.lookup import Distance
@@ -12,14 +13,10 @@ from identilens.studies.tokens.settings import ProbeName, TokenSettings
 
 @dataclass(frozen=True)
 class Cell:
-    """One probe to fit on each fold, and where it is tested.
+    """One probe to fit on each fold of one layer, and the layers where it is tested.
 
-    Attributes:
-        layer: Layer it is trained on.
-        tested: Layers it is tested on.
-        target: Layer whose states it predicts; 0 is the input.
-        offset: It predicts the token this many places to the right.
-        share: Share of the training sentences.
+    It predicts the states of the target layer (0: the input) this many places to the right, and is trained on a share
+    of the training sentences.
     """
 
     layer: int
@@ -31,22 +28,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class ProbeKind:
-    """A probe with its distance.
-
-    Attributes:
-        probe: Kind of probe.
-        distance: Of loss and look-up.
-    """
+    """A probe with the distance of its loss and look-up."""
 
     probe: ProbeName
     distance: Distance
 
     def build(self, settings: TokenSettings) -> Probe:
         """Return the estimator."""
-        if self.probe == "naive":
-            return NaiveProbe(self.distance)
-        if self.probe == "ridge":
-            return RidgeProbe()
+        if self.probe in ("naive", "ridge"):
+            return NaiveProbe(self.distance) if self.probe == "naive" else RidgeProbe()
         course = (settings.learning_rates, settings.batch_size, settings.patience, settings.max_epochs, settings.seed)
         if self.probe == "linear":
             return LinearProbe(self.distance, *course)
@@ -55,24 +45,12 @@ class ProbeKind:
 
 def probe_kinds(settings: TokenSettings) -> list[ProbeKind]:
     """Return every probe with every distance that it has: ridge regression has no cosine form."""
-    pairs = [ProbeKind(probe, distance) for probe in settings.probes for distance in settings.distances]
-    return [pair for pair in pairs if pair.probe != "ridge" or pair.distance == "l2"]
+    pairs = product(settings.probes, settings.distances)
+    return [ProbeKind(*pair) for pair in pairs if pair != ("ridge", "cosine")]
 
 
 def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
-    """Return what one probe is fitted and tested on.
-
-    The naive probe learns nothing, so that in ``across-layers`` it is only tested where it stands, and in
-    ``data-share`` it has one share.
-
-    Args:
-        settings: The experiment.
-        layers: Layers of the model, embeddings not counted.
-        probe: Kind of probe.
-
-    Raises:
-        InputError: For a layer the model lacks.
-    """
+    """Return what one probe is fitted and tested on, or raise InputError for a layer the model lacks."""
     every = tuple(range(1, layers + 1))
     missing = sorted(set(settings.layers or ()) - set(every))
     if missing:
@@ -95,26 +73,17 @@ def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
 
 
 def check_corpus(settings: TokenSettings, lengths: Sequence[int]) -> None:
-    """Raise InputError unless every fold finds tokens to train on, to stop by and to test.
-
-    Args:
-        settings: The experiment.
-        lengths: Tokens in each sentence.
-    """
+    """Raise InputError unless every fold finds tokens to train on, to stop by and to test."""
     sizes = checked_lengths(lengths)
     offsets = settings.offsets if settings.experiment == "neighbours" else (0,)
     shares = settings.shares if settings.experiment == "data-share" else (1.0,)
     for split in split_sentences(len(sizes), folds=settings.folds, seed=settings.seed):
-        parts = {
-            "training": keep_training_share(split, min(shares)).train,
-            "validation": split.validation,
-            "test": split.test,
-        }
-        for offset in offsets:
-            for name, part in parts.items():
-                if not len(token_rows(sizes, part, offset=offset)):
-                    raise InputError(
-                        f"expected {name} sentences of more than {abs(offset)} tokens to recover neighbours at "
-                        f"{offset:+d}, got at most {max(sizes[s] for s in part)} in fold {split.fold}; use a smaller "
-                        "offset, longer sentences or more text"
-                    )
+        training = keep_training_share(split, min(shares)).train
+        parts = {"training": training, "validation": split.validation, "test": split.test}
+        for offset, (name, part) in product(offsets, parts.items()):
+            if not len(token_rows(sizes, part, offset=offset)):
+                raise InputError(
+                    f"expected {name} sentences of more than {abs(offset)} tokens to recover neighbours at "
+                    f"{offset:+d}, got at most {max(sizes[s] for s in part)} in fold {split.fold}; use a smaller "
+                    "offset, longer sentences or more text"
+                )

@@ -22,22 +22,17 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens, split_states
 from identilens.runs.files import translated_write_errors, write_json, write_table
 
+Progress = Callable[[int, int], None]
 BATCH_SIZE = 16
-# Bytes written between two marks of how far an extraction has come: what an interruption can cost.
-MARK_BYTES = 256 * 2**20
+MARK_BYTES = 256 * 2**20  # Between two marks of how far an extraction has come: what an interruption can cost.
 _STATES, _PARTIAL, _TOKENS, _RECORD, _MARK = "states.npy", "partial.npy", "tokens.parquet", "states.json", "done.json"
 
 
 @dataclass(frozen=True, eq=False)
 class HiddenStates:
-    """Hidden states of a corpus, sentence after sentence, without padding.
+    """Hidden states of a corpus, sentence after sentence, without padding, backed by a file in the folder.
 
-    Attributes:
-        layers: e^l of every token, backed by a file; layer 0 is the output of the embedding block, Brunner's x.
-        lengths: Tokens in each sentence.
-        token_ids: Vocabulary id of each token.
-        tokens: Name of each token.
-        folder: Where the file lies.
+    Layer 0 is the output of the embedding block, Brunner's x. Lengths are tokens in each sentence.
     """
 
     layers: Float[Tensor, "layer token d"]
@@ -48,14 +43,9 @@ class HiddenStates:
 
 
 def extract(
-    lens: Lens,
-    texts: Any,
-    cache: str | Path,
-    *,
-    max_length: int | None = None,
-    batch_size: int = BATCH_SIZE,
-    progress: Callable[[int, int], None] | None = None,
-) -> HiddenStates:
+    lens: Lens, texts: Any, cache: str | Path, *,
+    max_length: int | None = None, batch_size: int = BATCH_SIZE, progress: Progress | None = None,
+) -> HiddenStates:  # fmt: skip
     """Return the hidden states of all layers on all texts, from ``cache`` where they are held there already.
 
     The states of one model on one list of texts lie in a folder of their own, named by a hash of the model's
@@ -64,13 +54,8 @@ def extract(
     cut away. An interrupted extraction goes on where it was; the array gets its name when it is whole. Size: layers
     x tokens x d x 4 bytes (half precision is stored as float32, double precision as it is).
 
-    Args:
-        lens: The model. Of encoder-decoders, the encoder's states.
-        texts: Texts, pairs, token ids or a batch; see `InputReader.read`.
-        cache: Folder that holds the extractions, one subfolder each.
-        max_length: Cut longer texts to this many tokens.
-        batch_size: Texts in one forward pass.
-        progress: Called with (texts done, texts in all) after each batch.
+    Of encoder-decoders, the encoder's states. Texts are as in `InputReader.read`; progress is called with (texts done,
+    texts in all) after each batch.
 
     Raises:
         InputError: For texts that cannot be used, or input that is not made of tokens.
@@ -88,12 +73,7 @@ def extract(
 
 
 def fingerprint(lens: Lens, items: Sequence[Item]) -> str:
-    """Return a hash that is equal for equal models, precisions and inputs.
-
-    Args:
-        lens: The model.
-        items: What it reads.
-    """
+    """Return a hash that is equal for equal models, precisions and inputs."""
     digest = hashlib.sha256(f"{lens.digest} {lens.facts['dtype']}".encode())
     for item in items:
         digest.update(hashlib.sha256(item.identity.encode("utf-8", "surrogatepass")).digest())
@@ -101,11 +81,7 @@ def fingerprint(lens: Lens, items: Sequence[Item]) -> str:
 
 
 def check_tokens(items: Sequence[Item]) -> None:
-    """Raise InputError unless every text is made of tokens.
-
-    Args:
-        items: What the model reads.
-    """
+    """Raise InputError unless every text is made of tokens."""
     for index, item in enumerate(items):
         if "input_ids" not in item.tensors:
             raise InputError(
@@ -115,15 +91,7 @@ def check_tokens(items: Sequence[Item]) -> None:
 
 
 def layer_shape(lens: Lens, item: Item) -> tuple[int, int, np.dtype]:
-    """Return the number of hidden states a token has, embeddings included, their width and their type on disk.
-
-    Args:
-        lens: The model.
-        item: Any text; the model runs on it once.
-
-    Raises:
-        InputError: If layers differ in width, or a text has another number of states than tokens.
-    """
+    """Return how many hidden states a token has, embeddings included, their width and their type on disk."""
     states = _states(lens, [item])[0]
     if states.shape[1] != len(item.tensors["input_ids"]):
         raise InputError(
@@ -145,10 +113,7 @@ def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
         ) from error
 
 
-def _fill(
-    lens: Lens, items: list[Item], folder: Path, batch_size: int, progress: Callable[[int, int], None] | None
-) -> None:
-    """Write a folder of hidden states, going on where an interrupted extraction was."""
+def _fill(lens: Lens, items: list[Item], folder: Path, batch_size: int, progress: Progress | None) -> None:
     layers, width, kind = layer_shape(lens, items[0])
     lengths = [len(item.tensors["input_ids"]) for item in items]
     starts = [0, *accumulate(lengths)]
@@ -159,8 +124,7 @@ def _fill(
     done = _done(partial, mark, (layers, starts[-1], width), kind)
     if done is None:
         with translated_write_errors(partial):
-            array = open_memmap(partial, mode="w+", dtype=kind, shape=(layers, starts[-1], width))
-            del array
+            open_memmap(partial, mode="w+", dtype=kind, shape=(layers, starts[-1], width))
         done = 0
     offset = open_memmap(partial, mode="r").offset
     row, unmarked = width * kind.itemsize, 0
@@ -190,15 +154,12 @@ def _fill(
 
 
 def _finish(lens: Lens, items: list[Item], lengths: list[int], folder: Path) -> None:
-    """Give the array its name; the record, written last, says that all is there."""
-    tokens = pl.DataFrame(
-        {
-            "text": np.repeat(np.arange(len(items), dtype=np.int64), lengths),
-            "token_id": torch.cat([item.tensors["input_ids"] for item in items]).numpy(),
-            "token": [name for item in items for name in item.tokens["encoder"]],
-        }
-    )
-    write_table(folder / _TOKENS, tokens)
+    tokens = {
+        "text": np.repeat(np.arange(len(items), dtype=np.int64), lengths),
+        "token_id": torch.cat([item.tensors["input_ids"] for item in items]).numpy(),
+        "token": [name for item in items for name in item.tokens["encoder"]],
+    }
+    write_table(folder / _TOKENS, pl.DataFrame(tokens))
     with translated_write_errors(folder):
         (folder / _PARTIAL).replace(folder / _STATES)
         (folder / _MARK).unlink(missing_ok=True)
@@ -206,7 +167,6 @@ def _finish(lens: Lens, items: list[Item], lengths: list[int], folder: Path) -> 
 
 
 def _done(partial: Path, mark: Path, shape: tuple[int, int, int], kind: np.dtype) -> int | None:
-    """Return how many texts an interrupted extraction has written, or None where there is nothing to go on with."""
     try:
         done = json.loads(mark.read_text(encoding="utf-8"))["texts"]
         array = open_memmap(partial, mode="r")

@@ -11,24 +11,15 @@ from identilens.studies.tokens.views import compared, probe_words, same_layer
 
 
 def finding(table: pl.DataFrame, means: pl.DataFrame) -> Finding:
-    """Return how many tokens each probe recovers, and how many a guess would.
-
-    Args:
-        table: Of the result.
-        means: Over its folds.
-    """
+    """Return how many tokens each probe recovers, and how many a guess would, from a result's table and means."""
     folds = table.group_by("fold").agg(pl.col("tokens").max(), pl.col("sentences").max())
     own = same_layer(means).filter(pl.col("share") == pl.col("share").max())
     best = own.filter(pl.col("layer_tested") == pl.col("layer_tested").max()).sort("rate")[-1].row(0, named=True)
     chance = means["chance"].mean()
     numbers = {
-        "best_rate": best["rate"],
-        "best_layer": best["layer_tested"],
-        "chance": chance,
-        "folds": len(folds),
-        "test_tokens": folds["tokens"].mean(),
-        "test_sentences": folds["sentences"].mean(),
-    }
+        "best_rate": best["rate"], "best_layer": best["layer_tested"], "chance": chance, "folds": len(folds),
+        "test_tokens": folds["tokens"].mean(), "test_sentences": folds["sentences"].mean(),
+    }  # fmt: skip
     last = (
         f"Chance: {percent(chance)}. {len(folds)} {'fold' if len(folds) == 1 else 'folds'}, about "
         f"{numbers['test_tokens']:,.0f} test tokens in {numbers['test_sentences']:,.0f} sentences each."
@@ -44,7 +35,6 @@ def finding(table: pl.DataFrame, means: pl.DataFrame) -> Finding:
 
 
 def _sentences(means: pl.DataFrame, folds: int) -> Iterator[str]:
-    """Yield a sentence for each probe, distance and checkpoint."""
     for _, rows in means.group_by("checkpoint", "probe", "distance", maintain_order=True):
         first = rows.row(0, named=True)
         name = _name(first) + (f" ({first['checkpoint']})" if compared(means) else "")
@@ -53,7 +43,6 @@ def _sentences(means: pl.DataFrame, folds: int) -> Iterator[str]:
 
 
 def _recovered(rows: pl.DataFrame, experiment: str) -> str:
-    """Return what the rows of one probe and distance say."""
     first, last = rows["layer_trained"].min(), rows["layer_trained"].max()
 
     def rate(**where: Any) -> str:

@@ -13,49 +13,28 @@ from identilens.studies.tokens.finding import finding
 from identilens.studies.tokens.sections import EXPERIMENTS, sections
 
 CELL = {
-    "experiment": pl.String,
-    "checkpoint": pl.Enum(["model", "compared"]),
-    "probe": pl.Enum(["naive", "ridge", "linear", "mlp"]),
-    "distance": pl.Enum(["cosine", "l2"]),
-    "layer_trained": pl.Int64,
-    "layer_tested": pl.Int64,
-    "layer_target": pl.Int64,
-    "offset": pl.Int64,
-    "share": pl.Float64,
-}
+    "experiment": pl.String, "checkpoint": pl.Enum(["model", "compared"]),
+    "probe": pl.Enum(["naive", "ridge", "linear", "mlp"]), "distance": pl.Enum(["cosine", "l2"]),
+    "layer_trained": pl.Int64, "layer_tested": pl.Int64, "layer_target": pl.Int64,
+    "offset": pl.Int64, "share": pl.Float64,
+}  # fmt: skip
 """Columns that a mean over folds is taken within."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenIdentifiability(Result):
-    """Every number of a token identifiability analysis (Brunner et al. 2020, section 4, appendices B and D.1).
-
-    Attributes:
-        table: One row for each checkpoint, probe, distance, cell of the experiment, and fold.
-    """
+    """Every number of a token identifiability analysis, one row a cell and fold (Brunner et al. 2020, 4, B, D.1)."""
 
     analysis: ClassVar = "tokens"
     title: ClassVar = "Token identifiability"
     schema: ClassVar = {
         "table": {
-            **CELL,
-            "fold": pl.Int64,
-            "rate": pl.Float64,
-            "token_rate": pl.Float64,
-            "train_rate": pl.Float64,
-            "chance": pl.Float64,
-            "token_chance": pl.Float64,
-            "validation_loss": pl.Float64,
-            "tokens": pl.Int64,
-            "sentences": pl.Int64,
-            "train_tokens": pl.Int64,
-            "learning_rate": pl.Float64,
-            "penalty": pl.Float64,
-            "epochs": pl.Int64,
-            "best_epoch": pl.Int64,
-            "converged": pl.Boolean,
+            **CELL, "fold": pl.Int64, "rate": pl.Float64, "token_rate": pl.Float64, "train_rate": pl.Float64,
+            "chance": pl.Float64, "token_chance": pl.Float64, "validation_loss": pl.Float64, "tokens": pl.Int64,
+            "sentences": pl.Int64, "train_tokens": pl.Int64, "learning_rate": pl.Float64, "penalty": pl.Float64,
+            "epochs": pl.Int64, "best_epoch": pl.Int64, "converged": pl.Boolean,
         }
-    }
+    }  # fmt: skip
 
     @property
     def experiment(self) -> str:
@@ -65,27 +44,22 @@ class TokenIdentifiability(Result):
     def means(self) -> pl.DataFrame:
         """Return the mean of each measure over folds, with its standard error, one row a cell.
 
-        Columns: those of the cell, folds, rate, rate_error, token_rate, train_rate, chance, token_chance,
-        validation_loss, tokens, sentences (tested, summed over folds), learning_rate (smallest and largest),
-        epochs (most) and converged (share). The standard error is the folds' standard deviation over the root of their
-        number, null for one fold. Folds share sentences, so it says how much the split matters, not how
-        much another corpus would.
+        Tokens and sentences are sums over folds, epochs the most, converged a share. The standard error is the folds'
+        standard deviation over the root of their number, null for one fold. Folds share sentences, so it says how much
+        the split matters, not how much another corpus would.
         """
         return (
             self.table.group_by(*CELL, maintain_order=True)
             .agg(
-                pl.len().alias("folds"),
-                pl.col("rate").mean(),
+                pl.len().alias("folds"), pl.col("rate").mean(),
                 (pl.col("rate").std() / pl.len().sqrt()).alias("rate_error"),
                 pl.col("token_rate", "train_rate", "chance", "token_chance", "validation_loss").mean(),
-                pl.col("tokens", "sentences").sum(),
-                pl.col("learning_rate").min().alias("lowest_learning_rate"),
-                pl.col("learning_rate").max().alias("highest_learning_rate"),
-                pl.col("epochs").max(),
+                pl.col("tokens", "sentences").sum(), pl.col("learning_rate").min().name.prefix("lowest_"),
+                pl.col("learning_rate").max().name.prefix("highest_"), pl.col("epochs").max(),
                 pl.col("converged").mean(),
             )
             .sort(*CELL, maintain_order=True)
-        )
+        )  # fmt: skip
 
     def same_layer(self) -> pl.DataFrame:
         """Return the means of the cells that are tested on the layer they were trained on."""
@@ -97,11 +71,10 @@ class TokenIdentifiability(Result):
         What differs within the result (checkpoint, layer trained on, offset, share) has columns of its own.
         """
         means = self.means()
-        own = [name for name in ("layer_trained", "offset", "share") if self._tells_apart(name)]
+        most = self.table.group_by("layer_tested").agg(pl.col("layer_trained", "offset", "share").n_unique()).max()
+        own = [name for name in ("layer_trained", "offset", "share") if most[name].item() != 1]
         index = ["probe", "distance", *(["checkpoint"] if views.compared(means) else []), *own, "folds"]
-        percent = means.with_columns(
-            (100 * pl.col("rate")).round(2).alias("rate"), pl.col("layer_tested").cast(pl.String)
-        )
+        percent = means.with_columns((100 * pl.col("rate")).round(2), pl.col("layer_tested").cast(pl.String))
         return percent.pivot("layer_tested", index=index, values="rate")
 
     def summary(self) -> Finding:
@@ -128,7 +101,3 @@ class TokenIdentifiability(Result):
     def subject(self) -> str:
         """Return what was analysed, and which experiment."""
         return f"{super().subject()}: {EXPERIMENTS[self.experiment]}"
-
-    def _tells_apart(self, name: str) -> bool:
-        """Return whether a column of the cell differs between rows that are tested on one layer."""
-        return self.table.group_by("layer_tested").agg(pl.col(name).n_unique())[name].max() != 1

@@ -17,11 +17,7 @@ from identilens.runs.settings import AS_TYPED, LIST, NOT_RECORDED, Numbers, Sett
 Experiment = Literal["same-layer", "across-layers", "layer-to-layer", "neighbours", "data-share"]
 ProbeName = Literal["naive", "linear", "mlp", "ridge"]
 
-_NEGATIVE = Parameter(allow_leading_hyphen=True)
-"""Lets a list on the command line begin with a negative number."""
-
-_Model = str | Any
-"""A hub id or folder, or in Python a lens, whose parts are no options of the command line."""
+_NEGATIVE = Parameter(allow_leading_hyphen=True)  # A list on the command line may begin with a negative number.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +61,7 @@ class TokenSettings(Settings):
     hidden_units: Annotated[int, Ge(1)] = 1000
     max_length: Annotated[int | None, Ge(1)] = None
     seed: Annotated[int, Ge(0)] = 0
-    compare_model: Annotated[_Model | None, AS_TYPED, NOT_RECORDED] = None
+    compare_model: Annotated[str | Any | None, AS_TYPED, NOT_RECORDED] = None
     states: Annotated[Path | None, NOT_RECORDED] = None
 
     def check(self) -> None:

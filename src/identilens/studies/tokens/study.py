@@ -50,7 +50,9 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         self.settings, self.texts = settings, texts
         self.lenses = {"model": lens}
         if settings.compare_model is not None:
-            self.lenses["compared"] = _beside(lens, settings.compare_model)
+            other = settings.compare_model
+            own = isinstance(other, Lens)
+            self.lenses["compared"] = other if own else load(other, device=lens.device, dtype=lens.facts["dtype"])
         self.items = {name: each.read(texts, settings.max_length) for name, each in self.lenses.items()}
         self.layers = {name: _checked_layers(each, self.items[name], settings) for name, each in self.lenses.items()}
         self._check_same()
@@ -79,7 +81,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         if self._cache is None:
             self._cache = Path(mkdtemp(prefix="identilens-"))
             self._temporary = finalize(self, rmtree, self._cache, ignore_errors=True)
-        for part in range(len(self.parts)) if folder is not None else ():
+        for part in range(len(self.parts)):
             if folder is not None and folder.has(part):
                 self.runner.recall(folder.read_part(part)["table"], self.layers)
 
@@ -113,23 +115,15 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         return self._held[name]
 
     def _check_same(self) -> None:
-        """Raise InputError unless both checkpoints read the same tokens."""
-        own, other = self.items["model"], self.items.get("compared", self.items["model"])
-        for text, (one, another) in enumerate(zip(own, other, strict=True)):
-            if one.identity != another.identity:
+        for text, same in enumerate(zip(*self.items.values(), strict=True)):
+            if len({item.identity for item in same}) > 1:
                 raise InputError(
                     f"expected two checkpoints that read the same tokens, but text {text} differs; compare a model "
                     "with its own fine-tuned version, with the same tokenizer"
                 )
 
 
-def _beside(lens: Lens, model: str | Path | Lens) -> Lens:
-    """Return the second checkpoint, loaded where the first one is and in its precision."""
-    return model if isinstance(model, Lens) else load(model, device=lens.device, dtype=lens.facts["dtype"])
-
-
 def _checked_layers(lens: Lens, items: list[Item], settings: TokenSettings) -> int:
-    """Return the number of layers after checking that the experiment can be done: before anything is written."""
     check_tokens(items)
     check_corpus(settings, [len(item.tensors["input_ids"]) for item in items])
     layers = layer_shape(lens, items[0])[0] - 1

@@ -10,14 +10,11 @@ from identilens.charts.kit import AnyChart, choose, lines, rule
 _PROBES = {"naive": "Naive look-up", "linear": "Linear probe", "mlp": "MLP", "ridge": "Ridge probe"}
 _DISTANCES = {"cosine": "cosine", "l2": "L2"}
 _ERROR = "standard error"
+_SHARES = (("rate", "chance", ", by layer"), ("token_rate", "token_chance", ", any of its positions"))
 
 
 def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
-    """Return the charts of an experiment by name.
-
-    Args:
-        means: Over folds, a row a cell.
-    """
+    """Return the charts of an experiment by name, from its means over folds, a row a cell."""
     experiment = means["experiment"][0]
     rows = means.rename({"rate_error": _ERROR}).with_columns(
         pl.col("checkpoint").cast(pl.String),
@@ -61,32 +58,27 @@ def _by_layer(rows: pl.DataFrame) -> dict[str, AnyChart]:
         f"{measure}_by_layer": _rates(
             own, "layer_tested", "curve", dash, measure=measure, chance=chance, title=title + more, x_title="Layer"
         )
-        for measure, chance, more in (
-            ("rate", "chance", ", by layer"),
-            ("token_rate", "token_chance", ", any of its positions"),
-        )
+        for measure, chance, more in _SHARES
     }
 
 
 def _across(rows: pl.DataFrame) -> AnyChart:
     """Return one probe, trained on one layer and tested on all: Fig. 2b, 8 to 10."""
     title = f"{rows['curve'][0]}: trained on one layer, tested on all"
-    chart = _rates(
+    return _by_checkpoint(_rates(
         rows, "layer_tested", "layer_trained",
         title=title, x_title="Layer tested on", color_title="Layer trained on",
-    )  # fmt: skip
-    return _by_checkpoint(chart, rows)
+    ), rows)  # fmt: skip
 
 
 def _across_map(rows: pl.DataFrame) -> AnyChart:
     """Return the same rates as a cell for each pair of layers."""
-    chart = heat(
+    return _by_checkpoint(heat(
         rows.select("layer_tested", "layer_trained", "rate", _ERROR, "checkpoint"),
         "layer_tested", "layer_trained", "rate", domain=(0, 1), stretch=True, also=(_ERROR,),
         title=f"{rows['curve'][0]}: share recovered by pair of layers",
         x_title="Layer tested on", y_title="Layer trained on", color_title="Share recovered",
-    )  # fmt: skip
-    return _by_checkpoint(chart, rows)
+    ), rows)  # fmt: skip
 
 
 def _neighbours(rows: pl.DataFrame) -> AnyChart:
@@ -96,15 +88,13 @@ def _neighbours(rows: pl.DataFrame) -> AnyChart:
         side=pl.when(right).then(pl.lit("to the right")).otherwise(pl.lit("to the left")),
         distance=pl.format("{} away", steps),
     ).sort(right, steps, "layer_tested")
-    chart = _rates(
+    return _by_checkpoint(_rates(
         sides, "layer_tested", "side", "distance",
         title=f"{rows['curve'][0]}: neighbours recovered, by layer", x_title="Layer",
-    )  # fmt: skip
-    return _by_checkpoint(chart, rows)
+    ), rows)  # fmt: skip
 
 
 def _by_share(rows: pl.DataFrame, layer: int) -> AnyChart:
-    """Return the rates at one layer by share of the training sentences (B.2)."""
     return _rates(
         rows, "percent", "curve", "checkpoint" if compared(rows) else None,
         title=f"Layer {layer}: tokens recovered, by share of the training sentences",
@@ -135,7 +125,6 @@ def _rates(
     rows: pl.DataFrame, x: str, color: str, dash: str | None = None, *, measure: str = "rate", chance: str = "chance",
     title: str, x_title: str, color_title: str = "",
 ) -> AnyChart:  # fmt: skip
-    """Return lines of rates with standard errors over folds, and what a guess would recover."""
     # Errors were taken of the rate itself; other measures are shown without.
     known = measure == "rate" and rows[_ERROR].null_count() < len(rows)
     error = _ERROR if known else None
@@ -150,10 +139,7 @@ def _rates(
 
 
 def _by_checkpoint(chart: AnyChart, rows: pl.DataFrame) -> AnyChart:
-    """Return a chart that shows one of two checkpoints."""
-    if not compared(rows):
-        return chart
-    return choose(chart, "checkpoint", "Checkpoint", {"model": "model", "compared": "compared"})
+    return choose(chart, "checkpoint", "Checkpoint", ["model", "compared"]) if compared(rows) else chart
 
 
 def _by_probe(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:

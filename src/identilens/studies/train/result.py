@@ -26,42 +26,19 @@ class EncoderRun(Result):
     title: ClassVar = "Trained encoder"
     schema: ClassVar = {
         "table": {
-            "epoch": pl.Int64,
-            "train_loss": pl.Float64,
-            "validation_loss": pl.Float64,
+            "epoch": pl.Int64, "train_loss": pl.Float64, "validation_loss": pl.Float64,
             "validation_accuracy": pl.Float64,
         },
         "outcome": {
-            "task": pl.String,
-            "heads": pl.String,
-            "d_k": pl.Int64,
-            "d_v": pl.Int64,
-            "layers": pl.Int64,
-            "d_model": pl.Int64,
-            "attention_heads": pl.Int64,
-            "feed_forward": pl.Int64,
-            "dropout": pl.Float64,
-            "max_length": pl.Int64,
-            "max_words": pl.Int64,
-            "epochs": pl.Int64,
-            "batch_size": pl.Int64,
-            "learning_rate": pl.Float64,
-            "precision": pl.String,
-            "limit": pl.Int64,
-            "seed": pl.Int64,
-            "best_epoch": pl.Int64,
-            "validation_accuracy": pl.Float64,
-            "test_accuracy": pl.Float64,
-            "test_loss": pl.Float64,
-            "train_rows": pl.Int64,
-            "validation_rows": pl.Int64,
-            "test_rows": pl.Int64,
-            "vocabulary": pl.Int64,
-            "parameters": pl.Int64,
-            "processes": pl.Int64,
-            "seconds": pl.Float64,
+            "task": pl.String, "heads": pl.String, "d_k": pl.Int64, "d_v": pl.Int64, "layers": pl.Int64,
+            "d_model": pl.Int64, "attention_heads": pl.Int64, "feed_forward": pl.Int64, "dropout": pl.Float64,
+            "max_length": pl.Int64, "max_words": pl.Int64, "epochs": pl.Int64, "batch_size": pl.Int64,
+            "learning_rate": pl.Float64, "precision": pl.String, "limit": pl.Int64, "seed": pl.Int64,
+            "best_epoch": pl.Int64, "validation_accuracy": pl.Float64, "test_accuracy": pl.Float64,
+            "test_loss": pl.Float64, "train_rows": pl.Int64, "validation_rows": pl.Int64, "test_rows": pl.Int64,
+            "vocabulary": pl.Int64, "parameters": pl.Int64, "processes": pl.Int64, "seconds": pl.Float64,
         },
-    }
+    }  # fmt: skip
 
     outcome: pl.DataFrame
     folder: Path | None = None
@@ -84,11 +61,7 @@ class EncoderRun(Result):
 
     @classmethod
     def load(cls, folder: str | Path) -> "EncoderRun":
-        """Return the run that a folder holds.
-
-        Raises:
-            OutputFolderError: If the folder holds no finished run of this kind.
-        """
+        """Return the run that a folder holds."""
         return replace(super().load(folder), folder=Path(folder))
 
     def subject(self) -> str:

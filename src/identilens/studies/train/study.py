@@ -12,7 +12,6 @@ from identilens.encoder.splits import Splits, read_splits
 from identilens.encoder.tasks import task_named
 from identilens.encoder.training import processes, train_encoder
 from identilens.errors import InputError
-from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, Tables, study_function
 from identilens.runs.tables import table_of
@@ -35,11 +34,12 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
     name = "train"
     unit = "steps"
     takes = ()
+    leaves = "training leaves a model"
     settings_type = EncoderSettings
     result_type = EncoderRun
 
     def __init__(self, settings: EncoderSettings, splits: Splits | None = None) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.task = task_named(settings.task)
         self.splits = splits or read_splits(
             self.task, settings.data, hub=settings.hub, seed=settings.seed, limit=settings.limit
@@ -51,7 +51,6 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
                 f"{self.processes.num_processes} processes cannot share batches of {settings.batch_size} evenly. "
                 "Choose a multiple of their number."
             )
-        self.folder: Path | None = None
 
     def identity(self) -> Identity:
         """Return the texts and labels of all parts."""
@@ -71,18 +70,10 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
         """Wait for all processes."""
         self.processes.wait_for_everyone()
 
-    def begin(self, folder: RunFolder | None) -> None:
-        """Take the folder that the model goes to."""
-        if folder is None:
-            raise InputError("training leaves a model behind and needs a folder. Pass out=... (--out).")
-        self.folder = folder.path
-
     def run(self, part: int) -> Output:
         """Return the epochs and the metrics."""
-        if self.folder is None:
-            raise InputError("training was not begun; run the study by run_study.")
         table, metrics = train_encoder(
-            self.folder, self.task, self.splits, self.settings, self.processes.num_processes,
+            self.folder or Path(), self.task, self.splits, self.settings, self.processes.num_processes,
             lambda done, note: self.tell(note, done),
         )  # fmt: skip
         return Output({"table": table, "outcome": table_of(EncoderRun.schema["outcome"], [metrics])})

@@ -1,6 +1,6 @@
 """Perturbed weights put back into the model: which norm follows what its output does (structure2025, III)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -19,33 +19,20 @@ from identilens.models.substitution import ModelRun
 SHARES = (0.25, 0.5, 1.0)
 """Sizes of perturbations, as shares of the largest Frobenius norm that every kind can reach."""
 DRAWS = 2
-"""Random perturbations of each kind and size."""
 
 
 def perturbation_rows(
-    lens: Lens,
-    item: Item,
-    text: int,
-    structures: Mapping[str, tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]]],
-    seed: int = 0,
-) -> list[dict[str, Any]]:
+    lens: Lens, item: Item, text: int,
+    structures: Mapping[str, tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]]], seed: int = 0,
+) -> list[dict[str, Any]]:  # fmt: skip
     """Return, for each perturbation of each head on one text, its norms and what it does to the model.
 
     The three kinds of a head have one Frobenius norm at each size, so that norms differ by where weights change
     and not by how much; and each is taken as a whole too (share null), which "breaking" makes the largest where the
-    structure holds most of the mass. Each perturbed map is put into the running model by itself.
-
-    Args:
-        lens: The model.
-        item: The text.
-        text: Its number.
-        structures: W of the heads of each layer, from raw and from effective attention, by ``<kind>.layer<l>``; layers
-            that are missing are left alone. Perturbations keep or break the raw one.
-        seed: Of the perturbations.
-
-    Returns:
-        Rows of the result's ``perturbations``: ``output`` is the relative change of the head's own output,
-        ``hidden`` that of the final hidden states, both in Frobenius norm.
+    structure holds most of the mass. Each perturbed map is put into the running model by itself: ``output`` is the
+    relative change of the head's own output, ``hidden`` that of the final hidden states, both in Frobenius norm.
+    ``structures`` has W from raw attention, which perturbations keep or break, and from effective attention by
+    ``<kind>.layer<l>``; layers that are missing are left alone.
 
     Raises:
         InputError: For structures that do not fit the heads.
@@ -60,35 +47,26 @@ def perturbation_rows(
         if key not in structures or layer.visible is not None:
             continue
         for one in layer.heads:
-            pair = (structures[key][0][one.head], structures[key][1][one.head])
-            for name, draw, share, after in _moves(one, pair[0], seed):
-                run = lens.substitute({(one.layer, one.head, one.kind): after}, item)
-                rows.append(
-                    {
-                        "text": text,
-                        "kind": one.kind,
-                        "layer": one.layer,
-                        "head": one.head,
-                        "perturbation": name,
-                        "draw": draw,
-                        "share": share,
-                        **_norms(one, after, *pair),
-                        "hidden": _change(_final(run), plain),
-                    }
-                )
+            raw, effective = (held[one.head] for held in structures[key])
+            where = {"text": text, "kind": one.kind, "layer": one.layer, "head": one.head}
+            for name, draw, share, after in _moves(one.attention.cpu(), raw, seed):
+                after_run = _final(lens.substitute({(one.layer, one.head, one.kind): after}, item))
+                changed = torch.linalg.matrix_norm(after_run - plain)
+                rows.append({
+                    **where, "perturbation": name, "draw": draw, "share": share, **_norms(one, after, raw, effective),
+                    "hidden": float(changed / torch.linalg.matrix_norm(plain).clamp_min(1e-300)),
+                })  # fmt: skip
     return rows
 
 
-def _moves(one: Head, structure: Tensor, seed: int) -> list[tuple[str, int, float | None, Tensor]]:
-    weights = one.attention.cpu()
+def _moves(weights: Tensor, structure: Tensor, seed: int) -> Iterator[tuple[str, int, float | None, Tensor]]:
     drawn = [perturbation_directions(weights, structure, seed=1000 * seed + draw) for draw in range(DRAWS)]
     reach = min(float(torch.linalg.matrix_norm(move)) for directions in drawn for move in directions.values())
-    found: list[tuple[str, int, float | None, Tensor]] = []
     for draw, directions in enumerate(drawn):
         for name, direction in directions.items():
-            found += [(name, draw, share, perturbed(weights, direction, share * reach)) for share in SHARES]
-            found.append((name, draw, None, (weights + direction).clamp_min(0.0)))
-    return found
+            for share in SHARES:
+                yield name, draw, share, perturbed(weights, direction, share * reach)
+            yield name, draw, None, (weights + direction).clamp_min(0.0)
 
 
 def _norms(one: Head, after: Tensor, raw: Tensor, effective: Tensor) -> dict[str, float]:
@@ -102,7 +80,3 @@ def _norms(one: Head, after: Tensor, raw: Tensor, effective: Tensor) -> dict[str
 
 def _final(run: ModelRun) -> Tensor:
     return next(reversed(run.hidden_states.values()))[-1].double()
-
-
-def _change(after: Tensor, before: Tensor) -> float:
-    return float(torch.linalg.matrix_norm(after - before) / torch.linalg.matrix_norm(before).clamp_min(1e-300))

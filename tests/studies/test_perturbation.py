@@ -1,7 +1,7 @@
 import polars as pl
 import pytest
 
-from identilens.studies.perturbed.norms import NORMS, PERTURBATIONS, by_perturbation, norm_correlations
+from identilens.studies.perturbation_views import NORMS, PERTURBATIONS, by_perturbation, norm_correlations
 
 
 def perturbations():

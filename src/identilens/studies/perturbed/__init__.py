@@ -1,1 +1,0 @@
-"""Perturbed attention put back into a model: a library of the studies structure and reversal."""
