@@ -39,7 +39,7 @@ check: $(STAMP) ## ruff and pyright
 bench: $(STAMP) ## the benchmarks, one after another: leave the machine alone meanwhile
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
 
-docs: $(STAMP) ## check the documentation: links lead somewhere, examples run
+docs: $(STAMP) ## check the documentation: links and names lead somewhere, commands parse, examples run
 	$(BIN)/python docs/check.py
 
 clean: ## remove the environment and what runs have left

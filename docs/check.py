@@ -22,6 +22,7 @@ from identilens.reproduce.registry import REPRODUCTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+_NAMES = re.compile(r"(?:\b(?:idl|identilens)|(?<=`)(?:measures|dyck|encoder))(?:\.[A-Za-z_]\w*)+")
 
 
 def broken_links(page: Path) -> Iterator[str]:
@@ -35,8 +36,8 @@ def broken_links(page: Path) -> Iterator[str]:
 def unknown_names(page: Path) -> Iterator[str]:
     """Yield the names that a page gives for things in the package, or for reproductions, and that do not exist."""
     text = page.read_text(encoding="utf-8")
-    for name in sorted(set(re.findall(r"\b(?:idl|identilens)(?:\.[A-Za-z_]\w*)+", text))):
-        if not exists(name.replace("idl.", "identilens.")):
+    for name in sorted(set(_NAMES.findall(text))):
+        if not exists(f"identilens.{name.removeprefix('idl.').removeprefix('identilens.')}"):
             yield f"there is no {name}"
     # A name with its end left out, "wen2023-…", stands for all that begin so.
     for name in re.findall(r"identilens reproduce (\w[\w-]*)", text):
