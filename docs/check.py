@@ -1,50 +1,111 @@
-"""Checks the documentation: links lead somewhere, and Python examples run.
+"""Checks the documentation: links lead somewhere, names exist, commands parse, and Python examples run.
 
-Usage: python docs/check.py
+Usage: python docs/check.py [PAGE ...]
 """
 
+import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
+from cyclopts import App, CycloptsError
+
+from identilens.cli.app import make_app
+from identilens.errors import IdentilensError
+from identilens.reproduce.registry import REPRODUCTIONS
+
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def broken_links(page: Path) -> list[str]:
-    """Return the relative links of a page that lead nowhere."""
+def broken_links(page: Path) -> Iterator[str]:
+    """Yield what is wrong with the relative links of a page."""
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
-    return [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    for target in targets:
+        if "://" not in target and not (page.parent / target).exists():
+            yield f"broken link {target}"
 
 
-def run_examples(page: Path) -> str | None:
-    """Run a page's Python examples one after another in a folder of their own; return the error, if any."""
+def unknown_names(page: Path) -> Iterator[str]:
+    """Yield the names that a page gives for things in the package, or for reproductions, and that do not exist."""
+    text = page.read_text(encoding="utf-8")
+    for name in sorted(set(re.findall(r"\b(?:idl|identilens)(?:\.[A-Za-z_]\w*)+", text))):
+        if not exists(name.replace("idl.", "identilens.")):
+            yield f"there is no {name}"
+    # A name with its end left out, "wen2023-…", stands for all that begin so.
+    for name in re.findall(r"identilens reproduce (\w[\w-]*)", text):
+        if name not in REPRODUCTIONS and not (name.endswith("-") and any(one.startswith(name) for one in REPRODUCTIONS)):
+            yield f"there is no reproduction {name}"
+
+
+@cache
+def exists(name: str) -> bool:
+    """Return whether a dotted name is a module, or something in one."""
+    parts = name.split(".")
+    found = importlib.import_module(parts[0])
+    for count, part in enumerate(parts[1:], 2):
+        if not hasattr(found, part):
+            try:
+                importlib.import_module(".".join(parts[:count]))
+            except ModuleNotFoundError:
+                return False
+        found = getattr(found, part)
+    return True
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Yield what is typed behind ``identilens`` in the console blocks of a page, variables set there filled in."""
+    for block in re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        given: dict[str, str] = {}
+        for line in re.findall(r"^\$ (.*)", block.replace("\\\n", " "), re.MULTILINE):
+            given |= re.findall(r'^(\w+)="([^"]*)"', line)
+            for name, value in given.items():
+                line = line.replace(f"${name}", value)
+            for command in line.replace("$(which identilens)", "; identilens").split(";"):
+                words = shlex.split(command, comments=True)
+                if words[:1] == ["identilens"]:
+                    yield words[1:]
+
+
+def wrong_commands(page: Path, app: App) -> Iterator[str]:
+    """Yield the commands of a page that the command line does not take; none is run."""
+    for words in commands(page):
+        try:
+            app.parse_args(words, exit_on_error=False, print_error=False)
+        except (CycloptsError, IdentilensError) as error:
+            yield f"identilens {shlex.join(words)}: {error}"
+
+
+def failed_examples(page: Path) -> Iterator[str]:
+    """Run a page's Python examples one after another in a folder of their own; yield the error, if any."""
     code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
     if not code:
-        return None
+        return
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False, env=dict(os.environ)
         )
-    return done.stderr if done.returncode else None
+    if done.returncode:
+        yield f"an example fails\n{done.stderr}"
 
 
 def main() -> int:
-    """Check every page and return the exit code."""
-    failed = False
-    for page in PAGES:
-        name = page.relative_to(ROOT)
-        for target in broken_links(page):
+    """Check every page, or those that are named, and return the exit code."""
+    pages = [Path(name).resolve() for name in sys.argv[1:]] or PAGES
+    app, failed = make_app(), False
+    for page in pages:
+        for error in (
+            *broken_links(page), *unknown_names(page), *wrong_commands(page, app), *failed_examples(page),
+        ):  # fmt: skip
             failed = True
-            print(f"{name}: broken link {target}")
-        error = run_examples(page)
-        if error:
-            failed = True
-            print(f"{name}: an example fails\n{error}")
-    print(f"{len(PAGES)} pages checked")
+            print(f"{page.relative_to(ROOT)}: {error}", flush=True)
+    print(f"{len(pages)} pages checked")
     return int(failed)
 
 
