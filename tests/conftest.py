@@ -18,6 +18,17 @@ _FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
+SLOW = (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()
+"""Tests, or beginnings of their names, that take longer than a second or two: `make test` leaves them out."""
+
+
+def pytest_collection_modifyitems(items):
+    """Mark the slow tests."""
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(tuple(SLOW)):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def bundled_path() -> Path:
     """Folder of the real pretrained encoder; skips where the extra is not installed."""
