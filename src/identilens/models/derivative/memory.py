@@ -10,6 +10,9 @@ from torch.utils._pytree import tree_leaves
 
 from identilens.errors import InputError
 
+_USED = 0.85
+"""Share of a budget that is planned with; the rest is for what kernels and the heap take beside tensors."""
+
 
 class OverBudgetError(Exception):
     """More bytes are alive than were allowed."""
@@ -67,10 +70,9 @@ def chunk_size(work: Callable[[int], Any], count: int, budget: int, what: str, r
             work(pieces)
         peaks.append(meter.peak)
     step = max(peaks[1] - peaks[0], 1)
-    # One part in ten is left for what kernels allocate inside themselves.
-    chunk = 1 + (int(0.9 * (budget - reserved)) - peaks[0]) // step
+    chunk = 1 + (int(_USED * (budget - reserved)) - peaks[0]) // step
     if chunk < 1:
-        needed = reserved + int(peaks[0] / 0.9) + 1
+        needed = reserved + int(peaks[0] / _USED) + 1
         raise InputError(
             f"memory_budget={budget} bytes is too small: one {what} of this text needs {needed}. "
             "Raise the budget, or cut the text with max_length."
