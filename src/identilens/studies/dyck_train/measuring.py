@@ -88,7 +88,12 @@ def probe_patterns(model: DyckForCausalLM) -> list[tuple[int, int, Tensor]]:
     """Return layer, head and attention [query, key] of every head on the probe prefix, start token first."""
     tokens = probe_tokens(model.config)
     captured = next(dyck_lens(model, "probe").capture([tokens.tolist()], weights=True))
-    return [(head.layer, head.head, head.weights) for head in captured.heads if head.weights is not None]
+    found = []
+    for head in captured.heads:
+        if head.weights is None:
+            raise RuntimeError("weights were asked for")
+        found.append((head.layer, head.head, head.weights))
+    return found
 
 
 def probe_tokens(config: DyckConfig) -> Int[Tensor, " n"]:
