@@ -25,6 +25,7 @@ lens = idl.load(idl.bundled_model())
 words = " ".join(["harbour", "light"] * 14)
 short, long = (HiddenMap(lens, lens.read(text)[0]) for text in ("a", words))
 jacobian_norms(short, short.inputs, probes=4, leading=1)
+jacobian_norms(long, long.inputs, probes=4, leading=1, memory_budget=int(sys.argv[1]))
 start = resident("VmRSS")
 with open("/proc/self/clear_refs", "w", encoding="ascii") as control:
     control.write("5")
@@ -42,5 +43,5 @@ def test_the_process_grows_by_no_more_than_the_budget(bundled_path, budget):
     )  # fmt: skip
     grown = int(done.stdout)
     print(f"{grown / MEBIBYTE:.0f} MiB of {budget / MEBIBYTE:.0f}")
-    # What is no tensor (code loaded on first use, Python's own objects) takes a little beside.
-    assert 0.3 * budget < grown < budget + 4 * MEBIBYTE
+    # The second run of the same work is measured: the first also loads code, which takes a few MiB now and then.
+    assert 0.3 * budget < grown < budget
