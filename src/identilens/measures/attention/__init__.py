@@ -4,6 +4,9 @@ from identilens.linalg import ProjectedValues as ProjectedValues
 from identilens.linalg import SimplexSpace as SimplexSpace
 from identilens.measures.attention.centre import Centre as Centre
 from identilens.measures.attention.centre import analytic_centre as analytic_centre
+from identilens.measures.attention.determined import FunctionalIntervals as FunctionalIntervals
+from identilens.measures.attention.determined import certain_mass as certain_mass
+from identilens.measures.attention.determined import functional_interval as functional_interval
 from identilens.measures.attention.effective import EffectiveAttention as EffectiveAttention
 from identilens.measures.attention.effective import effective_attention as effective_attention
 from identilens.measures.attention.entropy import EntropyAlternative as EntropyAlternative
