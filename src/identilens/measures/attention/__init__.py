@@ -24,6 +24,8 @@ from identilens.measures.attention.logits import check_logit_alternative as chec
 from identilens.measures.attention.logits import least_logit_rank as least_logit_rank
 from identilens.measures.attention.logits import logit_alternative as logit_alternative
 from identilens.measures.attention.logits import logit_rank_study as logit_rank_study
+from identilens.measures.attention.parked import ParkedAttention as ParkedAttention
+from identilens.measures.attention.parked import ParkedBuilder as ParkedBuilder
 from identilens.measures.attention.projections import ChangedProjection as ChangedProjection
 from identilens.measures.attention.projections import changed_projection as changed_projection
 from identilens.measures.attention.rank import RankReport as RankReport

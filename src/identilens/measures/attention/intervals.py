@@ -14,7 +14,6 @@ PIN_TOLERANCE = 1e-6
 """A weight whose interval is narrower than this is pinned."""
 
 
-
 @dataclass(frozen=True)
 class AttentionIntervals:
     """The range of each weight over all distributions with the same output.

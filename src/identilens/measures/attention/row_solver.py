@@ -75,9 +75,17 @@ class RowSolver:
     def upper(self) -> Float[Tensor, " seen"]:
         """Return the greatest value of each weight."""
         hi = self.inside.clone()
-        for key in torch.nonzero(self._movable).flatten().tolist():
-            hi[key] = max(-self.least(-self._unit(key)), float(hi[key]))
+        for place in torch.nonzero(self._movable).flatten().tolist():
+            hi[place] = self._greatest(place)
         return hi
+
+    def greatest(self, key: int) -> float:
+        """Return the greatest value of the weight of one visible key, given by its position."""
+        place = int((self.keys == key).nonzero())
+        return self._greatest(place) if self._movable[place] else float(self.inside[place])
+
+    def _greatest(self, place: int) -> float:
+        return max(-self.least(-self._unit(place)), float(self.inside[place]))
 
     def order(self, ends: Ends) -> Bool[Tensor, "seen seen"]:
         """Return which key stands above which in every alternative, given the ends of the intervals."""

@@ -25,6 +25,7 @@ class Audit(Result):
 
     Attributes:
         table: One row for each text, layer, head and kind.
+        rows: What is certain of the rows that were drawn: certain mass, and the interval of attention on the sink.
         token_types: Attention that a query token of one type puts on all keys of another, on average.
     """
 
@@ -33,8 +34,15 @@ class Audit(Result):
     schema: ClassVar = {
         "table": {
             **HEAD, "n_query": pl.Int64, "n_key": pl.Int64, "d_k": pl.Int64, "d_v": pl.Int64, "rank": pl.Int64,
-            "nullity": pl.Int64, "simplex_nullity": pl.Int64, "null_share": pl.Float64, "pearson": pl.Float64,
-            "reconstruction_error": pl.Float64,
+            "nullity": pl.Int64, "simplex_nullity": pl.Int64, "null_share": pl.Float64,
+            "simplex_null_share": pl.Float64, "pearson": pl.Float64, "reconstruction_error": pl.Float64,
+            "certain_mass": pl.Float64, "certain_mass_error": pl.Float64, "certain_rows": pl.Int64,
+            "output_share": pl.Float64, "sink": pl.Int64, "sink_token": pl.String, "sink_mass": pl.Float64,
+            "sink_norm_share": pl.Float64, "sink_value_norm": pl.Float64, "first_mass": pl.Float64,
+        },
+        "rows": {
+            **HEAD, "query": pl.Int64, "certain_mass": pl.Float64, "sink_weight": pl.Float64, "sink_lo": pl.Float64,
+            "sink_hi": pl.Float64,
         },
         "token_types": {
             "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "query_type": pl.String, "key_type": pl.String,
@@ -42,6 +50,7 @@ class Audit(Result):
         },
     }  # fmt: skip
 
+    rows: pl.DataFrame
     token_types: pl.DataFrame
 
     def by_layer(self) -> pl.DataFrame:
