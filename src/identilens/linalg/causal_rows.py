@@ -73,7 +73,7 @@ class CausalRows:
     def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
         first, stop, _ = rows.indices(self.keys)
         result = self.compact.new_zeros(len(self.compact), stop - first, self.keys)
-        split = min(max(*self._spanned, first), stop)
+        split = min(max([*self._spanned, first]), stop)
         for head, independent in enumerate(self._independent):
             for row in range(first, split):
                 here = (head, row - first)

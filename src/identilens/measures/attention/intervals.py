@@ -69,7 +69,7 @@ def attention_intervals(
     The row may use the ``visible`` keys, all when left out; a weight is pinned up to a width of ``pin_tolerance``.
 
     Raises:
-        InputError: Weights that are no distribution over T's rows.
+        InputError: Weights that are no distribution over T's rows, or in half precision.
         NumericalError: A program whose answer cannot be certified.
     """
     row, space = row_and_space(weights_row, projected_values, visible)
