@@ -11,6 +11,11 @@ from identilens.measures.attention.effective import EffectiveAttention as Effect
 from identilens.measures.attention.effective import effective_attention as effective_attention
 from identilens.measures.attention.entropy import EntropyAlternative as EntropyAlternative
 from identilens.measures.attention.entropy import maximum_entropy_alternative as maximum_entropy_alternative
+from identilens.measures.attention.influence import contribution_weights as contribution_weights
+from identilens.measures.attention.influence import norm_share as norm_share
+from identilens.measures.attention.influence import removal_effect as removal_effect
+from identilens.measures.attention.influence import residual_share as residual_share
+from identilens.measures.attention.influence import value_norm_ratio as value_norm_ratio
 from identilens.measures.attention.intervals import AttentionIntervals as AttentionIntervals
 from identilens.measures.attention.intervals import RowCertificate as RowCertificate
 from identilens.measures.attention.intervals import attention_intervals as attention_intervals
