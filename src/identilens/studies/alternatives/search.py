@@ -14,7 +14,7 @@ from identilens.measures.attention.projections import changed_projection
 from identilens.measures.attention.realisable import realisable_dimension
 from identilens.measures.attention.realise import realisable_alternative
 from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
-from identilens.models.heads import LOGIT_ERROR, Head
+from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.projections import changed_parameters, query_key_projections
@@ -104,9 +104,9 @@ def _maximum_entropy(head: Head) -> Found:
 
 
 def _realisable(head: Head, distance: float, generator: torch.Generator) -> Found:
-    if not head.logit_error <= LOGIT_ERROR:
-        off = f"but off by {head.logit_error:.1e} (soft-capped logits or an attention sink)"
-        return Found("realisable", None, note=f"the weights are not softmax(s Q Kᵀ + bias), {off}")
+    if head.softcap is not None or not head.follows_logits:
+        capped = "soft-capped logits" if head.softcap is not None else "an attention sink or logits that are changed"
+        return Found("realisable", None, note=f"the weights are not softmax(s Q Kᵀ + bias): {capped}")
     tensors = (head.queries.double(), head.keys.double(), head.projected)
     bias = None if head.bias is None else head.bias.double()
     options = {"scaling": head.scaling, "visible": head.visible, "bias": bias}
