@@ -4,10 +4,18 @@ from identilens.linalg import ProjectedValues as ProjectedValues
 from identilens.linalg import SimplexSpace as SimplexSpace
 from identilens.measures.attention.centre import Centre as Centre
 from identilens.measures.attention.centre import analytic_centre as analytic_centre
+from identilens.measures.attention.determined import FunctionalIntervals as FunctionalIntervals
+from identilens.measures.attention.determined import certain_mass as certain_mass
+from identilens.measures.attention.determined import functional_interval as functional_interval
 from identilens.measures.attention.effective import EffectiveAttention as EffectiveAttention
 from identilens.measures.attention.effective import effective_attention as effective_attention
 from identilens.measures.attention.entropy import EntropyAlternative as EntropyAlternative
 from identilens.measures.attention.entropy import maximum_entropy_alternative as maximum_entropy_alternative
+from identilens.measures.attention.influence import contribution_weights as contribution_weights
+from identilens.measures.attention.influence import norm_share as norm_share
+from identilens.measures.attention.influence import removal_effect as removal_effect
+from identilens.measures.attention.influence import residual_share as residual_share
+from identilens.measures.attention.influence import value_norm_ratio as value_norm_ratio
 from identilens.measures.attention.intervals import AttentionIntervals as AttentionIntervals
 from identilens.measures.attention.intervals import RowCertificate as RowCertificate
 from identilens.measures.attention.intervals import attention_intervals as attention_intervals
@@ -21,6 +29,8 @@ from identilens.measures.attention.logits import check_logit_alternative as chec
 from identilens.measures.attention.logits import least_logit_rank as least_logit_rank
 from identilens.measures.attention.logits import logit_alternative as logit_alternative
 from identilens.measures.attention.logits import logit_rank_study as logit_rank_study
+from identilens.measures.attention.parked import ParkedAttention as ParkedAttention
+from identilens.measures.attention.parked import ParkedBuilder as ParkedBuilder
 from identilens.measures.attention.projections import ChangedProjection as ChangedProjection
 from identilens.measures.attention.projections import changed_projection as changed_projection
 from identilens.measures.attention.rank import RankReport as RankReport
