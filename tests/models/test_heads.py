@@ -141,3 +141,12 @@ def test_sinks_in_half_precision_name_the_remedy(dtype):
     for study in (idl.intervals, idl.alternatives):
         with pytest.raises(UnsupportedModelError, match="--dtype float32"):
             study(lens, text, layers=0, heads=0)
+
+
+def test_an_audit_leaves_out_what_half_precision_hides(tmp_path):
+    found = idl.audit(idl.Lens(build("gpt_oss").bfloat16()), {"input_ids": torch.arange(5, 30)[None]})
+    hidden = found.table["certain_rows"] == 0
+    assert hidden.any(), "where the sinks' mass is no rounding"
+    assert (hidden == found.table["certain_mass"].is_null()).all()
+    assert "null share" in found.summary().text
+    assert found.to_html(tmp_path / "report.html").is_file()

@@ -117,7 +117,7 @@ class Head:
 
         With ε of the model's precision, or of float32 if that is coarser (families compute the softmax in it), a row's
         weights may be off by 2 ε (1 + max |logit|), for the logits and the weights are stored, and by
-        32 ε_float32 (1 + s ‖q‖ max ‖k‖), for sums are in float32. Rows must sum to one within ε + 32 ε_float32: the
+        32 ε_float32 (1 + s ‖q‖ max ‖k‖), for sums are in float32. Rows must sum to one within ε / 2 + 32 ε_float32: the
         softmax's own rounding, which no error of the logits adds to, so that a sink shows.
         """
         given, rounding = self.family_weights, SUM_ROUNDINGS * FLOAT32_EPS
@@ -127,7 +127,7 @@ class Head:
         product = abs(self.scaling) * next(norms) * next(norms).max()
         limit = STORED_ROUNDINGS * eps * (1 + size.abs().amax(-1)) + rounding * (1 + product)
         near = (self.recomputed - given).abs().amax(-1) <= limit
-        return bool((near & ((given.double().sum(-1) - 1).abs() <= eps + rounding)).all())
+        return bool((near & ((given.double().sum(-1) - 1).abs() <= eps / 2 + rounding)).all())
 
     @cached_property
     def _logits(self) -> Float[Tensor, "query key"]:
