@@ -2,8 +2,8 @@
 
 from identilens.linalg.compact import compact_values as compact_values
 from identilens.linalg.compact import row_factor as row_factor
-from identilens.linalg.compact import with_ones as with_ones
 from identilens.linalg.factor import Factor as Factor
+from identilens.linalg.factor import Span as Span
 from identilens.linalg.factor import certified_cholesky as certified_cholesky
 from identilens.linalg.factor import certified_full_rank as certified_full_rank
 from identilens.linalg.factor import certified_rank as certified_rank

@@ -53,7 +53,7 @@ def test_logits_of_too_high_rank_masked_or_identifiable_are_refused():
         logit_alternative((Q @ K.T).masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf), T, 6)
     with pytest.raises(InputError, match="got 12 independent rows: these logits are identifiable"):
         logit_alternative(Q @ K.T, torch.randn(12, 20, generator=seeded()), 6)
-    with pytest.raises(InputError, match="logits over the 7 rows of T"):
+    with pytest.raises(InputError, match="over the 7 rows of T and d_k >= 1; got .12, 12."):
         logit_alternative(Q @ K.T, T[:7], 6)
 
 

@@ -126,6 +126,15 @@ def test_identifiable_attention_is_left_where_it_is(bundled):
     assert "the output allows no other weights" in found.summary().text
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_short_texts_where_effective_is_raw_can_be_saved(n, tmp_path):
+    found = idl.alternatives(idl.Lens(zoo.build("bert")), [list(range(5, 5 + n))], layers=0, heads=0, out=tmp_path)
+    again = idl.Alternatives.load(tmp_path)
+    raw, effective = (again.matrices[f"text0.layer0.head0.encoder.{name}"] for name in ("raw", "effective"))
+    assert torch.equal(raw, effective)
+    assert (found.table["simplex_nullity"] == 0).all()
+
+
 def test_one_token():
     lens = idl.Lens(zoo.build("bert"))
     found = idl.alternatives(lens, [[7]], layers=0, heads=0, realisable=True)

@@ -4,6 +4,9 @@ from identilens.linalg import ProjectedValues as ProjectedValues
 from identilens.linalg import SimplexSpace as SimplexSpace
 from identilens.measures.attention.centre import Centre as Centre
 from identilens.measures.attention.centre import analytic_centre as analytic_centre
+from identilens.measures.attention.determined import FunctionalIntervals as FunctionalIntervals
+from identilens.measures.attention.determined import certain_mass as certain_mass
+from identilens.measures.attention.determined import functional_interval as functional_interval
 from identilens.measures.attention.effective import EffectiveAttention as EffectiveAttention
 from identilens.measures.attention.effective import effective_attention as effective_attention
 from identilens.measures.attention.entropy import EntropyAlternative as EntropyAlternative
@@ -26,6 +29,8 @@ from identilens.measures.attention.logits import check_logit_alternative as chec
 from identilens.measures.attention.logits import least_logit_rank as least_logit_rank
 from identilens.measures.attention.logits import logit_alternative as logit_alternative
 from identilens.measures.attention.logits import logit_rank_study as logit_rank_study
+from identilens.measures.attention.parked import ParkedAttention as ParkedAttention
+from identilens.measures.attention.parked import ParkedBuilder as ParkedBuilder
 from identilens.measures.attention.projections import ChangedProjection as ChangedProjection
 from identilens.measures.attention.projections import changed_projection as changed_projection
 from identilens.measures.attention.rank import RankReport as RankReport

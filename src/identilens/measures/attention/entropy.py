@@ -62,7 +62,7 @@ def maximum_entropy_alternative(
     a row. ``weights`` are A, positive on visible keys (a softmax's).
 
     Raises:
-        InputError: Weights that are no distributions over T's rows.
+        InputError: Weights that are no distributions over T's rows, or in half precision.
         NumericalError: A row whose output is not met. (Weights at zero can put it on the edge of what the keys
             can give: there is no maximiser then, and the weights returned tend to the edge.)
     """
@@ -75,17 +75,15 @@ def maximum_entropy_alternative(
         )
     keys = T.simplex_space().kept[:, 1:]
     base = torch.zeros_like(rows) if bias is None else bias.detach().double()
-    found, queries, worst = [], [], 0.0
+    alternative, queries, worst = torch.zeros_like(rows), rows.new_zeros((len(rows), keys.shape[1])), 0.0
     for index, space in enumerate(T.simplex_spaces(len(rows), visible)):
-        row, logits, error = _row(rows[index], base[index], space, max_steps, index)
+        alternative[index], logits, error = _row(rows[index], base[index], space, max_steps, index)
         worst = max(worst, error)
-        found.append(row)
         seen = keys[space.visible]
         design = torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
-        queries.append(torch.linalg.lstsq(design, logits[space.visible, None], driver="gelsd").solution[:-1, 0])
-    alternative = torch.stack(found)
+        queries[index] = torch.linalg.lstsq(design, logits[space.visible, None], driver="gelsd").solution[:-1, 0]
     entropy, original = (torch.special.entr(one).sum(-1) for one in (alternative, rows))
-    return EntropyAlternative(alternative, torch.stack(queries), keys, entropy, original, worst)
+    return EntropyAlternative(alternative, queries, keys, entropy, original, worst)
 
 
 def _row(row: Tensor, base: Tensor, space: SimplexSpace, max_steps: int, index: int) -> tuple[Tensor, Tensor, float]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, ProjectedValues, head_values, relative_tolerance
 from identilens.linalg.checks import check_finite
+from identilens.measures.attention.checks import check_precision
 from identilens.measures.attention.samplers import iterate_alternatives
 from identilens.measures.attention.simplex import total_variation
 
@@ -152,11 +153,15 @@ def least_logit_rank(
     zero, is by default the `relative_tolerance` of n x n.
 
     Raises:
-        InputError: A weight of zero, which no softmax gives: a masked head, or a step of exactly λ_max.
+        InputError: A weight of zero, which no softmax gives: a masked head, or a step of exactly λ_max; weights in
+            half precision, whose rounding has full rank.
     """
     if choice not in ("centred", "first"):
         raise InputError(f"expected choice 'centred' or 'first'; got {choice!r}; 'first' is the paper's c = −â_1.")
+    check_precision(weights)
     rows = weights.detach().double()
+    if not rows.numel():
+        return torch.zeros(rows.shape[:-2], dtype=torch.int64, device=rows.device)
     if not torch.isfinite(rows).all() or rows.min() <= 0:
         raise InputError(
             f"expected positive weights, as a softmax gives them; the least is {rows.min().item():.3g}; "
@@ -191,6 +196,8 @@ def logit_rank_study(
             f"expected a count and d_k of at least 1 and a share in (0, 1); got {count}, {d_k} and {share}; "
             "the paper's protocol is count=1000 with the head's own d_k."
         )
+    if not len(weights):
+        raise InputError("expected the weights of at least one query; got none; leave empty texts out.")
     projection = head_values(projected_values)
     drawn = iterate_alternatives(weights, projection, count, method="bhardwaj", share=share, generator=generator)
     A, T, tolerance = weights.detach().double(), projection.compact.detach(), projection.tolerance
@@ -214,10 +221,10 @@ def logit_rank_study(
 
 def _check_logits(logits: Tensor, projection: ProjectedValues, d_k: int) -> None:
     check_finite(logits=logits)
-    if logits.shape[1] != projection.keys or d_k < 1:
+    if not len(logits) or logits.shape[1] != projection.keys or d_k < 1:
         raise InputError(
-            f"expected logits over the {projection.keys} rows of T and d_k >= 1; got "
-            f"{logits.shape[1]} keys and d_k = {d_k}; pass logits and values of the same text and head."
+            f"expected logits of at least one query over the {projection.keys} rows of T and d_k >= 1; got "
+            f"{tuple(logits.shape)} and d_k = {d_k}; pass logits and values of the same text and head."
         )
 
 

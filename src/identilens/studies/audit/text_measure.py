@@ -1,6 +1,7 @@
 """One text in one attention call: its share of the batch, measured block by block."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -8,10 +9,13 @@ from torch import Tensor
 
 from identilens.errors import NumericalError
 from identilens.linalg import ProjectedValues, Visible
-from identilens.measures.attention.summary import SummaryBuilder
+from identilens.measures.attention.parked import ParkedAttention, ParkedBuilder
+from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
+from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.runs.matrices import MatrixKey
+from identilens.studies.audit.certain import certain_rows
 
 _VALUES_AT_ONCE = 2**20
 
@@ -45,7 +49,10 @@ class TextMeasure:
             torch.matmul(values, factor[some], out=compact[some])
         self._require_finite(compact, "values")
         d_model = site.output_projection.shape[-1]
+        self.compact = compact
         self.builder = SummaryBuilder(ProjectedValues(compact, d_model), n_query, self._visible(), *types)
+        # The last type holds every token without a type of its own.
+        self._parked = ParkedBuilder(compact, types[1][:, :-1].any(-1))
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
 
     def run(self, step: int) -> Float[Tensor, "query head d_v"]:
@@ -58,6 +65,18 @@ class TextMeasure:
             self._add(rows, weights[0] if weights.dtype == torch.float64 else weights[0].float(), output[0])
             outputs[rows] = output[0]
         return outputs
+
+    def finish(self) -> tuple[AttentionSummary, ParkedAttention]:
+        """Return the scalars of all heads, once every row was taken."""
+        return self.builder.finish(), self._parked.finish()
+
+    def certain(self, queries: Sequence[int], sinks: Sequence[int]) -> list[list[dict[str, Any]]]:
+        """Return, head by head, what is certain of some rows, given the position of each head's sink."""
+        if not queries:
+            return [[] for _ in sinks]
+        call = self.call.rows(queries)
+        layer = CapturedLayer.of(call, self.site, *call.attend())
+        return certain_rows(layer, self.compact, queries, sinks)
 
     def matrices(self) -> Mapping[str, Tensor]:
         """Return raw and effective attention by key, with each row's rank where rows are masked."""
@@ -79,7 +98,9 @@ class TextMeasure:
         self._require_finite(outputs, "output")
         if self.bias is not None:
             outputs = outputs - weights.double().sum(-1, keepdim=True) * self.bias
-        self.builder.add(rows, weights, outputs @ self.factor)
+        projected = outputs @ self.factor
+        self.builder.add(rows, weights, projected)
+        self._parked.add(weights, projected)
         if self._kept is not None:
             self._kept.append((weights, self.builder.projector.effective(rows, weights).to(weights.dtype)))
 
