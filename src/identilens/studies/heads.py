@@ -120,7 +120,7 @@ class TextHeads:
             names = position_names(self.lens.model.config, len(self.read(place).queries))
         if queries is None:
             return list(range(len(names)))
-        return sorted({at for one in queries for at in _places(names, one, place.text)})
+        return sorted({at for one in queries for at in named_places(names, one, place.text)})
 
 
 class HeadStudy(Study[S, R]):
@@ -177,7 +177,7 @@ class RowStudy(HeadStudy[W, R]):
         """Return the tables of some rows of a head."""
 
 
-def _places(names: Sequence[str], requested: int | str, text: int) -> list[int]:
+def named_places(names: Sequence[str], requested: int | str, text: int) -> list[int]:
     """Return the positions that a token or a position stands for."""
     places = [place for place, name in enumerate(names) if name == requested]
     if not places and str(requested).isdigit() and int(requested) < len(names):

@@ -113,8 +113,8 @@ def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled):
     layers = [0] if family == "bundled" else None
     audit = idl.audit(lens, inputs, layers=layers, certain_rows=2, seed=3)
     assert audit.table.filter(pl.col("certain_rows") != pl.min_horizontal(2, "n_query")).is_empty()
-    held = {(text, head.layer, head.head, head.kind): head for text, one in enumerate(lens.capture(inputs, weights=True))
-            for head in one.heads}  # fmt: skip
+    captured = enumerate(lens.capture(inputs, weights=True))
+    held = {(text, head.layer, head.head, head.kind): head for text, one in captured for head in one.heads}
     for row in audit.rows.iter_rows(named=True):
         head = held[row["text"], row["layer"], row["head"], row["kind"]]
         weights, visible = head.attention[row["query"]], None if head.visible is None else head.visible[row["query"]]

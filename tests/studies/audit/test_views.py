@@ -226,7 +226,7 @@ def test_a_token_is_read_as_it_is(browser, report, mixed):
 def test_the_report_of_a_real_model_opens(browser, bundled, tmp_path, width, scheme):
     text = f"The old bridge was closed in winter, and nobody crossed the river {SCRIPT} until spring came."
     result = idl.audit(bundled, [text], layers=(1,))
-    assert len(result.matrices) == 24
+    assert len(result.matrices) == 36, "raw, effective and values of each head"
     torch.testing.assert_close(
         result.matrices["text0.layer1.head0.encoder.raw"].sum(-1), torch.ones(result.table["n_query"][0])
     )

@@ -1,5 +1,6 @@
 """What can be said of each weight of one row: whether it is determined, whether it is influential, and in words."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -77,6 +78,14 @@ def trust_rows(
         ],
         "verdict": words,
     }
+
+
+def named_rows(
+    at: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], tokens: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the rows of the table from the columns of `trust_rows`; ``at`` names the query, ``tokens`` the keys."""
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return [{**at, "token": tokens[row["key"]], **row} for row in rows]
 
 
 def _verdicts(weight: Tensor, lo: Tensor, hi: Tensor, share: Tensor) -> list[str]:

@@ -8,7 +8,7 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.heads import Place, RowSettings, RowStudy
 from identilens.studies.trust.result import Trust
-from identilens.studies.trust.rows import trust_rows
+from identilens.studies.trust.rows import named_rows, trust_rows
 
 
 class TrustStudy(RowStudy[RowSettings, Trust]):
@@ -42,9 +42,7 @@ class TrustStudy(RowStudy[RowSettings, Trust]):
             visible = None if head.visible is None else head.visible[query]
             columns = trust_rows(head.attention[query], head.projected, visible)
             at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
-            for values in zip(*columns.values(), strict=True):
-                row = dict(zip(columns, values, strict=True))
-                rows.append({**at, "token": tokens[side.key][row["key"]], **row})
+            rows += named_rows(at, columns, tokens[side.key])
         return Output({"table": table_of(Trust.schema["table"], rows)})
 
 
