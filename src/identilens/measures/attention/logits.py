@@ -186,8 +186,9 @@ def uncapped_logits(
     """Return z with softmax(c tanh(z / c) + bias) = A', the weights, for a soft cap c; None where no z gives them.
 
     What is capped is log A' − bias + κ_i with any constant κ_i in row i. A κ_i that keeps it within (−c, c) exists if
-    and only if the row's visible entries span less than 2 c; the one that centres the span is taken. z is 0 on hidden
-    keys, where it is free. Its rank is that of this choice; another κ may have a lower one.
+    and only if the row's visible entries span less than 2 c; the one taken makes their mean 0, or as near to that as
+    the cap allows. z is 0 on hidden keys, where it is free. Its rank is that of this choice: without a cap the least
+    there is, with one another κ may have a lower rank.
 
     Raises:
         InputError: A visible weight of zero, which no softmax gives, or weights in half precision.
@@ -200,8 +201,13 @@ def uncapped_logits(
     logits = torch.log(rows.masked_fill(~seen, 1.0)) - (0.0 if bias is None else bias.double())
     high = logits.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
     low = logits.masked_fill(~seen, torch.inf).amin(-1, keepdim=True)
-    centred = (logits - (high + low) / 2).masked_fill(~seen, 0.0)
-    return None if (high - low >= 2 * softcap).any() else softcap * torch.atanh(centred / softcap)
+    middle, room = (high + low) / 2, softcap - (high - low) / 2
+    if not (room > 0).all():
+        return None
+    mean = logits.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
+    # A tenth of the room is left, so that no entry comes to lie at the cap itself.
+    shift = torch.maximum(torch.minimum(mean, middle + 0.9 * room), middle - 0.9 * room)
+    return softcap * torch.atanh((logits - shift).masked_fill(~seen, 0.0) / softcap)
 
 
 def logit_rank_study(

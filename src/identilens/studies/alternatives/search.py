@@ -129,7 +129,12 @@ def _capped(head: Head, cap: float, weights: Float[Tensor, "query key"]) -> str:
     if head.visible is not None:
         return f"its logits lie within the soft cap of {cap:g}; the rank behind the cap is open where keys are hidden"
     rank = int(torch.linalg.matrix_rank(logits, rtol=head.projected.tolerance))
-    return f"behind the soft cap of {cap:g}, queries and keys of size {_compared(rank, head)}"
+    if rank <= head.d_k:
+        return f"behind the soft cap of {cap:g}, queries and keys of size {_compared(rank, head)}"
+    return (
+        f"behind the soft cap of {cap:g} its logits have rank {rank}, more than the head has (d_k = {head.d_k}), unless "
+        "other constants in the rows lower it"
+    )
 
 
 def _compared(size: int, head: Head) -> str:
