@@ -104,7 +104,7 @@ class TextHeads:
     def tokens(self, head: Head, text: int) -> dict[str, tuple[str, ...]]:
         """Return what stands at each position of a text, by sequence; a head's own where they are no tokens."""
         held, config = self.items[text].tokens, self.lens.model.config
-        read = dict(zip(sides(head.kind, held), head.attention.shape, strict=True))
+        read = dict(zip(sides(head.kind, held), (len(head.queries), len(head.keys)), strict=True))
         sizes = {sequence: len(names) for sequence, names in held.items()} | read
         return {sequence: names_at(held, sequence, size, config) for sequence, size in sizes.items()}
 

@@ -29,6 +29,7 @@ from identilens.measures.attention.logits import check_logit_alternative as chec
 from identilens.measures.attention.logits import least_logit_rank as least_logit_rank
 from identilens.measures.attention.logits import logit_alternative as logit_alternative
 from identilens.measures.attention.logits import logit_rank_study as logit_rank_study
+from identilens.measures.attention.logits import uncapped_logits as uncapped_logits
 from identilens.measures.attention.parked import ParkedAttention as ParkedAttention
 from identilens.measures.attention.parked import ParkedBuilder as ParkedBuilder
 from identilens.measures.attention.projections import ChangedProjection as ChangedProjection

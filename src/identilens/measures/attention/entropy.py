@@ -1,4 +1,4 @@
-"""The alternative of maximum entropy, which every head with d_k >= rank(T) can produce."""
+"""The alternative of maximum entropy, whose logits lie in the span of the projected values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ FLATTENED = 0.1
 
 @dataclass(frozen=True)
 class EntropyAlternative:
-    """The most even attention with the same output, with queries and keys that produce it.
+    """The most even attention with the same output, with queries and keys whose softmax it is.
 
     Attributes:
         weights: A' = softmax(Q' K'ᵀ + bias) over the visible keys (the scaling is inside Q').
@@ -41,7 +41,7 @@ class EntropyAlternative:
 
     @property
     def needed_d_k(self) -> int:
-        """The size of queries and keys from which on a head can produce A'."""
+        """The size from which on queries and keys, free and without a soft cap, can produce A'."""
         return self.keys.shape[1]
 
 
@@ -57,9 +57,10 @@ def maximum_entropy_alternative(
 
     Its logits lie in the span of [T, 1]: a' = softmax(C y), C an orthonormal basis of T less its mean, y the
     minimiser of the convex log Σ exp(C y) − yᵀ Cᵀ a. So K' = C and Q' = y have rank(C) <= rank(T) columns: a
-    head with d_k >= rank(T) produces this alternative, however far it is from A. With a bias, a' is closest
-    to softmax(bias) in Kullback–Leibler divergence instead. Newton's method, at most ``max_steps`` steps of O(n r²)
-    a row. ``weights`` are A, positive on visible keys (a softmax's).
+    head with d_k >= rank(C), keys of its own and no soft cap produces this alternative, however far it is from A
+    (soft caps: see `uncapped_logits`; heads that share values: a basis of V less its mean is the K' of all of them).
+    With a bias, a' is closest to softmax(bias) in Kullback–Leibler divergence instead. Newton's method, at most
+    ``max_steps`` steps of O(n r²) a row. ``weights`` are A, positive on visible keys (a softmax's).
 
     Raises:
         InputError: Weights that are no distributions over T's rows, or in half precision.

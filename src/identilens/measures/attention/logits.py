@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.linalg import qr
 from torch import Tensor
 
@@ -174,6 +174,34 @@ def least_logit_rank(
     # Uniform rows have log A' = 0 up to rounding: relative to the rounding of log A', not to itself.
     noise = torch.finfo(torch.float64).eps * torch.linalg.matrix_norm(logarithms)[..., None]
     return (sigma > torch.maximum(tolerance * sigma[..., :1], noise)).sum(-1)
+
+
+def uncapped_logits(
+    weights: Float[Tensor, "query key"],
+    softcap: float,
+    *,
+    bias: Float[Tensor, "query key"] | None = None,
+    visible: Bool[Tensor, "query key"] | None = None,
+) -> Float[Tensor, "query key"] | None:
+    """Return z with softmax(c tanh(z / c) + bias) = A', the weights, for a soft cap c; None where no z gives them.
+
+    What is capped is log A' − bias + κ_i with any constant κ_i in row i. A κ_i that keeps it within (−c, c) exists if
+    and only if the row's visible entries span less than 2 c; the one that centres the span is taken. z is 0 on hidden
+    keys, where it is free. Its rank is that of this choice; another κ may have a lower one.
+
+    Raises:
+        InputError: A visible weight of zero, which no softmax gives, or weights in half precision.
+    """
+    check_precision(weights)
+    rows = weights.detach().double()
+    seen = torch.ones_like(rows, dtype=torch.bool) if visible is None else visible
+    if rows.numel() and rows[seen].min() <= 0:
+        raise InputError("expected positive weights on visible keys, as a softmax gives them; some are zero.")
+    logits = torch.log(rows.masked_fill(~seen, 1.0)) - (0.0 if bias is None else bias.double())
+    high = logits.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
+    low = logits.masked_fill(~seen, torch.inf).amin(-1, keepdim=True)
+    centred = (logits - (high + low) / 2).masked_fill(~seen, 0.0)
+    return None if (high - low >= 2 * softcap).any() else softcap * torch.atanh(centred / softcap)
 
 
 def logit_rank_study(

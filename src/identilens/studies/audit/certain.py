@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.checks import SUM_ERROR, checked_weights
 from identilens.measures.attention.row_solver import RowSolver
@@ -36,13 +37,14 @@ def certain_rows(
 ) -> list[list[dict[str, Any]]]:
     """Return, head by head, what is certain of the rows of a layer that holds these queries only.
 
-    ``compact`` are the layer's projected values, ``sinks`` the position of each head's sink.
+    ``compact`` are the layer's projected values, ``sinks`` the position of each head's sink. Nothing is of heads whose
+    weights are known in half precision only (`Head.attention`).
 
     Raises:
         NumericalError: If a program's answer cannot be certified.
     """
     pairs = zip(layer.heads, sinks, strict=True)
-    return [list(_rows(head, compact[head.head], queries, sink)) for head, sink in pairs]
+    return [_known_rows(head, compact[head.head], queries, sink) for head, sink in pairs]
 
 
 def mean_and_error(values: Sequence[float], population: int) -> tuple[float | None, float | None]:
@@ -58,6 +60,13 @@ def mean_and_error(values: Sequence[float], population: int) -> tuple[float | No
         return values[0], None
     left = 1 - len(values) / population
     return float(np.mean(values)), float(np.std(values, ddof=1)) * sqrt(left / len(values))
+
+
+def _known_rows(head: Head, compact: Float[Tensor, "key r"], queries: Sequence[int], sink: int) -> list[dict[str, Any]]:
+    try:
+        return list(_rows(head, compact, queries, sink))
+    except UnsupportedModelError:
+        return []
 
 
 def _rows(head: Head, compact: Float[Tensor, "key r"], queries: Sequence[int], sink: int) -> Iterator[dict[str, Any]]:

@@ -104,8 +104,9 @@ class Audit(Result):
         return Finding("\n".join(self._sentences()), numbers, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return the means by layer."""
-        return {"Means by layer": self.by_layer()}
+        """Return the means by layer that the finding rests on; `by_layer` has all of them."""
+        shown = ["kind", "layer", "certain_mass", "sink_mass", "sink_norm_share", "null_share", "pearson", "maps"]
+        return {"Means by layer": self.by_layer().select(shown)}
 
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts by name.
@@ -189,7 +190,7 @@ class Audit(Result):
         token = table["sink_token"].mode().sort()[0]
         yield (
             f"Influential: {percent(table['sink_mass'].mean())} of the attention goes to one structural token a map, "
-            f"mostly {token}, which brings {percent(table['sink_norm_share'].mean())} of the norms of what the keys add."
+            f"mostly {token}, which brings {percent(table['sink_norm_share'].mean())} of the norms that are added up."
         )
         over = f"{len(table)} attention maps over {texts} {'text' if texts == 1 else 'texts'}"
         maps = table.filter(pl.col("nullity") > 0)
