@@ -68,7 +68,7 @@ class Trust(Result):
         if len(rows) > 1:
             first = views.in_short(rows.head(views.LINES))
             return {f"Attention by verdict in percent, {len(first)} of {len(rows)} rows": first}
-        return {"Weights and verdicts": self.table.select("token", *COLUMNS).sort("weight", descending=True)}
+        return {"Weights and verdicts": views.weights_in_short(self.table)}
 
     def token_lines(self, most: int = views.SHOWN) -> list[TokenLine]:
         """Return the first rows as lines of tokens marked by verdict."""

@@ -15,8 +15,8 @@ class TrustStudy(RowStudy[RowSettings, Trust]):
     """Say of each attention weight whether the output determines it, and whether its key influences the output.
 
     For each row: the interval of each weight over all distributions with the same output, proven; the share of each key
-    in what the keys add; its Contribution Weight; what removing it changes; a verdict in plain words. About a third of
-    a second a row of 100 tokens. Words and thresholds: docs/trust.md.
+    in what the keys add; its Contribution Weight; what removing it changes; a verdict in plain words. At most two
+    linear programs a weight. Words and thresholds: docs/trust.md.
 
     Args:
         lens: The model.

@@ -60,6 +60,14 @@ def in_short(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.select(*HEAD, pl.format("{} {}", "query", "query_token").alias("query"), *shares)
 
 
+def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
+    """Return the weights of a row for a terminal, largest first, verdicts by the signs of the lines."""
+    sign = pl.col("verdict").replace({verdict: mark.sign for verdict, mark in _MARKS.items()})
+    shares = pl.col("weight", "lo", "hi", "norm_share", "contribution", "removal").round(3)
+    ordered = row.sort("weight", descending=True, maintain_order=True)
+    return ordered.select(sign.alias(""), "token", "key", shares)
+
+
 def bars(table: pl.DataFrame, rows: int | None = None) -> AnyChart:
     """Return the interval of each weight with its key's norm share; of several rows, one is chosen at a time."""
     held = within_page(table)
