@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import Factor
-from identilens.linalg.simplex import ones_outside
+from identilens.linalg.simplex import centred_rank, ones_outside
 
 
 class FullRows:
@@ -39,7 +39,12 @@ class FullRows:
     @cached_property
     def ones_outside(self) -> Float[Tensor, " head"]:
         """‖(I − P) 1‖² with P the projector: what the ones have outside col(T)."""
-        return ones_outside(self.factor, self._compact, self._tolerance)
+        return ones_outside(self.factor)
+
+    @cached_property
+    def ones_counted(self) -> Float[Tensor, " head"]:
+        """The same, but 0 where [T, 1] has no more rank than T."""
+        return torch.where(centred_rank(self._compact, self._tolerance) >= self.rank, self.ones_outside, 0.0)
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows: weights U Uᵀ, in the precision of the weights."""

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg.factor import Factor, Span, certified_full_rank, smaller_gram
+from identilens.linalg.factor import Span, certified_full_rank, smaller_gram
 
 ROUNDING = 1e-12
 """Entries of an orthonormal basis below this are rounding: the key takes no part in any alternative."""
@@ -69,11 +69,10 @@ def simplex_span(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Span
     return Span(torch.cat([constant, left * kept[..., None, :]], -1), 1 + kept.sum(-1))
 
 
-def ones_outside(factor: Factor, compact: Float[Tensor, "*batch n r"], tolerance: float) -> Float[Tensor, "*batch"]:
-    """Return ‖(I − U Uᵀ) 1‖², or 0 where [T, 1] has no more rank than T."""
-    ones = factor.basis.new_ones(factor.basis.shape[:-1])
-    outside = (ones - factor.project(ones[..., None, :])[..., 0, :]).square().sum(-1)
-    return torch.where(centred_rank(compact, tolerance) >= factor.rank, outside, 0.0)
+def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
+    """Return ‖(I − U Uᵀ) 1‖²: what the ones have outside the space."""
+    ones = span.basis.new_ones(span.basis.shape[:-1])
+    return (ones - span.project(ones[..., None, :])[..., 0, :]).square().sum(-1)
 
 
 def significant(

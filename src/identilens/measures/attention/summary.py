@@ -114,7 +114,7 @@ class SummaryBuilder:
         by_type, rebuilt = ((coordinates + even * self._ones) @ self._inner).tensor_split([raw.shape[-1]], -1)
         sums = RowSums.of_projection(
             even, total[..., 0], square, (coordinates * self._ones).sum(-1), coordinates.square().sum(-1),
-            projector.ones_outside[:, None].expand_as(square),
+            *(ones[:, None].expand_as(square) for ones in (projector.ones_outside, projector.ones_counted)),
         )  # fmt: skip
         return sums, (raw, by_type), rebuilt
 
@@ -128,7 +128,7 @@ class SummaryBuilder:
         moved, moved_effective = ((one - even).masked_fill(~seen, 0.0) for one in (given, effective))
         products = [(moved, moved), (moved_effective, moved_effective), (moved, moved_effective)]
         square, effective_square, cross = ((one * other).sum(-1) for one, other in products)
-        outside = projector.ones_outside(rows)
-        sums = RowSums(even[:, 0], moved.sum(-1), square, moved_effective.sum(-1), effective_square, cross, outside)
+        counted = projector.ones_counted(rows)
+        sums = RowSums(even[:, 0], moved.sum(-1), square, moved_effective.sum(-1), effective_square, cross, counted)
         received = (given @ self.key_types, effective @ self.key_types)
         return sums, received, effective @ self.compact
