@@ -103,7 +103,7 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
         pruned = [prune_to(target, large, sizes, untouched=settings.shared_layer) for target in self.targets]
         functions = (*zip(self.targets, pruned, strict=True), self.targets)
         search = Search(inputs=settings.inputs, starts=settings.starts, steps=settings.steps)
-        error, other, apart = (approximation_error(*pair, search) for pair in functions)
+        error, other, apart = (approximation_error(*pair, search=search) for pair in functions)
         first, second = (found[settings.shared_layer].matrices for found in pruned)
         row = {
             "candidates": candidates, "seed": seed, "layers": len(large), "embedding": sizes.embedding,
