@@ -23,6 +23,8 @@ FILES = {
         "intervals_encoder",
         "intervals_causal",
         "intervals_cross",
+        "trust_bundled",
+        "trust_causal",
         "alternatives_bundled",
         "alternatives_encoder",
         "alternatives_heads",

@@ -33,13 +33,14 @@ def words(count):
 def made_audit(texts, keep=()):
     """Return an audit of made-up attention, one sequence of plans for each text."""
     generator = torch.Generator().manual_seed(0)
-    rows, types, matrices, tokens = [], [], {}, {}
+    rows, types, matrices, tokens, certain = [], [], {}, {}, []
     for text, plans in enumerate(texts):
         for plan in plans:
             for layer in range(plan.layers):
                 for head in range(plan.heads):
                     raw, effective = _maps(plan, generator)
                     rows.append(_row(text, layer, head, plan, raw, effective))
+                    certain += _certain(text, layer, head, plan)
                     types += _types(plan, layer, head, raw, effective)
                     if text in keep:
                         key = f"text{text}.layer{layer}.head{head}.{plan.kind}"
@@ -48,7 +49,7 @@ def made_audit(texts, keep=()):
                 own = "decoder" if plan.kind in ("decoder", "cross") else "encoder"
                 tokens.setdefault(text, {})[own] = list(plan.queries)
                 tokens[text]["encoder" if plan.kind == "cross" else own] = list(plan.keys)
-    tables = {"table": rows, "token_types": types}
+    tables = {"table": rows, "token_types": types, "rows": certain}
     frames = {name: table_of(Audit.schema[name], held) for name, held in tables.items()}
     return Audit.of(frames, _record(len(texts)), matrices, tokens)
 
@@ -77,10 +78,24 @@ def _row(text, layer, head, plan, raw, effective):
     pair = torch.stack([raw.flatten(), effective.flatten()])
     return {
         "text": text, "layer": layer, "head": head, "kind": plan.kind, "n_query": len(plan.queries), "n_key": n_key,
-        "d_k": 4, "d_v": plan.d_v, "rank": rank, "nullity": n_key - rank, "simplex_nullity": max(0, n_key - rank - 1),
+        "d_k": 4, "d_v": plan.d_v, "d_model": 8, "rank": rank, "nullity": n_key - rank,
+        "simplex_nullity": max(0, n_key - rank - 1),
         "null_share": float((raw - effective).square().sum() / raw.square().sum()),
+        "simplex_null_share": 0.5 * float((raw - effective).square().sum() / raw.square().sum()),
         "pearson": float(torch.corrcoef(pair)[0, 1]) if raw.numel() > 1 else None, "reconstruction_error": 1e-7,
+        "certain_mass": 0.3 + 0.2 * head, "certain_mass_error": 0.05, "certain_rows": 2,
+        "output_share": (1 + layer + head) / (plan.heads * (plan.layers + plan.heads)), "sink": 0,
+        "sink_token": plan.keys[0], "sink_mass": float(raw[:, 0].mean()), "sink_norm_share": 0.1,
+        "sink_value_norm": 0.2, "first_mass": float(raw[:, 0].mean()),
     }  # fmt: skip
+
+
+def _certain(text, layer, head, plan):
+    for query in range(min(2, len(plan.queries))):
+        yield {
+            "text": text, "layer": layer, "head": head, "kind": plan.kind, "query": query,
+            "certain_mass": 0.25 + 0.2 * head + 0.1 * query, "sink_weight": 0.5, "sink_lo": 0.4, "sink_hi": 0.6,
+        }  # fmt: skip
 
 
 def _types(plan, layer, head, raw, effective):

@@ -7,7 +7,7 @@ from helpers.heads import causal, seeded
 from helpers.reference import effective_svd, rank_svd
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import FLOAT32_EPS, ProjectedValues, projected
-from identilens.measures.attention import effective_attention, numerical_rank
+from identilens.measures.attention import SummaryBuilder, effective_attention, numerical_rank
 
 
 def orthonormal(rows, columns, generator):
@@ -40,10 +40,33 @@ def test_rank_singular_values_and_nullities_are_those_of_t(n, rank):
     torch.testing.assert_close(found.singular_values[:rank], expected)
     torch.testing.assert_close(found.compact @ found.compact.mT, T @ T.mT)
     ones = torch.cat([T, torch.ones(n, 1)], 1)
-    assert int(found.simplex_nullity(found.rank)) == n - rank_svd(ones)
-    assert int(found.simplex_factor.rank) == rank_svd(ones)
+    assert int(found.simplex_nullity) == n - rank_svd(ones)
+    assert int(found.simplex_span.rank) == rank_svd(ones)
     assert found.simplex_space().nullity == n - rank_svd(ones)
     assert int(numerical_rank(found).nullity) == int(numerical_rank(T).nullity) == n - rank
+
+
+@pytest.mark.parametrize("share", [0.0, 1e-6, 3e-6, 5e-6, 1e-5, 1e-4, 0.5])
+@pytest.mark.parametrize("offset", [0.0, 100.0])
+def test_one_rule_for_the_rank_with_ones(share, offset):
+    """A T whose columns hold the ones but for a share of their length: every way of counting gives one number."""
+    n, d_v = 33, 32
+    outside, within = orthonormal(n, 2, seeded(3)).T
+    outside = outside - outside.mean()
+    outside, ones = outside / outside.norm(), torch.full((n,), n**-0.5, dtype=torch.float64)
+    normal = share * ones + (1 - share**2) ** 0.5 * outside
+    T = orthonormal(n, d_v, seeded(4)) + offset * torch.outer(within, within[:d_v])
+    T = T - torch.outer(normal, normal @ T)
+    found = ProjectedValues.of(T)
+    expected = int(share <= found.tolerance)
+    assert int(found.rank) == d_v
+    assert int(found.simplex_nullity) == n - int(found.simplex_span.rank) == found.simplex_space().nullity == expected
+    assert int(numerical_rank(T).simplex_nullity) == expected
+    summary = SummaryBuilder(found.flat, 1)
+    summary.add(slice(0, 1), torch.full((1, 1, n), 1 / n).double(), T.mean(0)[None, None])
+    assert int(summary.finish().simplex_nullity) == expected
+    kept = found.simplex_space().kept
+    assert (kept @ (kept.mT @ ones) - ones).abs().max() < 1e-14, "sums are kept exactly"
 
 
 def test_one_tolerance_for_any_number_of_keys():
@@ -51,9 +74,8 @@ def test_one_tolerance_for_any_number_of_keys():
     found = ProjectedValues.of(values, projection)
     assert found.tolerance == 30 * FLOAT32_EPS
     assert found.tolerance_of(7) == 20 * FLOAT32_EPS
-    assert found.restricted(torch.arange(30) < 7).simplex_tolerance == 21 * FLOAT32_EPS
     coarse = ProjectedValues.of(values, projection, tolerance=0.3)
-    assert coarse.tolerance == coarse.simplex_tolerance == coarse.restricted(torch.arange(30) < 7).tolerance == 0.3
+    assert coarse.tolerance == coarse.restricted(torch.arange(30) < 7).tolerance == 0.3
     assert int(coarse.rank) == int(coarse.factor.rank) == 4, "5, 4, 3, 2 lie above 0.3 · 5, and 1 does not"
 
 

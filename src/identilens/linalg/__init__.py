@@ -2,8 +2,8 @@
 
 from identilens.linalg.compact import compact_values as compact_values
 from identilens.linalg.compact import row_factor as row_factor
-from identilens.linalg.compact import with_ones as with_ones
 from identilens.linalg.factor import Factor as Factor
+from identilens.linalg.factor import Span as Span
 from identilens.linalg.factor import certified_cholesky as certified_cholesky
 from identilens.linalg.factor import certified_full_rank as certified_full_rank
 from identilens.linalg.factor import certified_rank as certified_rank
@@ -15,5 +15,7 @@ from identilens.linalg.projected import Visible as Visible
 from identilens.linalg.projected import head_values as head_values
 from identilens.linalg.projected import projected as projected
 from identilens.linalg.simplex import SimplexSpace as SimplexSpace
+from identilens.linalg.softmax import attention_logits as attention_logits
+from identilens.linalg.softmax import visible_softmax as visible_softmax
 from identilens.linalg.tolerance import FLOAT32_EPS as FLOAT32_EPS
 from identilens.linalg.tolerance import relative_tolerance as relative_tolerance

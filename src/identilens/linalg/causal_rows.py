@@ -3,10 +3,11 @@
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import Factor, certified_full_rank, certified_rank, factorise
+from identilens.linalg.simplex import significant
 
 _BLOCK = 64
 
@@ -52,6 +53,15 @@ class CausalRows:
                 ranks[head, row] = certified_rank(self.compact[head, : row + 1], self.tolerance(row + 1))
         return ranks
 
+    def seen(self, rows: slice) -> Bool[Tensor, "row key"]:
+        """Return which keys some queries see."""
+        return torch.arange(self.keys, device=self.compact.device) < self.row_sizes()[rows, None]
+
+    def ones_outside(self, rows: slice) -> Float[Tensor, "head row"]:
+        """Return ‖(I − P_i) 1‖² for the projector of each of some rows: what the ones have outside col(T)."""
+        seen = self.seen(rows).double().expand(len(self.compact), -1, -1)
+        return significant((seen - self.effective(rows, seen)).square().sum(-1), self.row_sizes()[rows], self.tolerance)
+
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows, zero on forbidden keys, in float64."""
         return self._assemble(rows, weights.double(), weights)
@@ -63,7 +73,7 @@ class CausalRows:
     def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
         first, stop, _ = rows.indices(self.keys)
         result = self.compact.new_zeros(len(self.compact), stop - first, self.keys)
-        split = min(max(*self._spanned, first), stop)
+        split = min(max([*self._spanned, first]), stop)
         for head, independent in enumerate(self._independent):
             for row in range(first, split):
                 here = (head, row - first)

@@ -21,18 +21,6 @@ def compact_values(
     return values if output_projection is None else values @ row_factor(output_projection)
 
 
-def with_ones(compact: Float[Tensor, "*batch n r"]) -> Float[Tensor, "*batch n r+1"]:
-    """Return [F, s 1]: the compact values with a column of ones, for [T, 1].
-
-    The column is as long as the root mean square of F's singular values, so that it neither vanishes beside F nor makes
-    F's small singular values look like zero, whatever the units of the values.
-    """
-    n, r = compact.shape[-2:]
-    scale = torch.linalg.vector_norm(compact, dim=(-2, -1), keepdim=True) / (n * min(n, r)) ** 0.5
-    ones = torch.where(scale > 0, scale, 1.0).expand(*compact.shape[:-1], 1)
-    return torch.cat([compact, ones], -1)
-
-
 def row_factor(matrix: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rows r"]:
     """Return L, rows x min(rows, columns) in float64, with L Lᵀ = M Mᵀ (M = L Qᵀ, Q orthonormal columns).
 

@@ -12,23 +12,32 @@ SAFE_SHARE = 1e-8
 
 
 @dataclass(frozen=True)
-class Factor:
-    """F = basis @ (basisᵀ F) and F⁺ = coordinates @ basisᵀ, for a batch of matrices F (n x r).
+class Span:
+    """The column space of each matrix of a batch.
 
     Attributes:
-        basis: Orthonormal columns spanning col(F); columns beyond the rank are zero.
-        coordinates: r x k, maps a row in the row space of F to its coordinates in ``basis``.
-        rank: Numerical rank of each F.
+        basis: Orthonormal columns; those beyond the rank are zero.
+        rank: Numerical rank of each matrix.
     """
 
     basis: Float[Tensor, "*batch n k"]
-    coordinates: Float[Tensor, "*batch r k"]
     rank: Int[Tensor, "*batch"]
 
     def project(self, rows: Float[Tensor, "*batch row n"]) -> Float[Tensor, "*batch row n"]:
-        """Return the orthogonal projection of some rows on col(F), in their own precision."""
+        """Return the orthogonal projection of some rows on the space, in their own precision."""
         basis = self.basis.to(rows.dtype)
         return rows @ basis @ basis.mT
+
+
+@dataclass(frozen=True)
+class Factor(Span):
+    """F = basis @ (basisᵀ F) and F⁺ = coordinates @ basisᵀ, for a batch of matrices F (n x r).
+
+    Attributes:
+        coordinates: r x k, maps a row in the row space of F to its coordinates in ``basis``.
+    """
+
+    coordinates: Float[Tensor, "*batch r k"]
 
     def effective(self, weights: Tensor | None, outputs: Tensor) -> Tensor:
         """Return effective attention from weights, in float64, or, where there are none, from outputs: O F⁺."""
@@ -61,7 +70,7 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
         basis[index] = left * kept
         coordinates[index] = right.mT * torch.where(kept, 1 / torch.where(kept, sigma, 1.0), 0.0)
     batch = matrix.shape[:-2]
-    return Factor(basis.reshape(*batch, n, k), coordinates.reshape(*batch, r, k), rank.reshape(batch))
+    return Factor(basis.reshape(*batch, n, k), rank.reshape(batch), coordinates.reshape(*batch, r, k))
 
 
 def certified_full_rank(

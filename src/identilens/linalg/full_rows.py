@@ -1,14 +1,19 @@
 """Effective attention when every query sees every key: one projector serves all rows."""
 
+from functools import cached_property
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import Factor
+from identilens.linalg.simplex import ones_outside
 
 
 class FullRows:
     """Projector on col(T), of which ``factor`` is, shared by all queries of each head (Brunner et al. 2020, Eq. 9).
+
+    ``tolerance`` is the share of σ_max(T) up to which a singular value counts as zero.
 
     Attributes:
         rank: Of T, one a head.
@@ -16,8 +21,8 @@ class FullRows:
         independent: Whether T has independent rows in every head, so that weights are their own effective part.
     """
 
-    def __init__(self, factor: Factor, queries: int) -> None:
-        self.queries, self.factor, self.basis = queries, factor, factor.basis
+    def __init__(self, factor: Factor, queries: int, tolerance: float) -> None:
+        self.queries, self.factor, self.basis, self.tolerance = queries, factor, factor.basis, tolerance
         self.keys = self.basis.shape[-2]
         self.rank: Int[Tensor, " head"] = factor.rank
         self.independent = bool((self.rank == self.keys).all())
@@ -29,6 +34,11 @@ class FullRows:
     def row_sizes(self) -> Int[Tensor, " query"]:
         """Return how many keys each query sees."""
         return torch.full((self.queries,), self.keys, dtype=torch.int64, device=self.basis.device)
+
+    @cached_property
+    def ones_outside(self) -> Float[Tensor, " head"]:
+        """‖(I − P) 1‖² with P the projector: what the ones have outside col(T)."""
+        return ones_outside(self.factor, self.tolerance)
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows: weights U Uᵀ, in the precision of the weights."""

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import certified_cholesky, certified_rank, factorise
+from identilens.linalg.simplex import significant
 
 Tolerance = Callable[[int], float]
 _CHUNK = 64
@@ -40,6 +41,15 @@ class IrregularRows:
                 seen = self.visible[begin + row, keys]
                 ranks[head, begin + row] = certified_rank(self.compact[head, keys][seen], self._tolerance(seen))
         return ranks.to(self.compact.device)
+
+    def seen(self, rows: slice) -> Bool[Tensor, "row key"]:
+        """Return which keys some queries see."""
+        return self.visible[rows]
+
+    def ones_outside(self, rows: slice) -> Float[Tensor, "head row"]:
+        """Return ‖(I − P_i) 1‖² for the projector of each of some rows: what the ones have outside col(T)."""
+        seen = self.seen(rows).double().expand(len(self.compact), -1, -1)
+        return significant((seen - self.effective(rows, seen)).square().sum(-1), self.row_sizes()[rows], self.tolerance)
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows, zero on forbidden keys, in float64."""

@@ -11,11 +11,11 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg.causal_rows import CausalRows
 from identilens.linalg.checks import check_finite, check_values
-from identilens.linalg.compact import compact_values, with_ones
-from identilens.linalg.factor import Factor, certified_rank, factorise
+from identilens.linalg.compact import compact_values
+from identilens.linalg.factor import Factor, Span, factorise
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
-from identilens.linalg.simplex import SimplexSpace, space_on
+from identilens.linalg.simplex import SimplexSpace, ones_outside, space_on, with_constant
 from identilens.linalg.tolerance import relative_tolerance
 
 Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
@@ -23,8 +23,6 @@ Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
 
 RowProjector = FullRows | CausalRows | IrregularRows
 """Projects each query's weights on the column space of T restricted to the keys it sees."""
-
-_VALUES_AT_ONCE = 2**20
 
 
 @dataclass(frozen=True)
@@ -80,11 +78,6 @@ class ProjectedValues:
         """The share of σ_max(T) up to which a singular value of T counts as zero."""
         return self.tolerance_of(self.keys)
 
-    @property
-    def simplex_tolerance(self) -> float:
-        """The same for [T, 1]."""
-        return replace(self, d_model=self.d_model + 1).tolerance
-
     @cached_property
     def singular_values(self) -> Float[Tensor, "*head k"]:
         """Of T, largest first, min(n, d_v, d_model) of them."""
@@ -96,15 +89,10 @@ class ProjectedValues:
         sigma = self.singular_values
         return (sigma > self.tolerance * sigma[..., :1]).sum(-1)
 
-    def simplex_nullity(self, rank: Int[Tensor, "*head"]) -> Int[Tensor, "*head"]:
-        """Return n − rank([T, 1]), the dimension of LN([T, 1]) (Brunner 3.3): rank(T) or one more is taken away.
-
-        The column of ones is scaled to T's singular values, so that the units of the values do not matter.
-        """
-        # A few heads at a time in long texts, so that no second copy of all values is held.
-        heads = self.flat.compact.split(max(1, _VALUES_AT_ONCE // self.compact.shape[-2:].numel()))
-        ranks = torch.cat([certified_rank(with_ones(some), self.simplex_tolerance) for some in heads])
-        return self.keys - ranks.reshape(rank.shape).clamp(rank, rank + 1)
+    @property
+    def simplex_nullity(self) -> Int[Tensor, "*head"]:
+        """The dimension n − rank([T, 1]) of LN([T, 1]) (Brunner 3.3): rank(T) or one more is taken away."""
+        return self.keys - self.factor.rank - (ones_outside(self.factor, self.tolerance) > 0).long()
 
     @cached_property
     def factor(self) -> Factor:
@@ -112,9 +100,9 @@ class ProjectedValues:
         return factorise(self.compact, self.tolerance)
 
     @cached_property
-    def simplex_factor(self) -> Factor:
-        """The same for [T, 1]."""
-        return factorise(with_ones(self.compact), self.simplex_tolerance)
+    def simplex_span(self) -> Span:
+        """Orthonormal basis of the columns of [T, 1], and its rank."""
+        return with_constant(self.factor, self.tolerance)
 
     @property
     def flat(self) -> "ProjectedValues":
@@ -131,7 +119,7 @@ class ProjectedValues:
         """Return the projector that fits the mask: shared by all rows, nested for causal ones, or row by row."""
         flat = self.flat
         if visible is None or (not isinstance(visible, str) and bool(visible.all())):
-            return FullRows(flat.factor, queries)
+            return FullRows(flat.factor, queries, flat.tolerance)
         if isinstance(visible, str) or (
             visible.shape[0] == visible.shape[1] and torch.equal(visible, torch.ones_like(visible).tril())
         ):
@@ -157,7 +145,7 @@ class ProjectedValues:
                 f"expected a mask over {self.keys} keys with at least one visible; got {seen.shape[0]} keys, "
                 f"{int(seen.sum())} visible; pass the row of the mask with which the weights were computed."
             )
-        return space_on(self.compact.detach(), seen, self.tolerance)
+        return space_on(self.compact.detach(), seen, self.tolerance_of(int(seen.sum())))
 
     def simplex_spaces(self, queries: int, visible: Bool[Tensor, "query key"] | None = None) -> list[SimplexSpace]:
         """Return the space of every row of one head; rows that see the same keys share one object."""

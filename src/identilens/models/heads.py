@@ -8,14 +8,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.errors import InputError
-from identilens.linalg import ProjectedValues
+from identilens.errors import InputError, UnsupportedModelError
+from identilens.linalg import FLOAT32_EPS, ProjectedValues, attention_logits, visible_softmax
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.models.sequences import Kind
 
-LOGIT_ERROR = 1e-3
-"""Largest difference between the model's weights and softmax(s Q Kᵀ + bias) of a head whose Q and K may be moved."""
+STORED_ROUNDINGS = 2
+"""Roundings to the model's precision that a weight may carry, each as large as its row's largest logit allows."""
+SUM_ROUNDINGS = 32
+"""Roundings to float32, in which products of queries and keys are summed, relative to the product of their norms."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Head:
         weights: A after softmax, as the model's family computes it; None where it was not asked for.
         visible: Which keys each query may use; None when every key.
         bias: Position bias added to the logits, where the family has one.
+        softcap: c of a family whose logits are c tanh(s Q Kᵀ / c); None without a soft cap.
         group: Query heads that share these keys and values.
     """
 
@@ -43,6 +46,7 @@ class Head:
     visible: Bool[Tensor, "query key"] | None
     scaling: float
     bias: Float[Tensor, "query key"] | None
+    softcap: float | None
     group: int
 
     @property
@@ -72,14 +76,22 @@ class Head:
 
     @cached_property
     def attention(self) -> Float[Tensor, "query key"]:
-        """A in float64.
+        """A in float64: `recomputed` where the family's weights are that up to rounding, else the family's own.
 
         Raises:
             InputError: If the weights were not kept.
+            UnsupportedModelError: For weights in half precision that queries and keys do not give: their rounding
+                would be taken for alternatives, intervals and ranks.
         """
-        if self.weights is None:
-            raise InputError("this head was captured without its weights; capture with weights=True.")
-        return self.weights.double()
+        if self.follows_logits:
+            return self.recomputed
+        if self.family_weights.dtype in (torch.float16, torch.bfloat16):
+            raise UnsupportedModelError(
+                f"{self.kind} layer {self.layer}, head {self.head} computes its weights in half precision, and not as "
+                "a softmax of its queries and keys (an attention sink, or logits that the family changes), so that "
+                'they cannot be computed again in float64. Load the model with dtype="float32" (--dtype float32).'
+            )
+        return self.family_weights.double()
 
     @cached_property
     def effective(self) -> Float[Tensor, "query key"]:
@@ -91,20 +103,46 @@ class Head:
         """Largest simplex nullity of a row: n − rank([T, 1]) over the keys that it sees."""
         return max(space.nullity for space in self.projected.simplex_spaces(len(self.queries), self.visible))
 
-    @property
+    @cached_property
     def recomputed(self) -> Float[Tensor, "query key"]:
-        """softmax(s Q Kᵀ + bias) in float64, where weights stay positive that the model's precision rounds to zero."""
-        logits = self.scaling * self.queries.double() @ self.keys.double().mT
-        if self.bias is not None:
-            logits = logits + self.bias.double()
-        if self.visible is not None:
-            logits = logits.masked_fill(~self.visible, -torch.inf)
-        return torch.softmax(logits, -1)
+        """softmax(s Q Kᵀ + bias), soft-capped where the family does so, in float64.
+
+        Its logits have the rank that Q and K give, and weights stay positive that the model's precision rounds to zero.
+        """
+        return visible_softmax(self._logits, self.visible)
+
+    @cached_property
+    def follows_logits(self) -> bool:
+        """Whether the family's weights are `recomputed` up to rounding.
+
+        With ε of the model's precision, or of float32 if that is coarser (families compute the softmax in it), a row's
+        weights may be off by 2 ε (1 + max |logit|), for the logits and the weights are stored, and by
+        32 ε_float32 (1 + s ‖q‖ max ‖k‖), for sums are in float32. Rows must sum to one within ε / 2 + 32 ε_float32: the
+        softmax's own rounding, which no error of the logits adds to, so that a sink shows.
+        """
+        given, rounding = self.family_weights, SUM_ROUNDINGS * FLOAT32_EPS
+        eps = max(FLOAT32_EPS, *(torch.finfo(one.dtype).eps for one in (self.queries, given)))
+        size = self._logits if self.visible is None else self._logits.masked_fill(~self.visible, 0.0)
+        norms = (torch.linalg.vector_norm(one.double(), dim=-1) for one in (self.queries, self.keys))
+        product = abs(self.scaling) * next(norms) * next(norms).max()
+        limit = STORED_ROUNDINGS * eps * (1 + size.abs().amax(-1)) + rounding * (1 + product)
+        near = (self.recomputed - given).abs().amax(-1) <= limit
+        return bool((near & ((given.double().sum(-1) - 1).abs() <= eps / 2 + rounding)).all())
+
+    @cached_property
+    def _logits(self) -> Float[Tensor, "query key"]:
+        return attention_logits(self.queries, self.keys, self.scaling, self.bias, self.softcap)
 
     @property
-    def logit_error(self) -> float:
-        """Largest difference between A and softmax(s Q Kᵀ + bias): large for soft-capped logits and sinks."""
-        return float((self.recomputed - self.attention).abs().max())
+    def family_weights(self) -> Float[Tensor, "query key"]:
+        """A in the model's own precision: what it mixed the values with.
+
+        Raises:
+            InputError: If the weights were not kept.
+        """
+        if self.weights is None:
+            raise InputError("this head was captured without its weights; capture with weights=True.")
+        return self.weights
 
     def output_error(self, weights: Float[Tensor, "query key"]) -> float:
         """Return ‖(A' − A) T‖_F / ‖A T‖_F of other weights A'."""
@@ -129,6 +167,7 @@ class CapturedLayer:
     visible: Bool[Tensor, "query key"] | None
     scaling: float
     bias: Float[Tensor, "biases query key"] | None
+    softcap: float | None
 
     @classmethod
     def of(cls, call: AttentionCall, site: Site, output: Tensor, weights: Tensor | None) -> "CapturedLayer":
@@ -141,6 +180,7 @@ class CapturedLayer:
             None if visible is None or bool(visible.all()) else visible[0].expand(rows, columns).clone(),
             call.query.shape[-1] ** -0.5 if scaling is None else float(scaling),
             None if bias is None else bias[0].expand(-1, rows, columns),
+            call.arguments.get("softcap"),
         )  # fmt: skip
 
     @property
@@ -155,5 +195,5 @@ class CapturedLayer:
         bias = None if self.bias is None else self.bias[head if len(self.bias) > 1 else 0]
         return Head(
             self.site, head, self.queries[head], self.keys[head // size], self.values[head // size],
-            self.head_output[head], weights, self.visible, self.scaling, bias, size,
+            self.head_output[head], weights, self.visible, self.scaling, bias, self.softcap, size,
         )  # fmt: skip

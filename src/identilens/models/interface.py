@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -55,6 +55,14 @@ class AttentionCall:
         key, value = self.key[text : text + 1, :, :keys], self.value[text : text + 1, :, :keys]
         return replace(self, query=query, key=key, value=value, mask=mask, arguments=arguments)
 
+    def rows(self, queries: Sequence[int]) -> "AttentionCall":
+        """Return the call of some query rows only, with the mask that says what they see."""
+        arguments, bias = dict(self.arguments), self.arguments.get("position_bias")
+        if bias is not None and bias.shape[-2] > 1:
+            arguments["position_bias"] = bias[..., queries, :]
+        places = list(queries)
+        return replace(self, query=self.query[:, :, places], mask=self._mask_rows(places), arguments=arguments)
+
     def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch row key"] | None:
         """Return which keys the given query rows may use, or None when they may use every key.
 
@@ -99,7 +107,7 @@ class AttentionCall:
         causal = getattr(self.module, "is_causal", True) if causal is None else causal
         return "causal" if causal and self.query.shape[-2] > 1 else None
 
-    def _mask_rows(self, rows: slice) -> Tensor | None:
+    def _mask_rows(self, rows: slice | list[int]) -> Tensor | None:
         if self.mask is not None:
             mask = self.mask[..., : self.key.shape[-2]]
             return mask[:, :, rows] if mask.shape[-2] > 1 else mask

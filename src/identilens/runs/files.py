@@ -62,7 +62,14 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file atomically."""
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    held: set[int] = set()
+    contiguous: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        own = tensor.detach().cpu().contiguous()
+        # The format refuses tensors that share memory, as equal matrices may.
+        memory = own.untyped_storage().data_ptr()
+        contiguous[name] = own.clone() if memory in held else own
+        held.add(memory)
     write_atomically(path, lambda temporary: save_file(contiguous, temporary))
 
 

@@ -12,6 +12,7 @@ from identilens.measures.attention.logits import (
     least_logit_rank,
     logit_alternative,
     logit_rank_study,
+    uncapped_logits,
 )
 
 
@@ -53,7 +54,7 @@ def test_logits_of_too_high_rank_masked_or_identifiable_are_refused():
         logit_alternative((Q @ K.T).masked_fill(torch.ones(12, 12).triu(1).bool(), -torch.inf), T, 6)
     with pytest.raises(InputError, match="got 12 independent rows: these logits are identifiable"):
         logit_alternative(Q @ K.T, torch.randn(12, 20, generator=seeded()), 6)
-    with pytest.raises(InputError, match="logits over the 7 rows of T"):
+    with pytest.raises(InputError, match="over the 7 rows of T and d_k >= 1; got .12, 12."):
         logit_alternative(Q @ K.T, T[:7], 6)
 
 
@@ -137,3 +138,30 @@ def test_study_refuses_what_has_no_meaning():
         logit_rank_study(A, T, 4, count=10, share=1.0)
     with pytest.raises(InputError, match="one row of projected values for each of the 10 keys"):
         logit_rank_study(A, T[:5], 4, count=10)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_soft_cap_is_inverted(masked):
+    # Rows that are the same upwards and downwards: centring them leaves them as they are.
+    half = torch.rand(5, generator=seeded(), dtype=torch.float64)
+    z = torch.outer(torch.linspace(1, 3, 10, dtype=torch.float64), torch.cat([half, -half]))
+    visible = torch.ones(10, 10, dtype=torch.bool)
+    if masked:
+        visible[4:, [2, 7]] = False
+    bias = torch.randn(10, 10, generator=seeded(1), dtype=torch.float64)
+    capped = (2 * torch.tanh(z / 2) + bias).masked_fill(~visible, -torch.inf)
+    found = uncapped_logits(torch.softmax(capped, -1), 2.0, bias=bias, visible=visible if masked else None)
+    assert torch.allclose(found, z.masked_fill(~visible, 0.0), atol=1e-9)
+    if not masked:
+        assert torch.linalg.matrix_rank(found, rtol=1e-8) == 1
+        assert int(least_logit_rank(torch.softmax(capped - bias, -1), tolerance=1e-8)) > 1
+
+
+def test_logits_beyond_the_soft_cap_have_no_queries_and_keys(unchecked_shapes):
+    spread = torch.tensor([[0.0, 3.9], [0.0, 0.0]], dtype=torch.float64)
+    weights = torch.softmax(spread, -1)
+    found = uncapped_logits(weights, 2.0)
+    assert torch.allclose(torch.softmax(2 * torch.tanh(found / 2), -1), weights, atol=1e-12)
+    assert uncapped_logits(torch.softmax(spread / 3.9 * 4.1, -1), 2.0) is None
+    with pytest.raises(InputError, match="expected positive weights on visible keys"):
+        uncapped_logits(torch.eye(2), 2.0)

@@ -13,7 +13,8 @@ def summarise(values, projection, weights, visible, block):
     builder = SummaryBuilder(ProjectedValues.of(values, projection), n, visible)
     for start in range(0, n, block):
         rows = slice(start, min(start + block, n))
-        builder.add(rows, weights[:, rows], weights[:, rows] @ values @ row_factor(projection))
+        outputs = weights[:, rows].double() @ values.double() @ row_factor(projection)
+        builder.add(rows, weights[:, rows], outputs)
     return builder.finish()
 
 
@@ -41,6 +42,50 @@ def test_summary_of_blocks_equals_the_whole_map(causal, block):
     assert found.simplex_nullity.tolist() == [31, 31]
 
 
+def masks(n):
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
+    return {"full": None, "causal": j <= i, "window": (j <= i) & (j > i - 11), "prefix": (j <= i) | (j < n // 3)}
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "window"])
+@pytest.mark.parametrize("n", [3, 8, 9, 40, 150])
+@pytest.mark.parametrize(("spread", "accuracy"), [(1.0, 1e-6), (3e-4, 1e-4), (1e-5, 1e-4)])
+def test_correlation_of_near_uniform_float32_weights(mask, n, spread, accuracy):
+    """Taken over the weights as they are: a spread far below float32's rounding of their squares is no matter."""
+    generator = torch.Generator().manual_seed(n)
+    values = torch.randn(1, n, 8, generator=generator, dtype=torch.float64) + 2
+    projection = torch.randn(1, 8, 24, generator=generator, dtype=torch.float64)
+    visible = masks(n)[mask]
+    seen = torch.ones(n, n, dtype=torch.bool) if visible is None else visible
+    logits = spread * torch.randn(1, n, n, generator=generator, dtype=torch.float64)
+    weights = logits.masked_fill(~seen, -torch.inf).softmax(-1).float()
+    found = summarise(values.float(), projection.float(), weights, visible, 16)
+    effective = effective_svd(weights[0].double(), values[0].float().double() @ projection[0].float().double(), seen)
+    expected = torch.corrcoef(torch.stack([weights[0].double()[seen], effective[seen]]))[0, 1]
+    assert float(found.pearson) == pytest.approx(float(expected), abs=accuracy)
+
+
+@pytest.mark.parametrize("mask", ["full", "causal", "window", "prefix"])
+@pytest.mark.parametrize("n", [1, 8, 9, 10, 60])
+def test_simplex_null_share_equals_a_projection_of_each_row(mask, n):
+    generator = torch.Generator().manual_seed(n)
+    values, logits = (torch.randn(2, n, m, generator=generator, dtype=torch.float64) for m in (8, n))
+    projection = torch.randn(2, 8, 24, generator=generator, dtype=torch.float64)
+    visible = masks(n)[mask]
+    seen = torch.ones(n, n, dtype=torch.bool) if visible is None else visible
+    weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+    found = summarise(values, projection, weights, visible, 16)
+    for head in range(2):
+        free = 0.0
+        for row, keys in zip(weights[head], seen, strict=True):
+            columns = torch.cat([(values[head] @ projection[head])[keys], torch.ones(int(keys.sum()), 1)], 1)
+            left, sigma, _ = torch.linalg.svd(columns, full_matrices=True)
+            free += float((row[keys] @ left[:, int((sigma > 1e-5 * sigma[0]).sum()) :]).square().sum())
+        expected = free / float(weights[head].square().sum())
+        assert float(found.simplex_null_share[head]) == pytest.approx(expected, abs=1e-10)
+        assert found.simplex_null_share[head] <= found.null_share[head] + 1e-12
+
+
 def test_uniform_weights_have_no_correlation():
     compact = torch.randn(1, 20, 3, dtype=torch.float64)
     builder = SummaryBuilder(ProjectedValues(compact, 3), 20)
@@ -56,9 +101,7 @@ def test_summary_and_public_measure_share_one_projector(mask, n):
     generator = torch.Generator().manual_seed(n)
     values, logits = (torch.randn(2, n, m, generator=generator, dtype=torch.float64) for m in (8, n))
     projection = torch.randn(2, 8, 24, generator=generator, dtype=torch.float64)
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
-    masks = {"causal": j <= i, "window": (j <= i) & (j > i - 11), "prefix": (j <= i) | (j < n // 3)}
-    visible = masks.get(mask)
+    visible = masks(n)[mask]
     weights = (logits if visible is None else logits.masked_fill(~visible, -torch.inf)).softmax(-1)
     found = summarise(values, projection, weights, visible, 16)
     public = effective_attention(values, weights=weights, output_projection=projection, visible=visible)

@@ -1,5 +1,7 @@
 """Alternatives of texts: other weights, the same model output, measured by running it."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 import torch
@@ -8,7 +10,10 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError
+from identilens.measures.attention import maximum_entropy_alternative
+from identilens.models.reading import read_head
 from identilens.studies.alternatives.put_back import compare_runs
+from identilens.studies.alternatives.search import entropy_note
 
 # 45, 64 and 88 tokens of the bundled encoder.
 TEXTS = [
@@ -113,6 +118,53 @@ def test_heads_with_other_logits_say_why_they_are_left_out():
     assert "soft-capped logits" in row["note"]
 
 
+def even(head):
+    return maximum_entropy_alternative(head.attention, head.projected, visible=head.visible, bias=head.bias)
+
+
+def test_maximum_entropy_behind_a_soft_cap(bundled):
+    """Decided behind the cap: by the range of the logits and the rank of the inverse."""
+    head = read_head(bundled, bundled.read([TEXTS[1]])[0], 2, 5)
+    found = even(head)
+    assert (
+        entropy_note(head, found) == "queries and keys of size 32 produce it (the head's own size suffices: d_k = 32)"
+    )
+    logits = torch.log(found.weights)
+    span = float((logits.amax(-1) - logits.amin(-1)).max())
+    with_cap = {share: replace(head, softcap=share * span) for share in (0.45, 0.55, 1e5)}
+    assert "no queries and keys produce it: its logits lie" in entropy_note(with_cap[0.45], found)
+    assert "more than the head has (d_k = 32), unless other constants" in entropy_note(with_cap[0.55], found)
+    # A cap that is hardly felt.
+    assert "size 32 produce it (the head's own size suffices" in entropy_note(with_cap[1e5], found)
+    hidden = replace(with_cap[0.55], visible=torch.ones(logits.shape, dtype=torch.bool).tril())
+    assert "within the soft cap" in entropy_note(hidden, found)
+    assert "open where keys are hidden" in entropy_note(hidden, found)
+
+
+def test_a_soft_capped_model_stores_no_queries_and_keys_that_do_not_produce_the_weights():
+    lens = idl.Lens(zoo.build("gemma2"))
+    found = idl.alternatives(lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=0)
+    note = found.table.filter(alternative="maximum_entropy")["note"].item()
+    assert "soft cap of 2" in note
+    assert not any("queries_" in name or "keys_" in name for name in found.matrices)
+
+
+def test_heads_that_share_keys_take_new_ones_together():
+    lens = idl.Lens(zoo.build("llama").double())
+    layer = next(lens.capture({"input_ids": torch.arange(5, 45)[None]}, weights=True)).layers[1]
+    values = layer.head(2).values
+    shared = torch.linalg.qr(values - values.mean(0)).Q
+    for head in (layer.head(2), layer.head(3)):
+        found = even(head)
+        expected = "size 8 produce it (the head's own size suffices: d_k = 8); the keys serve 2 query heads and cannot"
+        assert expected in entropy_note(head, found)
+        for row, seen in zip(found.weights, head.visible, strict=True):
+            design = torch.cat([shared[seen], torch.ones(int(seen.sum()), 1, dtype=torch.float64)], 1)
+            logits = torch.log(row[seen])
+            fitted = design @ torch.linalg.lstsq(design, logits[:, None], driver="gelsd").solution[:, 0]
+            torch.testing.assert_close(fitted, logits, atol=1e-6, rtol=1e-6)
+
+
 def test_sinks_are_refused():
     lens = idl.Lens(zoo.build("gpt_oss"))
     with pytest.raises(InputError, match="if the model has an attention sink"):
@@ -124,6 +176,15 @@ def test_identifiable_attention_is_left_where_it_is(bundled):
     assert (found.table["simplex_nullity"] == 0).all()
     assert found.table.drop_nulls("mean_total_variation")["mean_total_variation"].max() < 1e-6
     assert "the output allows no other weights" in found.summary().text
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_short_texts_where_effective_is_raw_can_be_saved(n, tmp_path):
+    found = idl.alternatives(idl.Lens(zoo.build("bert")), [list(range(5, 5 + n))], layers=0, heads=0, out=tmp_path)
+    again = idl.Alternatives.load(tmp_path)
+    raw, effective = (again.matrices[f"text0.layer0.head0.encoder.{name}"] for name in ("raw", "effective"))
+    assert torch.equal(raw, effective)
+    assert (found.table["simplex_nullity"] == 0).all()
 
 
 def test_one_token():

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from identilens.linalg import SimplexSpace
 from identilens.linalg.programs import RowPrograms
+from identilens.measures.attention.checks import checked_row
 
 FLOOR = 1e-9
 """A weight that no alternative brings above this cannot move."""
@@ -35,13 +36,16 @@ class Centre:
 
 
 def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Centre:
-    """Return the analytic centre of {x >= 0, x[T, 1] = a[T, 1]} of a float64 row a.
+    """Return the analytic centre of {x >= 0, x[T, 1] = a[T, 1]} of a row a.
 
     Weights at zero (an underflowed softmax, a one-hot row) put a on the boundary; linear programs then
     find which keys some alternative can use, and the centre is taken on that face. Damped Newton steps,
     O(n k²) each for simplex nullity k.
+
+    Raises:
+        InputError: Weights that are no distribution over the space's keys, or in half precision.
     """
-    start, movable = _relative_interior(weights_row, space)
+    start, movable = _relative_interior(checked_row(weights_row, space), space)
     free = _face_directions(space, movable)
     point, rounding = _newton(start, free, movable)
     return Centre(point=point, movable=movable, free=free, rounding=rounding)

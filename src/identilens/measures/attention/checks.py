@@ -1,14 +1,29 @@
-"""What weights must look like before an alternative is sought."""
+"""What weights must look like before an alternative is sought, or their effective part."""
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import ProjectedValues
+from identilens.linalg import ProjectedValues, SimplexSpace, Visible
 from identilens.linalg.checks import check_finite, check_mask
 
 SUM_ERROR = 1e-3
-"""How far a row of weights may be from summing to one: rounding of half precision, not more."""
+"""How far a row of weights may be from summing to one, and how much may stand on a hidden key: rounding, not more."""
+
+
+def check_precision(weights: Tensor) -> None:
+    """Raise for weights in half precision: their rounding would be taken for ranks, intervals and alternatives.
+
+    Raises:
+        InputError: Weights in float16 or bfloat16.
+    """
+    if weights.dtype in (torch.float16, torch.bfloat16):
+        raise InputError(
+            f"expected attention weights in float32 or float64; got {str(weights.dtype).removeprefix('torch.')}; "
+            "compute them as softmax(scaling * Q @ K.T) with Q and K in float64 (values may stay in half precision), "
+            'or load the model with dtype="float32" (--dtype float32).'
+        )
 
 
 def checked_weights(
@@ -17,8 +32,8 @@ def checked_weights(
     """Return the weights in float64 after checking that they are distributions over T's rows.
 
     Raises:
-        InputError: A negative weight, a row that does not sum to one, a T of another length, a mask of
-            another shape, a query that sees nothing, weight on a hidden key.
+        InputError: Weights in half precision, a negative weight, a row that does not sum to one, a T of another
+            length, a mask of another shape, a query that sees nothing, weight on a hidden key.
         NumericalError: NaN or infinity.
     """
     queries, keys = weights.shape
@@ -28,6 +43,47 @@ def checked_weights(
             "pass weights and values of the same text and head."
         )
     check_mask(visible, queries, keys)
+    return without_hidden(_distributions(weights), visible)
+
+
+def checked_row(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Float[Tensor, " key"]:
+    """Return one row in float64 after checking that it is a distribution over the keys that its space sees.
+
+    Raises:
+        InputError: As `checked_weights`.
+        NumericalError: NaN or infinity.
+    """
+    if weights_row.shape != space.visible.shape:
+        raise InputError(
+            f"expected a weight for each of the space's {len(space.visible)} keys; got {len(weights_row)}; "
+            "pass a row and the space of the same text and head."
+        )
+    return without_hidden(_distributions(weights_row[None]), space.visible[None])[0]
+
+
+def without_hidden(weights: Float[Tensor, "*batch query key"], visible: Visible) -> Float[Tensor, "*batch query key"]:
+    """Return the weights with exact zeros on hidden keys; up to `SUM_ERROR` there is rounding.
+
+    Raises:
+        InputError: Weight on a hidden key, in any head.
+    """
+    if visible is None or not weights.numel():
+        return weights
+    seen = torch.ones_like(weights[(0,) * (weights.ndim - 2)], dtype=torch.bool).tril()
+    seen = seen if isinstance(visible, str) else visible
+    hidden = weights.masked_fill(seen, 0.0).abs().amax(-1)
+    if hidden.max() > SUM_ERROR:
+        *head, row = torch.nonzero(hidden == hidden.max())[0].tolist()
+        raise InputError(
+            f"expected no weight on hidden keys; row {row}{f' of head {head}' if head else ''} puts "
+            f"{float(hidden.max()):.3g} on a key that `visible` hides; pass the mask with which the weights were "
+            "computed."
+        )
+    return weights.masked_fill(~seen, 0.0)
+
+
+def _distributions(weights: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
+    check_precision(weights)
     rows = weights.detach().double()
     check_finite(weights=rows)
     if rows.numel() and rows.min() < 0:
@@ -42,12 +98,4 @@ def checked_weights(
             f"expected rows of attention weights that sum to 1; row {row} sums to {sums[row].item():.4f}; "
             "if the model has an attention sink, add it as one more key whose projected value is zero."
         )
-    if visible is None:
-        return rows
-    hidden = rows.masked_fill(visible, 0.0).amax(-1)
-    if hidden.max() > SUM_ERROR:
-        raise InputError(
-            f"expected no weight on hidden keys; row {int(hidden.argmax())} puts some on a key that `visible` hides; "
-            "pass the mask with which the weights were computed."
-        )
-    return rows.masked_fill(~visible, 0.0)
+    return rows

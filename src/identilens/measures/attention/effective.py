@@ -1,5 +1,6 @@
 """Effective and null attention (Brunner et al. 2020, Eq. 8 and 9), for every kind of mask."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, Visible, compact_values, projected
 from identilens.linalg.checks import check_finite, check_mask, check_width
+from identilens.measures.attention.checks import without_hidden
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ def effective_attention(
     effective = A - Projection_LN(T) A (Brunner Eq. 9) = A P with P the orthogonal projector on
     col(T) ⊂ R^n. Because P T = T it is also the minimum-norm solution (A T) T^+, so the head output is
     enough and weights are not needed. For a query that sees only the keys S, T is restricted to the rows S
-    and the weights elsewhere are 0.
+    and the weights elsewhere are 0: given weights must stand on S, as those of the head that hides the others.
 
     From weights the result is as exact as their precision (they are projected by an orthonormal basis).
     From a head output in float32, rounding is amplified by the condition number of T; pass float64
@@ -51,7 +53,7 @@ def effective_attention(
 
     Args:
         values: V, value bias included; or T itself without a projection; or both as `ProjectedValues`.
-        weights: A after softmax. One of ``weights`` and ``head_output`` is needed.
+        weights: A after softmax, zero on hidden keys. One of ``weights`` and ``head_output`` is needed.
         head_output: A V (or A T without a projection; in the basis of ``compact`` for `ProjectedValues`).
         output_projection: W_O, one head's block, bias left out.
         visible: Boolean mask (query, key), ``"causal"``, or None when every query sees every key.
@@ -61,7 +63,7 @@ def effective_attention(
         O(n d_v²), other masks O(n m d_v²) with m the keys that 64 neighbouring rows see.
 
     Raises:
-        InputError: For shapes that do not fit, or neither weights nor head output.
+        InputError: For shapes that do not fit, neither weights nor head output, or weight on a hidden key.
         NumericalError: For NaN or infinite entries.
     """
     T = projected(values, output_projection)
@@ -70,13 +72,15 @@ def effective_attention(
     batch, queries = mixed.shape[:-2], given.shape[-2]
     projector = T.projector(queries, visible)
     dtype = torch.promote_types(torch.promote_types(mixed.dtype, given.dtype), torch.float32)
+    heads = math.prod(batch)
     if weights is not None:
-        effective = projector.effective(slice(None), weights.to(dtype).reshape(-1, queries, T.keys))
+        weights = without_hidden(weights.to(dtype), visible)
+        effective = projector.effective(slice(None), weights.reshape(heads, queries, T.keys))
     else:
         outputs = compact_values(given, output_projection)
-        effective = projector.from_outputs(slice(None), outputs.reshape(-1, *outputs.shape[-2:]))
+        effective = projector.from_outputs(slice(None), outputs.reshape(heads, *outputs.shape[-2:]))
     effective = effective.to(dtype).reshape(*batch, queries, T.keys)
-    null = None if weights is None else weights.to(dtype) - effective
+    null = None if weights is None else weights - effective
     if visible is None:
         rank, sizes = projector.rank.reshape(batch), T.keys
     else:

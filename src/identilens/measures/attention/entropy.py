@@ -1,4 +1,4 @@
-"""The alternative of maximum entropy, which every head with d_k >= rank(T) can produce."""
+"""The alternative of maximum entropy, whose logits lie in the span of the projected values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ FLATTENED = 0.1
 
 @dataclass(frozen=True)
 class EntropyAlternative:
-    """The most even attention with the same output, with queries and keys that produce it.
+    """The most even attention with the same output, with queries and keys whose softmax it is.
 
     Attributes:
         weights: A' = softmax(Q' K'ᵀ + bias) over the visible keys (the scaling is inside Q').
@@ -41,7 +41,7 @@ class EntropyAlternative:
 
     @property
     def needed_d_k(self) -> int:
-        """The size of queries and keys from which on a head can produce A'."""
+        """The size from which on queries and keys, free and without a soft cap, can produce A'."""
         return self.keys.shape[1]
 
 
@@ -57,12 +57,13 @@ def maximum_entropy_alternative(
 
     Its logits lie in the span of [T, 1]: a' = softmax(C y), C an orthonormal basis of T less its mean, y the
     minimiser of the convex log Σ exp(C y) − yᵀ Cᵀ a. So K' = C and Q' = y have rank(C) <= rank(T) columns: a
-    head with d_k >= rank(T) produces this alternative, however far it is from A. With a bias, a' is closest
-    to softmax(bias) in Kullback–Leibler divergence instead. Newton's method, at most ``max_steps`` steps of O(n r²)
-    a row. ``weights`` are A, positive on visible keys (a softmax's).
+    head with d_k >= rank(C), keys of its own and no soft cap produces this alternative, however far it is from A
+    (soft caps: see `uncapped_logits`; heads that share values: a basis of V less its mean is the K' of all of them).
+    With a bias, a' is closest to softmax(bias) in Kullback–Leibler divergence instead. Newton's method, at most
+    ``max_steps`` steps of O(n r²) a row. ``weights`` are A, positive on visible keys (a softmax's).
 
     Raises:
-        InputError: Weights that are no distributions over T's rows.
+        InputError: Weights that are no distributions over T's rows, or in half precision.
         NumericalError: A row whose output is not met. (Weights at zero can put it on the edge of what the keys
             can give: there is no maximiser then, and the weights returned tend to the edge.)
     """
@@ -75,17 +76,15 @@ def maximum_entropy_alternative(
         )
     keys = T.simplex_space().kept[:, 1:]
     base = torch.zeros_like(rows) if bias is None else bias.detach().double()
-    found, queries, worst = [], [], 0.0
+    alternative, queries, worst = torch.zeros_like(rows), rows.new_zeros((len(rows), keys.shape[1])), 0.0
     for index, space in enumerate(T.simplex_spaces(len(rows), visible)):
-        row, logits, error = _row(rows[index], base[index], space, max_steps, index)
+        alternative[index], logits, error = _row(rows[index], base[index], space, max_steps, index)
         worst = max(worst, error)
-        found.append(row)
         seen = keys[space.visible]
         design = torch.cat([seen, torch.ones_like(seen[:, :1])], 1)
-        queries.append(torch.linalg.lstsq(design, logits[space.visible, None], driver="gelsd").solution[:-1, 0])
-    alternative = torch.stack(found)
+        queries[index] = torch.linalg.lstsq(design, logits[space.visible, None], driver="gelsd").solution[:-1, 0]
     entropy, original = (torch.special.entr(one).sum(-1) for one in (alternative, rows))
-    return EntropyAlternative(alternative, torch.stack(queries), keys, entropy, original, worst)
+    return EntropyAlternative(alternative, queries, keys, entropy, original, worst)
 
 
 def _row(row: Tensor, base: Tensor, space: SimplexSpace, max_steps: int, index: int) -> tuple[Tensor, Tensor, float]:

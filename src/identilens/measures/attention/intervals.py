@@ -6,15 +6,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.linalg import HeadValues, SimplexSpace, head_values
-from identilens.linalg.programs import LeastNorm, RowPrograms, least_norm
-from identilens.measures.attention.checks import checked_weights
+from identilens.linalg import HeadValues, SimplexSpace
+from identilens.linalg.programs import LeastNorm, least_norm
+from identilens.measures.attention.row_solver import Ends, RowSolver, filled, row_and_space
 
 PIN_TOLERANCE = 1e-6
 """A weight whose interval is narrower than this is pinned."""
-
-ORDER_MARGIN = 1e-9
-"""A key is certified above another only when every alternative keeps them this far apart."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +69,12 @@ def attention_intervals(
     The row may use the ``visible`` keys, all when left out; a weight is pinned up to a width of ``pin_tolerance``.
 
     Raises:
-        InputError: Weights that are no distribution over T's rows.
+        InputError: Weights that are no distribution over T's rows, or in half precision.
         NumericalError: A program whose answer cannot be certified.
     """
-    return _RowSolver(weights_row, projected_values, visible).intervals(pin_tolerance)
+    row, space = row_and_space(weights_row, projected_values, visible)
+    solver = RowSolver(row, space)
+    return _intervals(row, space, solver, (solver.lower(), solver.upper()), pin_tolerance)
 
 
 def certify_row(
@@ -89,9 +88,13 @@ def certify_row(
 
     Takes and raises what `attention_intervals` does.
     """
-    solver = _RowSolver(weights_row, projected_values, visible)
-    intervals = solver.intervals(pin_tolerance)
-    return RowCertificate(intervals, above=solver.order(intervals), top=solver.top(intervals))
+    row, space = row_and_space(weights_row, projected_values, visible)
+    solver = RowSolver(row, space)
+    ends = solver.lower(), solver.upper()
+    above = torch.zeros((len(row), len(row)), dtype=torch.bool)
+    above[solver.keys[:, None], solver.keys] = solver.order(ends)
+    top = solver.top(ends)
+    return RowCertificate(_intervals(row, space, solver, ends, pin_tolerance), above.to(row.device), top)
 
 
 def certified_order(
@@ -110,7 +113,7 @@ def certified_top(
     weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
 ) -> int | None:
     """Return the key that stays first in every alternative, or None: at most n − 1 programs."""
-    return _RowSolver(weights_row, projected_values, visible).top(None)
+    return RowSolver(*row_and_space(weights_row, projected_values, visible)).top(None)
 
 
 def minimum_norm_alternative(
@@ -121,100 +124,14 @@ def minimum_norm_alternative(
     The alternative to effective attention that stays on the simplex, asked for at the end of Brunner et
     al. 2020, 3.4. Unlike effective attention it is not orthogonal to LN(T).
     """
-    row, space = _prepared(weights_row, projected_values, visible)
+    row, space = row_and_space(weights_row, projected_values, visible)
     found = least_norm(row[space.visible], space.kept[space.visible])
-    return replace(found, point=_filled(torch.zeros_like(row), space, found.point))
+    return replace(found, point=filled(torch.zeros_like(row), space, found.point))
 
 
-def _prepared(weights_row: Tensor, projected_values: HeadValues, visible: Tensor | None) -> tuple[Tensor, SimplexSpace]:
-    T = head_values(projected_values)
-    row = checked_weights(weights_row[None], T, None if visible is None else visible[None])
-    return row[0], T.simplex_space(visible)
-
-
-def _filled(row: Tensor, space: SimplexSpace, seen: Tensor) -> Tensor:
-    """Return a row with other numbers on its visible keys."""
-    return row.masked_scatter(space.visible, seen.to(row.device))
-
-
-class _RowSolver:
-    """The programs of one row and the alternatives they came by."""
-
-    def __init__(self, weights_row: Tensor, projected_values: HeadValues, visible: Tensor | None):
-        self.row, space = _prepared(weights_row, projected_values, visible)
-        self.space, self.keys = space, torch.nonzero(space.visible).flatten().cpu()
-        self.inside = self.row[space.visible].cpu()
-        # Alternatives met so far, visible keys only: they settle programs before these are run.
-        self.seen = [self.inside]
-        self.programs = RowPrograms(self.inside, space.kept[space.visible].cpu()) if space.nullity else None
-
-    def least(self, cost: Tensor) -> tuple[float, float]:
-        """Return the proven lower bound of the cost and the value that an alternative reaches."""
-        if self.programs is None:
-            value = float(cost @ self.inside)
-            return value, value
-        optimum = self.programs.minimise(cost)
-        self.seen.append(optimum.point)
-        return optimum.bound, optimum.value
-
-    def intervals(self, pin_tolerance: float) -> AttentionIntervals:
-        lo, hi, gap = self.inside.clone(), self.inside.clone(), 0.0
-        movable = torch.linalg.vector_norm(self.space.free[self.space.visible].cpu(), dim=1) > 0
-        zero = self.inside == 0
-        for sign in (-1.0, 1.0):
-            for key in torch.nonzero(movable).flatten().tolist():
-                if sign > 0 and zero[key]:
-                    lo[key] = 0.0
-                    continue
-                cost = torch.zeros_like(self.inside)
-                cost[key] = sign
-                bound, value = self.least(cost)
-                gap = max(gap, value - bound)
-                zero |= self.seen[-1] <= 0
-                if sign > 0:
-                    lo[key] = min(max(bound, 0.0), float(lo[key]))
-                else:
-                    hi[key] = max(-bound, float(hi[key]))
-        lo, hi = (_filled(self.row, self.space, end) for end in (lo, hi))
-        pinned, space = hi - lo <= pin_tolerance, self.space
-        return AttentionIntervals(self.row, lo, hi, pinned, space.nullity, gap, space.tolerance, pin_tolerance)
-
-    def _ends(self, intervals: AttentionIntervals) -> list[Tensor]:
-        return [end[self.space.visible].cpu() for end in (intervals.lo, intervals.hi)]
-
-    def order(self, intervals: AttentionIntervals) -> Tensor:
-        """Decide every pair of visible keys."""
-        lo, hi = self._ends(intervals)
-        above = lo[:, None] > hi[None, :] + ORDER_MARGIN
-        seen = torch.stack(self.seen)
-        open_ = (self.inside[:, None] > self.inside[None, :] + ORDER_MARGIN) & ~above
-        for key in range(len(self.inside)):
-            open_[key] &= (seen[:, key, None] > seen + ORDER_MARGIN).all(0)
-        for j, k in torch.nonzero(open_).tolist():
-            if open_[j, k] and self._apart(j, k):
-                above[j, k] = True
-            elif open_[j, k]:
-                last = self.seen[-1]
-                open_ &= last[:, None] > last[None, :] + ORDER_MARGIN
-        whole = torch.zeros((len(self.row), len(self.row)), dtype=torch.bool)
-        whole[self.keys[:, None], self.keys] = above
-        return whole.to(self.row.device)
-
-    def top(self, intervals: AttentionIntervals | None) -> int | None:
-        """Return the key that no alternative puts second."""
-        first = int(self.inside.argmax())
-        rivals = torch.ones(len(self.inside), dtype=torch.bool)
-        rivals[first] = False
-        if intervals is not None:
-            lo, hi = self._ends(intervals)
-            rivals &= hi >= lo[first] - ORDER_MARGIN
-        seen = torch.stack(self.seen)
-        if not (seen[:, first, None] > seen[:, rivals] + ORDER_MARGIN).all():
-            return None
-        apart = all(self._apart(first, rival) for rival in torch.nonzero(rivals).flatten().tolist())
-        return int(self.keys[first]) if apart else None
-
-    def _apart(self, j: int, k: int) -> bool:
-        cost = torch.zeros_like(self.inside)
-        cost[j], cost[k] = 1.0, -1.0
-        return self.least(cost)[0] > ORDER_MARGIN
+def _intervals(
+    row: Float[Tensor, " key"], space: SimplexSpace, solver: RowSolver, ends: Ends, pin_tolerance: float
+) -> AttentionIntervals:
+    lo, hi = (filled(row, space, end) for end in ends)
+    pinned = hi - lo <= pin_tolerance
+    return AttentionIntervals(row, lo, hi, pinned, space.nullity, solver.gap, space.tolerance, pin_tolerance)

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.linalg import qr
 from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, ProjectedValues, head_values, relative_tolerance
 from identilens.linalg.checks import check_finite
+from identilens.measures.attention.checks import check_precision
 from identilens.measures.attention.samplers import iterate_alternatives
 from identilens.measures.attention.simplex import total_variation
 
@@ -152,11 +153,15 @@ def least_logit_rank(
     zero, is by default the `relative_tolerance` of n x n.
 
     Raises:
-        InputError: A weight of zero, which no softmax gives: a masked head, or a step of exactly λ_max.
+        InputError: A weight of zero, which no softmax gives: a masked head, or a step of exactly λ_max; weights in
+            half precision, whose rounding has full rank.
     """
     if choice not in ("centred", "first"):
         raise InputError(f"expected choice 'centred' or 'first'; got {choice!r}; 'first' is the paper's c = −â_1.")
+    check_precision(weights)
     rows = weights.detach().double()
+    if not rows.numel():
+        return torch.zeros(rows.shape[:-2], dtype=torch.int64, device=rows.device)
     if not torch.isfinite(rows).all() or rows.min() <= 0:
         raise InputError(
             f"expected positive weights, as a softmax gives them; the least is {rows.min().item():.3g}; "
@@ -169,6 +174,40 @@ def least_logit_rank(
     # Uniform rows have log A' = 0 up to rounding: relative to the rounding of log A', not to itself.
     noise = torch.finfo(torch.float64).eps * torch.linalg.matrix_norm(logarithms)[..., None]
     return (sigma > torch.maximum(tolerance * sigma[..., :1], noise)).sum(-1)
+
+
+def uncapped_logits(
+    weights: Float[Tensor, "query key"],
+    softcap: float,
+    *,
+    bias: Float[Tensor, "query key"] | None = None,
+    visible: Bool[Tensor, "query key"] | None = None,
+) -> Float[Tensor, "query key"] | None:
+    """Return z with softmax(c tanh(z / c) + bias) = A', the weights, for a soft cap c; None where no z gives them.
+
+    What is capped is log A' − bias + κ_i with any constant κ_i in row i. A κ_i that keeps it within (−c, c) exists if
+    and only if the row's visible entries span less than 2 c; the one taken makes their mean 0, or as near to that as
+    the cap allows. z is 0 on hidden keys, where it is free. Its rank is that of this choice: without a cap the least
+    there is, with one another κ may have a lower rank.
+
+    Raises:
+        InputError: A visible weight of zero, which no softmax gives, or weights in half precision.
+    """
+    check_precision(weights)
+    rows = weights.detach().double()
+    seen = torch.ones_like(rows, dtype=torch.bool) if visible is None else visible
+    if rows.numel() and rows[seen].min() <= 0:
+        raise InputError("expected positive weights on visible keys, as a softmax gives them; some are zero.")
+    logits = torch.log(rows.masked_fill(~seen, 1.0)) - (0.0 if bias is None else bias.double())
+    high = logits.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
+    low = logits.masked_fill(~seen, torch.inf).amin(-1, keepdim=True)
+    middle, room = (high + low) / 2, softcap - (high - low) / 2
+    if not (room > 0).all():
+        return None
+    mean = logits.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
+    # A tenth of the room is left, so that no entry comes to lie at the cap itself.
+    shift = torch.maximum(torch.minimum(mean, middle + 0.9 * room), middle - 0.9 * room)
+    return softcap * torch.atanh((logits - shift).masked_fill(~seen, 0.0) / softcap)
 
 
 def logit_rank_study(
@@ -191,6 +230,8 @@ def logit_rank_study(
             f"expected a count and d_k of at least 1 and a share in (0, 1); got {count}, {d_k} and {share}; "
             "the paper's protocol is count=1000 with the head's own d_k."
         )
+    if not len(weights):
+        raise InputError("expected the weights of at least one query; got none; leave empty texts out.")
     projection = head_values(projected_values)
     drawn = iterate_alternatives(weights, projection, count, method="bhardwaj", share=share, generator=generator)
     A, T, tolerance = weights.detach().double(), projection.compact.detach(), projection.tolerance
@@ -214,10 +255,10 @@ def logit_rank_study(
 
 def _check_logits(logits: Tensor, projection: ProjectedValues, d_k: int) -> None:
     check_finite(logits=logits)
-    if logits.shape[1] != projection.keys or d_k < 1:
+    if not len(logits) or logits.shape[1] != projection.keys or d_k < 1:
         raise InputError(
-            f"expected logits over the {projection.keys} rows of T and d_k >= 1; got "
-            f"{logits.shape[1]} keys and d_k = {d_k}; pass logits and values of the same text and head."
+            f"expected logits of at least one query over the {projection.keys} rows of T and d_k >= 1; got "
+            f"{tuple(logits.shape)} and d_k = {d_k}; pass logits and values of the same text and head."
         )
 
 

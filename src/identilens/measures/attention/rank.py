@@ -34,8 +34,7 @@ def numerical_rank(
     """Return rank, nullity and simplex nullity of T = values @ output_projection.
 
     The product is never formed: T has the singular values of its factor (n x d_v), computed in
-    float64. In the simplex nullity the column of ones is scaled to T's singular values, so that the answer does
-    not depend on the units of the values. Cost O(n d_v²) a head.
+    float64. The simplex nullity does not depend on the units of the values. Cost O(n d_v²) a head.
 
     Args:
         values: V, value bias included; or T itself without a projection; or both as `ProjectedValues`.
@@ -47,4 +46,4 @@ def numerical_rank(
     """
     T = projected(values, output_projection)
     sigma, rank = T.singular_values, T.rank
-    return RankReport(rank, T.keys - rank, T.simplex_nullity(rank), T.tolerance * sigma[..., 0], sigma)
+    return RankReport(rank, T.keys - rank, T.simplex_nullity, T.tolerance * sigma[..., 0], sigma)

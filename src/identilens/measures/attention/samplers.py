@@ -11,7 +11,7 @@ from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.centre import Centre, analytic_centre
-from identilens.measures.attention.checks import checked_weights
+from identilens.measures.attention.checks import checked_row, checked_weights
 from identilens.measures.attention.simplex import largest_step, total_variation
 
 Method = Literal["brunner", "bhardwaj", "hit_and_run"]
@@ -43,10 +43,11 @@ def iterate_alternatives(
     λ = share · λ_max instead; at exactly 1 one weight of the row is zero, which no softmax gives.
 
     Raises:
-        InputError: Weights that are no distributions over T's rows, or options out of range.
+        InputError: Weights that are no distributions over T's rows or in half precision, or options out of range.
     """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
+    _check_number("count", count, 0)
     if method not in ("brunner", "bhardwaj", "hit_and_run"):
         raise InputError(f"expected method 'brunner', 'bhardwaj' or 'hit_and_run'; got {method!r}; choose one of them.")
     if share is not None and not 0 <= share <= 1:
@@ -91,7 +92,12 @@ def hit_and_run(
     ``steps`` moves, 50 + 6 k by default, it is approached, not reached. Cost O(steps · count · n · k) for simplex
     nullity k.
     """
-    return _chains([analytic_centre(weights_row, space)] * count, [space] * count, steps, generator)
+    centre = analytic_centre(weights_row, space)
+    _check_number("count", count, 0)
+    _check_number("steps", steps, 1)
+    if not count:
+        return centre.point.new_zeros((0, len(centre.point)))
+    return _chains([centre] * count, [space] * count, steps, generator)
 
 
 def _chains(
@@ -137,10 +143,15 @@ def far_alternative(
     distance. From each start the distance is linearised and a linear program solved, which never
     decreases it, until it stays the same; the starts are random directions and the one that empties the
     largest weight.
+
+    Raises:
+        InputError: Weights that are no distribution over the space's keys or in half precision, or no start.
     """
+    whole = checked_row(weights_row, space)
+    _check_number("starts", starts, 1)
     if not space.nullity:
-        return weights_row.clone()
-    seen, row = space.visible, weights_row[space.visible]
+        return whole.clone()
+    seen, row = space.visible, whole[space.visible]
     programs = RowPrograms(row, space.kept[seen])
     top = torch.zeros_like(row)
     top[row.argmax()] = -1.0
@@ -156,7 +167,7 @@ def far_alternative(
             if distance > farthest:
                 best, farthest = vertex, distance
             reached, slope = distance, torch.sign(vertex - row)
-    return torch.zeros_like(weights_row).masked_scatter(seen, best)
+    return torch.zeros_like(whole).masked_scatter(seen, best)
 
 
 def far_alternatives(
@@ -170,8 +181,15 @@ def far_alternatives(
     """Return ``far_alternative`` of every row of a head."""
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
-    pairs = zip(rows, T.simplex_spaces(len(rows), visible), strict=True)
-    return torch.stack([far_alternative(row, space, starts=starts, generator=generator) for row, space in pairs])
+    found = rows.clone()
+    for index, space in enumerate(T.simplex_spaces(len(rows), visible)):
+        found[index] = far_alternative(rows[index], space, starts=starts, generator=generator)
+    return found
+
+
+def _check_number(name: str, given: int | None, least: int) -> None:
+    if given is not None and given < least:
+        raise InputError(f"expected {name} of at least {least}; got {given}.")
 
 
 def _scaled_directions(
@@ -183,8 +201,11 @@ def _scaled_directions(
         return ((2 * drawn - 1).mul(COEFFICIENT) if method == "bhardwaj" else drawn) @ space.free.mT
 
     shared = all(space is spaces[0] for space in spaces)
-    groups = [(len(rows), spaces[0])] if shared else [(1, space) for space in spaces]
+    groups = [(len(rows), spaces[0])] if shared and spaces else [(1, space) for space in spaces]
     for _ in range(count):
+        if not groups:
+            yield rows
+            continue
         direction = torch.cat([directions(size, space) for size, space in groups])
         reach = largest_step(rows, direction)
         part: Tensor | float = 0.99 if share is None else share

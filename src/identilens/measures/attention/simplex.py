@@ -4,7 +4,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
+from identilens.measures.attention.checks import check_precision
 
 
 def simplex_space(projected_values: HeadValues, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
@@ -22,7 +24,13 @@ def largest_step(weights: Float[Tensor, "*rows key"], direction: Float[Tensor, "
     λ_max = min over ã_i < 0 of −a_i / ã_i (Brunner et al. 2020, 3.3). Zero for a zero direction, infinite
     for one without negative entries (never the case in LN([T, 1])). On a one-hot row λ_max is zero
     unless the direction's only negative entry is at the hot key.
+
+    Raises:
+        InputError: Weights in half precision, or of no key.
     """
+    check_precision(weights)
+    if not weights.shape[-1]:
+        raise InputError("expected weights over at least one key; got none; leave empty texts out.")
     negative = direction < 0
     ratio = torch.where(negative, -weights / torch.where(negative, direction, -1.0), torch.inf)
     return torch.where((direction == 0).all(-1), 0.0, ratio.amin(-1))
@@ -31,5 +39,11 @@ def largest_step(weights: Float[Tensor, "*rows key"], direction: Float[Tensor, "
 def total_variation(
     weights: Float[Tensor, "*#rows key"], alternative: Float[Tensor, "*#rows key"]
 ) -> Float[Tensor, "*broadcast"]:
-    """Return ½ Σ |a'_j − a_j| for each row, in [0, 1]."""
+    """Return ½ Σ |a'_j − a_j| for each row, in [0, 1].
+
+    Raises:
+        InputError: Weights in half precision.
+    """
+    check_precision(weights)
+    check_precision(alternative)
     return (alternative - weights).abs().sum(-1) / 2

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import HeadValues, head_values
+from identilens.linalg import HeadValues, attention_logits, head_values, visible_softmax
 from identilens.linalg.checks import check_finite, check_mask
 
 ROW_TOLERANCE = 1e-10
@@ -39,10 +39,7 @@ class SoftmaxMap:
 
     def weights(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Return softmax(s Q Kᵀ + bias) over the visible keys."""
-        logits = self.scaling * queries @ keys.mT
-        if self.bias is not None:
-            logits = logits + self.bias
-        return torch.softmax(logits.masked_fill(~self.visible, -torch.inf), -1)
+        return visible_softmax(attention_logits(queries, keys, self.scaling, self.bias), self.visible)
 
 
 @dataclass(frozen=True)

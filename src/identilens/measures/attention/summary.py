@@ -7,7 +7,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.linalg import ProjectedValues, Visible
+from identilens.linalg.causal_rows import CausalRows
 from identilens.linalg.full_rows import FullRows
+from identilens.linalg.irregular_rows import IrregularRows
+from identilens.measures.attention.moments import Moments, RowSums
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,8 @@ class AttentionSummary:
         rank: Numerical rank of T.
         nullity: Visible keys less rank.
         simplex_nullity: Visible keys less rank([T, 1]).
-        null_share: ‖null‖² / ‖weights‖², in [0, 1].
+        null_share: ‖null‖² / ‖weights‖², in [0, 1]: the part in LN(T), a direction without effect on the output.
+        simplex_null_share: The same for LN([T, 1]): the part that also keeps the sum of the row; at most null_share.
         pearson: Correlation of raw and effective attention over visible entries; NaN when either is constant.
         reconstruction_error: ‖effective T - head output W_O‖ / ‖head output W_O‖, Frobenius.
         raw_received: Weight put by all queries of a type on all keys of a type, summed.
@@ -29,6 +33,7 @@ class AttentionSummary:
     nullity: Int[Tensor, " head"]
     simplex_nullity: Int[Tensor, " head"]
     null_share: Float[Tensor, " head"]
+    simplex_null_share: Float[Tensor, " head"]
     pearson: Float[Tensor, " head"]
     reconstruction_error: Float[Tensor, " head"]
     raw_received: Float[Tensor, "head query_type key_type"]
@@ -39,8 +44,10 @@ class SummaryBuilder:
     """Takes the rows of a layer's attention block by block and returns its summary.
 
     Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ row by row:
-    all sums follow from the weights' coordinates in an orthonormal basis of col(T). Memory O(n · block).
-    There are ``queries`` rows to come; each query and each key is a member of one of several types.
+    all sums follow from the weights' coordinates in an orthonormal basis of col(T). Even attention, 1 / (visible
+    keys), is taken off each row before any product in the weights' own precision, so that near-uniform maps keep
+    their digits. Memory O(n · block). There are ``queries`` rows to come; each query and each key is a member of one
+    of several types.
     """
 
     def __init__(
@@ -58,60 +65,70 @@ class SummaryBuilder:
         self.query_types = torch.ones(queries, 1, **one) if query_types is None else query_types.to(**one)
         self.key_types = torch.ones(keys, 1, **one) if key_types is None else key_types.to(**one)
         self._received = torch.zeros(2, heads, self.query_types.shape[1], self.key_types.shape[1], **one)
-        self._squares, self._error, self._first_moment = (torch.zeros(2, heads, **one) for _ in range(3))
+        self._error = torch.zeros(2, heads, **one)
+        self._sizes = self.projector.row_sizes()
+        self._moments = Moments.empty(heads, self._sizes)
         self._columns: Tensor | None = None
-        self._inner = self.compact
+        self._inner = self._ones = self.compact
 
     def add(self, rows: slice, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"]) -> None:
         """Take some rows: their weights, and their head outputs in the basis of the compact values."""
-        queries = self.query_types[rows]
-        # Within a row in the weights' own precision, between rows in float64.
-        raw_square = torch.linalg.vector_norm(weights, dim=-1).double().square().sum(-1)
-        if isinstance(self.projector, FullRows) and self.projector.independent:
-            raw_by_type = by_type = (weights @ self.key_types.to(weights.dtype)).double()
-            square, rebuilt = raw_square, weights.double() @ self.compact
-        elif isinstance(self.projector, FullRows):
-            raw_by_type, by_type, square, rebuilt = self._shared_rows(weights, self.projector.basis)
+        if isinstance(self.projector, FullRows):
+            sums, received, rebuilt = self._shared_rows(self.projector, weights)
         else:
-            effective = self.projector.effective(rows, weights)
-            raw_by_type = (weights @ self.key_types.to(weights.dtype)).double()
-            by_type, square = effective @ self.key_types, torch.linalg.vector_norm(effective, dim=(1, 2)).square()
-            rebuilt = effective @ self.compact
-        for which, received in enumerate((raw_by_type, by_type)):
-            self._received[which] += queries.mT @ received
-            self._first_moment[which] += received.sum((1, 2))
-        self._squares[0] += raw_square
-        self._squares[1] += square
+            sums, received, rebuilt = self._masked_rows(self.projector, rows, weights)
+        self._received += self.query_types[rows].mT @ torch.stack(received)
+        self._moments.add(sums)
         self._error[0] += (rebuilt - outputs).square().sum((1, 2))
         self._error[1] += outputs.square().sum((1, 2))
 
     def finish(self) -> AttentionSummary:
         """Return the summary of all rows added."""
-        rank, sizes, mask = self.projector.rank, self.projector.row_sizes(), self.visible
+        rank, mask = self.projector.rank, self.visible
         seen = self.projected.restricted(mask[-1]) if isinstance(mask, Tensor) else self.projected
-        simplex = seen.simplex_nullity(rank)
-        raw, effective = self._squares
-        null_share = torch.where(raw > 0, 1 - effective / raw.clamp_min(torch.finfo(raw.dtype).tiny), 0.0).clamp(0, 1)
-        error = (self._error[0] / self._error[1].clamp_min(torch.finfo(raw.dtype).tiny)).sqrt()
-        pearson = self._pearson(float(sizes.sum()))
-        return AttentionSummary(rank, int(sizes[-1]) - rank, simplex, null_share, pearson, error, *self._received)
+        error = (self._error[0] / self._error[1].clamp_min(torch.finfo(self.compact.dtype).tiny)).sqrt()
+        null, simplex_null = self._moments.null_shares()
+        return AttentionSummary(
+            rank, int(self._sizes[-1]) - rank, seen.simplex_nullity, null, simplex_null, self._moments.pearson(), error,
+            *self._received,
+        )  # fmt: skip
 
-    def _shared_rows(self, weights: Tensor, basis: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return raw and effective attention by key type, the latter's square and output, without forming it."""
+    def _shared_rows(
+        self, projector: FullRows, weights: Tensor
+    ) -> tuple[RowSums, tuple[Tensor, Tensor], Float[Tensor, "head row r"]]:
+        """Return sums, attention by key type and output of rows that see every key, effective attention not formed."""
+        # The even share as the weights' precision has it, so that taking it off is exact for weights close to it.
+        even = float(torch.tensor(1 / weights.shape[-1], dtype=weights.dtype))
+        moved, counts = weights - even, even * self.key_types.sum(0)
+        square = torch.linalg.vector_norm(moved, dim=-1).double().square()
+        if projector.independent:
+            raw = (moved @ self.key_types.to(weights.dtype)).double()
+            sums = RowSums(even, raw.sum(-1), square, raw.sum(-1), square, square, torch.zeros_like(square))
+            return sums, (raw + counts, raw + counts), weights.double() @ self.compact
         if self._columns is None:
-            types = self.key_types.expand(len(basis), -1, -1)
-            self._columns = torch.cat([basis, types], -1).to(weights.dtype)
-            self._inner = basis.mT @ torch.cat([types, self.compact], -1)
-        products = (weights @ self._columns).double()
-        coordinates, by_raw = products.tensor_split([basis.shape[-1]], -1)
-        by_type, rebuilt = (coordinates @ self._inner).tensor_split([self.key_types.shape[-1]], -1)
-        return by_raw, by_type, coordinates.square().sum((1, 2)), rebuilt
+            types = self.key_types.expand(len(projector.basis), -1, -1)
+            self._columns = torch.cat([projector.basis, types], -1).to(weights.dtype)
+            self._inner = projector.basis.mT @ torch.cat([types, self.compact], -1)
+            self._ones = projector.basis.sum(-2)[:, None]
+        coordinates, raw = (moved @ self._columns).double().tensor_split([projector.basis.shape[-1]], -1)
+        by_type, rebuilt = ((coordinates + even * self._ones) @ self._inner).tensor_split([raw.shape[-1]], -1)
+        sums = RowSums.of_projection(
+            even, raw.sum(-1), square, (coordinates * self._ones).sum(-1), coordinates.square().sum(-1),
+            projector.ones_outside[:, None].expand_as(square),
+        )  # fmt: skip
+        return sums, (raw + counts, by_type), rebuilt
 
-    def _pearson(self, entries: float) -> Tensor:
-        raw, effective = self._first_moment / entries
-        raw_square, effective_square = self._squares / entries
-        covariance = effective_square - raw * effective
-        variances = torch.stack([raw_square - raw.square(), effective_square - effective.square()])
-        constant = (variances <= 1e-12 * torch.stack([raw_square, effective_square])).any(0)
-        pearson = covariance / variances.clamp_min(torch.finfo(raw.dtype).tiny).prod(0).sqrt()
-        return torch.where(constant, torch.nan, pearson.clamp(-1, 1))
+    def _masked_rows(
+        self, projector: CausalRows | IrregularRows, rows: slice, weights: Tensor
+    ) -> tuple[RowSums, tuple[Tensor, Tensor], Float[Tensor, "head row r"]]:
+        given = weights.double()
+        effective = projector.effective(rows, given)
+        even = 1 / self._sizes[rows].double()[:, None]
+        seen = projector.seen(rows)
+        moved, moved_effective = ((one - even).masked_fill(~seen, 0.0) for one in (given, effective))
+        products = [(moved, moved), (moved_effective, moved_effective), (moved, moved_effective)]
+        square, effective_square, cross = ((one * other).sum(-1) for one, other in products)
+        outside = projector.ones_outside(rows)
+        sums = RowSums(even[:, 0], moved.sum(-1), square, moved_effective.sum(-1), effective_square, cross, outside)
+        received = (given @ self.key_types, effective @ self.key_types)
+        return sums, received, effective @ self.compact

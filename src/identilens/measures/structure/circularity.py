@@ -67,7 +67,7 @@ def circularity(
         )
     check_width("weights", weights, one.compact, one.keys)
     n = one.keys
-    kept, other = one.simplex_factor, two.simplex_factor
+    kept, other = one.simplex_span, two.simplex_span
     freedom = n - kept.rank
     shared = (kept.basis.mT @ other.basis).square().sum((-2, -1))
     overlap = (n - kept.rank - other.rank + shared) / freedom

@@ -51,12 +51,12 @@ def efficient_attention(
     check_width("weights", weights, T.compact, T.keys)
     check_finite(weights=weights)
     given = weights.double()
-    efficient = T.simplex_factor.project(given)
+    efficient = T.simplex_span.project(given)
     return EfficientAttention(
         efficient,
-        T.simplex_factor.rank,
+        T.simplex_span.rank,
         (efficient < -_ROUNDING).double().mean((-2, -1)),
         efficient.amin((-2, -1)),
         (efficient.sum(-1) - given.sum(-1)).abs().amax(-1),
-        T.simplex_tolerance,
+        T.tolerance,
     )

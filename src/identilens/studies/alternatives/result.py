@@ -124,13 +124,13 @@ _PUT_BACK = (
 )
 _CHANGES = (
     "Largest change of a token's hidden state as a share of its length, after each layer. Rounding of a model in "
-    "single precision lies at about 1e-6."
+    "single precision lies at about 1e-6, in half precision at about 1e-2."
 )
 _SENTENCES = {
     "far": "Weights a total variation distance of {distance:.2f} away on average (up to {largest:.2f} in a row) "
     "change the final hidden state by at most {change:.1e} of its size.",
-    "maximum_entropy": "The most even weights with the same output, which queries and keys of the head's own size "
-    "produce, lie {distance:.2f} away on average and change it by at most {change:.1e}.",
+    "maximum_entropy": "The most even weights with the same output lie {distance:.2f} away on average and change it by "
+    "at most {change:.1e}; notes say whether queries and keys of the head's own size give them.",
     "realisable": "Other queries and keys of the same size, found by walking, move the weights by {distance:.2f} on "
     "average and change it by at most {change:.1e}.",
     "parameters": "With other query and key parameters the model itself computes weights {distance:.2f} away on "

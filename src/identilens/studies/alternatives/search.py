@@ -8,13 +8,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import IdentilensError
-from identilens.measures.attention.entropy import maximum_entropy_alternative
-from identilens.measures.attention.logits import least_logit_rank
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention.entropy import EntropyAlternative, maximum_entropy_alternative
+from identilens.measures.attention.logits import least_logit_rank, uncapped_logits
 from identilens.measures.attention.projections import changed_projection
 from identilens.measures.attention.realisable import realisable_dimension
 from identilens.measures.attention.realise import realisable_alternative
 from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
-from identilens.models.heads import LOGIT_ERROR, Head
+from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.projections import changed_parameters, query_key_projections
@@ -98,15 +99,53 @@ def _or_note(name: str, search: Callable[[], Found]) -> Found:
 
 def _maximum_entropy(head: Head) -> Found:
     found = maximum_entropy_alternative(head.attention, head.projected, visible=head.visible, bias=head.bias)
-    fits = "the head's own size suffices" if found.needed_d_k <= head.d_k else "more than the head has"
-    note = f"queries and keys of size {found.needed_d_k} produce it ({fits}: d_k = {head.d_k})"
-    return Found("maximum_entropy", found.weights, found.queries, found.keys, note=note)
+    given = head.softcap is None and head.follows_logits
+    factors = (found.queries, found.keys) if given else (None, None)
+    return Found("maximum_entropy", found.weights, *factors, note=entropy_note(head, found))
+
+
+def entropy_note(head: Head, found: EntropyAlternative) -> str:
+    """Return whether queries and keys of the head's size give its maximum-entropy alternative."""
+    if head.softcap is not None:
+        return _capped(head, head.softcap, found.weights)
+    if not head.follows_logits:
+        return "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
+    if head.group == 1:
+        return f"queries and keys of size {_compared(found.needed_d_k, head)}"
+    # Every head of the group mixes the same V: a basis of its columns less their mean is the K' of all of them.
+    size = ProjectedValues.of(head.values).simplex_space().rank - 1
+    return (
+        f"queries and keys of size {_compared(size, head)}; the keys serve {head.group} query heads and cannot be "
+        "changed for one alone: the same new ones give each of them its maximum-entropy alternative"
+    )
+
+
+def _capped(head: Head, cap: float, weights: Float[Tensor, "query key"]) -> str:
+    logits = uncapped_logits(weights, cap, bias=head.bias, visible=head.visible)
+    if logits is None:
+        return (
+            f"no queries and keys produce it: its logits lie {2 * cap:g} or more apart, beyond the soft cap of {cap:g}"
+        )
+    if head.visible is not None:
+        return f"its logits lie within the soft cap of {cap:g}; the rank behind the cap is open where keys are hidden"
+    rank = int(torch.linalg.matrix_rank(logits, rtol=head.projected.tolerance))
+    if rank <= head.d_k:
+        return f"behind the soft cap of {cap:g}, queries and keys of size {_compared(rank, head)}"
+    return (
+        f"behind the soft cap of {cap:g} its logits have rank {rank}, more than the head has (d_k = {head.d_k}), unless "
+        "other constants in the rows lower it"
+    )
+
+
+def _compared(size: int, head: Head) -> str:
+    fits = "the head's own size suffices" if size <= head.d_k else "more than the head has"
+    return f"{size} produce it ({fits}: d_k = {head.d_k})"
 
 
 def _realisable(head: Head, distance: float, generator: torch.Generator) -> Found:
-    if not head.logit_error <= LOGIT_ERROR:
-        off = f"but off by {head.logit_error:.1e} (soft-capped logits or an attention sink)"
-        return Found("realisable", None, note=f"the weights are not softmax(s Q Kᵀ + bias), {off}")
+    if head.softcap is not None or not head.follows_logits:
+        capped = "soft-capped logits" if head.softcap is not None else "an attention sink or logits that are changed"
+        return Found("realisable", None, note=f"the weights are not softmax(s Q Kᵀ + bias): {capped}")
     tensors = (head.queries.double(), head.keys.double(), head.projected)
     bias = None if head.bias is None else head.bias.double()
     options = {"scaling": head.scaling, "visible": head.visible, "bias": bias}

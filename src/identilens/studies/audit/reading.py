@@ -1,5 +1,21 @@
 """The words of an audit's report."""
 
+AXES = (
+    "Determined: how much of a row's attention lies where it is seen in every alternative, that is, in every "
+    "distribution over the same keys with the same output. For each weight the least value over all alternatives is "
+    "found by a linear program; their sum is the row's certain mass. No alternative lies farther away than 1 − certain "
+    "mass (total variation).",
+    "Influential: how much a head writes. Its output norm is compared with the mean of its layer's heads; half of it "
+    "is the border drawn here, and half of the mass the border of what is determined. The sink is the structural token "
+    "(the first one, a special token, a full stop or a comma) that receives most of a map's attention. Its share of "
+    "the norm says how much of what the head adds up comes from there.",
+    "Neither axis follows from the other, and neither from the null share: a weight may lie in a direction without "
+    "effect and still be fixed, because weights are non-negative and sum to 1.",
+)
+NO_ROWS = (
+    "No row was looked at, so that nothing is known here about what is determined. Choose a number of rows for each "
+    "map with --certain-rows 4 (in Python: certain_rows=4)."
+)
 HEADS = (
     "Null share is the part of a map's squared weight that has no effect on the head's output (0: all of it counts, "
     "1: none does). Correlation compares a map with its effective attention (1: the same picture). Both are means "
@@ -41,6 +57,12 @@ READING = (
     "has no effect on the output; effective attention is the part that the output depends on: it is orthogonal to the "
     "null part and is the smallest weights (in squared sum) with the same output (Brunner et al. 2020, Eq. 8 and 9). "
     "Effective attention can be negative, and its rows need not sum to 1.",
+    "Certain mass. Σ_j lo_j of a row, with lo_j the least value of the weight on key j over all alternatives: 1 when "
+    "the output fixes the row, 0 when every single weight might be zero. It is the mean over the rows that were drawn; "
+    "its error is the standard error of that mean for the map.",
+    "Simplex null share. The squared share of A that also keeps the sum of each row (the part in the null space of T "
+    "with a column of ones); it is never larger than the null share. Both count directions and say nothing about how "
+    "far a weight can go before one turns negative.",
     "Null share. ‖null‖² / ‖A‖², over all entries of a map; between 0 and 1: the share of the squared weight that has "
     "no effect on the output.",
     "Correlation. Pearson's correlation between the entries of raw and of effective attention, over the keys that "
@@ -51,11 +73,11 @@ READING = (
     "Zero in floating point. The rank counts singular values of T above max(n, d_model) · eps · (the largest of "
     "them), with eps of float32, as in Bhardwaj et al. 2021. The reconstruction error, ‖effective · T − A T‖ / ‖A T‖, "
     "says how exactly effective attention gives the same output.",
-    "What this does not say. A large null share does not mean that the weights are free. Weights must also be "
-    "non-negative and sum to 1, and a weight may be fixed to a narrow range although most of it lies in the null "
-    "space; the command “identilens intervals” gives that range. Nor is a map with a large null share wrong: the "
-    "model did compute it, but a reading that rests on its null part says nothing about the output. And a map without "
-    "a null space is not an explanation of a prediction.",
+    "What this does not say. A large null share does not mean that the weights are free: weights must also be "
+    "non-negative and sum to 1. Certain mass says how much is fixed; “identilens intervals” and “identilens trust” "
+    "give the range of each weight. Nor does a fixed weight matter: look at its share of the norm. Nor is a map with a "
+    "large null share wrong: the model did compute it, but a reading that rests on its null part says nothing about "
+    "the output. And a map without a null space is not an explanation of a prediction.",
     "Sources. G. Brunner, Y. Liu, D. Pascual, O. Richter, M. Ciaramita, R. Wattenhofer. On Identifiability in "
     "Transformers. ICLR 2020. — R. Bhardwaj, N. Majumder, S. Poria, E. Hovy. More Identifiable yet Equally Performant "
     "Transformers for Text Classification. ACL 2021. — K. Clark, U. Khandelwal, O. Levy, C. D. Manning. What Does "

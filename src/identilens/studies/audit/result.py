@@ -1,19 +1,26 @@
 """The result of an audit: its table, what the token types receive, and the matrices that were kept."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
+from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, percent
 from identilens.studies.audit import reading, views
+from identilens.studies.audit.heads import heads_in_words, heads_table
+from identilens.studies.audit.kept import kept_trust
 from identilens.studies.audit.maps import fitting_maps, kept_maps, page_maps, printed_maps
+from identilens.studies.trust.result import Trust
 
-_MEASURES = ("rank", "nullity", "null_share", "pearson", "reconstruction_error")
+_MEASURES = (
+    "certain_mass", "sink_mass", "sink_norm_share", "null_share", "simplex_null_share", "pearson", "rank", "nullity",
+    "reconstruction_error",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +32,7 @@ class Audit(Result):
 
     Attributes:
         table: One row for each text, layer, head and kind.
+        rows: What is certain of the rows that were drawn: certain mass, and the interval of attention on the sink.
         token_types: Attention that a query token of one type puts on all keys of another, on average.
     """
 
@@ -32,9 +40,17 @@ class Audit(Result):
     title: ClassVar = "Attention audit"
     schema: ClassVar = {
         "table": {
-            **HEAD, "n_query": pl.Int64, "n_key": pl.Int64, "d_k": pl.Int64, "d_v": pl.Int64, "rank": pl.Int64,
-            "nullity": pl.Int64, "simplex_nullity": pl.Int64, "null_share": pl.Float64, "pearson": pl.Float64,
-            "reconstruction_error": pl.Float64,
+            **HEAD, "n_query": pl.Int64, "n_key": pl.Int64, "d_k": pl.Int64, "d_v": pl.Int64,
+            "d_model": pl.Int64, "rank": pl.Int64,
+            "nullity": pl.Int64, "simplex_nullity": pl.Int64, "null_share": pl.Float64,
+            "simplex_null_share": pl.Float64, "pearson": pl.Float64, "reconstruction_error": pl.Float64,
+            "certain_mass": pl.Float64, "certain_mass_error": pl.Float64, "certain_rows": pl.Int64,
+            "output_share": pl.Float64, "sink": pl.Int64, "sink_token": pl.String, "sink_mass": pl.Float64,
+            "sink_norm_share": pl.Float64, "sink_value_norm": pl.Float64, "first_mass": pl.Float64,
+        },
+        "rows": {
+            **HEAD, "query": pl.Int64, "certain_mass": pl.Float64, "sink_weight": pl.Float64, "sink_lo": pl.Float64,
+            "sink_hi": pl.Float64,
         },
         "token_types": {
             "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "query_type": pl.String, "key_type": pl.String,
@@ -42,6 +58,7 @@ class Audit(Result):
         },
     }  # fmt: skip
 
+    rows: pl.DataFrame
     token_types: pl.DataFrame
 
     def by_layer(self) -> pl.DataFrame:
@@ -62,36 +79,65 @@ class Audit(Result):
         means = [(pl.col(name) * queries).sum() / queries.sum() for name in ("raw", "effective")]
         return self.token_types.group_by(keys).agg(*means).sort(keys)
 
+    def heads(self) -> pl.DataFrame:
+        """Return each head by both axes: certain mass, output norm, where it parks attention, and its group.
+
+        Means over texts. A head is *determined* from a mean certain mass of 0.5 on and *influential* from half the
+        mean output norm of its layer's heads on; the group is missing where no rows were looked at (certain_rows).
+        """
+        return heads_table(self.table, self.rows)
+
+    def trust(self, text: int, layer: int, head: int, query: int | str, kind: Kind | None = None) -> Trust:
+        """Return what can be said of each weight of one row of a map that was kept: interval, influence, verdict.
+
+        ``query`` is a position or a token; the kind is needed where the model has several. Needs no model; for texts
+        whose matrices were not kept use `identilens.trust`.
+
+        Raises:
+            InputError: For a map that was not kept, a query that is not there, or weights in half precision.
+            NumericalError: If an interval cannot be proven.
+        """
+        columns = {"text": text, "layer": layer, "head": head} | ({"kind": kind} if kind else {})
+        return kept_trust(kept_maps(self.table, self.matrices).filter(**columns), self, query)
+
     def summary(self) -> Finding:
-        """Return the finding: how much of the attention has no effect on the output, in numbers and plain words."""
+        """Return the finding: how much is determined, how much has influence, how much has no effect."""
+        mean = pl.col("certain_mass", "sink_mass", "sink_norm_share", "null_share", "pearson").mean()
         numbers = self.table.select(
-            pl.len().alias("maps"), (pl.col("nullity") > 0).mean().alias("with_null_space"),
-            pl.col("null_share", "pearson").mean(),
+            pl.len().alias("maps"), mean, with_null_space=(pl.col("nullity") > 0).mean(),
+            certain_rows=pl.col("certain_rows").sum(),
         ).row(0, named=True)  # fmt: skip
-        pearson, share = numbers["pearson"], percent(numbers["null_share"])
-        spaces = f"{100 * numbers['with_null_space']:.0f} %"
+        pearson = numbers["pearson"]
         headline = (
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
-            (spaces, "of them with a null space: directions of the weights that have no effect"),
-            (share, "of squared attention weight without effect on the output (mean null share)"),
+            (percent(numbers["certain_mass"]) or "not looked at", "of a row's attention is determined (certain mass)"),
+            (
+                f"{percent(numbers['sink_mass'])} → {percent(numbers['sink_norm_share'])}",
+                "of attention on one structural token a map → its share of the norms",
+            ),
+            (percent(numbers["null_share"]), "of squared weight in directions without effect (null share)"),
             ("undefined" if pearson is None else f"{pearson:.2f}", "mean correlation of raw and effective attention"),
         )
         return Finding("\n".join(self._sentences()), numbers, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return the means by layer."""
-        return {"Means by layer": self.by_layer()}
+        """Return the means by layer that the finding rests on; `by_layer` has all of them."""
+        shown = ["kind", "layer", "certain_mass", "sink_mass", "sink_norm_share", "null_share", "pearson", "maps"]
+        return {"Means by layer": self.by_layer().select(shown)}
 
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts by name.
 
-        ``null_share_map`` and ``correlation_map`` (by layer and head), ``correlation_by_length`` (Brunner et al. 2020,
-        Fig. 1a), ``token_types_raw`` and ``token_types_effective`` (Fig. 1b, 1c), ``attention_to_type`` (Fig. 5) and
+        ``determined_and_influential`` (heads by both axes), ``certain_mass_map``, ``null_share_map`` and
+        ``correlation_map`` (by layer and head), ``correlation_by_length`` (Brunner et al. 2020, Fig. 1a),
+        ``token_types_raw`` and ``token_types_effective`` (Fig. 1b, 1c), ``attention_to_type`` (Fig. 5) and
         ``maps_text<t>_layer<l>_head<h>`` (Fig. 6; for each text whose matrices were kept, the head with the largest
         null share; the kind behind it where there are several).
         """
         by_head, received = self.by_head(), self.received()
         charts = {
+            "determined_and_influential": views.determined_and_influential(self.heads()),
+            "certain_mass_map": views.certain_mass_map(by_head),
             "null_share_map": views.null_share_map(by_head),
             "correlation_map": views.correlation_map(by_head),
             "correlation_by_length": views.correlation_by_length(self.table),
@@ -108,12 +154,22 @@ class Audit(Result):
         notes = views.heads_note(self.by_head()), views.length_note(self.table)
         heads = ["null_share_map", "correlation_map"]
         return [
+            self._axes_section(),
             Section("heads", "Layer by layer, head by head", [reading.HEADS], heads, self.by_layer(), note=notes[0]),
             Section("length", "Correlation against length", [reading.LENGTH], ["correlation_by_length"], note=notes[1]),
             Section("types", "What token types receive", said, types),
             self._maps_section(),
             Section("reading", "How to read this report", reading.READING),
         ]
+
+    def _axes_section(self) -> Section:
+        title, heads = "Determined and influential", self.heads()
+        if self.rows.is_empty():
+            return Section("axes", title, reading.AXES, frame=heads, note=reading.NO_ROWS)
+        rows = f"Certain mass rests on {len(self.rows):,} rows, drawn by the seed: see the columns of the table."
+        return Section(
+            "axes", title, reading.AXES, ["determined_and_influential", "certain_mass_map"], heads, note=rows
+        )
 
     def _maps_section(self) -> Section:
         kept = kept_maps(self.table, self.matrices)
@@ -133,27 +189,40 @@ class Audit(Result):
 
     def _sentences(self) -> Iterator[str]:
         table, texts = self.table, self.table["text"].n_unique()
-        maps = table.filter(pl.col("nullity") > 0)
-        over = f"over {texts} {'text' if texts == 1 else 'texts'}"
-        if maps.is_empty():
-            whole = "every direction of the weights has an effect."
-            yield f"None of {len(table)} attention maps {over} has a null space: {whole}"
-            return
+        looked = table.filter(pl.col("certain_rows") > 0)
+        if len(looked):
+            layers = self.by_layer().drop_nulls("certain_mass").sort("certain_mass", maintain_order=True)
+            least, most = (layers.row(place, named=True) for place in (0, -1))
+            apart = (
+                f"; most in {_layer(most)} ({percent(most['certain_mass'])}), least in {_layer(least)} "
+                f"({percent(least['certain_mass'])})" if len(layers) > 1 else ""
+            )  # fmt: skip
+            yield (
+                f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention lies where it is seen in "
+                f"every alternative with the same output (mean certain mass of {int(looked['certain_rows'].sum()):,} "
+                f"rows{apart})."
+            )
+        else:
+            yield "Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."
+        token = table["sink_token"].mode().sort()[0]
         yield (
-            f"{len(maps)} of {len(table)} attention maps ({100 * len(maps) / len(table):.0f} %) {over} "
-            "have a null space: some directions of the weights have no effect on the head's output."
+            f"Influential: {percent(table['sink_mass'].mean())} of the attention goes to one structural token a map, "
+            f"mostly {token}, which brings {percent(table['sink_norm_share'].mean())} of the norms that are added up."
         )
+        over = f"{len(table)} attention maps over {texts} {'text' if texts == 1 else 'texts'}"
+        maps = table.filter(pl.col("nullity") > 0)
+        if maps.is_empty():
+            yield f"No effect: none of {over} has a null space; every direction of the weights has an effect."
+            return
         worst = self.by_layer().sort("null_share", maintain_order=True).row(-1, named=True)
         yield (
-            f"On average {percent(table['null_share'].mean())} of the squared attention weight lies in the null space "
-            f"and has no effect on the output; most in {worst['kind']} layer {worst['layer']} "
-            f"({percent(worst['null_share'])})."
+            f"No effect: {len(maps)} of {over} have a null space; on average {percent(table['null_share'].mean())} of "
+            "the squared weight lies in directions that have no effect on the output, most in "
+            f"{_layer(worst)} ({percent(worst['null_share'])}). That does not make these weights free."
         )
-        types = self.received().group_by("key_type").agg(pl.col("raw", "effective").mean())
-        lost = types.filter(pl.col("raw") > pl.col("effective")).sort(pl.col("raw") - pl.col("effective"), "key_type")
-        if len(lost):
-            most = lost.row(-1, named=True)
-            yield (
-                f"{most['key_type']} receives {percent(most['raw'])} of raw attention, "
-                f"{percent(most['effective'])} of effective attention."
-            )
+        if said := heads_in_words(self.heads()):
+            yield said
+
+
+def _layer(row: Mapping[str, Any]) -> str:
+    return f"{row['kind']} layer {row['layer']}"

@@ -1,6 +1,7 @@
 """From summaries to the rows of the audit's tables."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from math import isnan
 from typing import Any
 
@@ -9,22 +10,52 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from identilens.measures.attention.parked import ParkedAttention
 from identilens.measures.attention.summary import AttentionSummary
 from identilens.models.layout import Site
+from identilens.studies.audit.certain import mean_and_error
 from identilens.studies.audit.result import Audit
 
-_MEASURES = ("rank", "nullity", "simplex_nullity", "null_share", "pearson", "reconstruction_error")
+_MEASURES = (
+    "rank", "nullity", "simplex_nullity", "null_share", "simplex_null_share", "pearson", "reconstruction_error",
+)  # fmt: skip
+
+Certain = Sequence[Sequence[dict[str, Any]]]
+"""What is certain of the sampled rows of each head."""
 
 
-def table_rows(text: int, site: Site, counts: Sequence[int], summary: AttentionSummary) -> list[dict[str, Any]]:
-    """Return one row of the audit table for each head of a layer; an undefined correlation becomes a missing value."""
+def table_rows(
+    text: int, site: Site, counts: Sequence[int], summary: AttentionSummary, parked: ParkedAttention,
+    certain: Certain, keys: Sequence[str],
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Return one row of the audit table for each head of a layer; what is undefined becomes a missing value.
+
+    ``keys`` are the tokens at the keys.
+    """
     measures: dict[str, list[Any]] = {name: getattr(summary, name).tolist() for name in _MEASURES}
     measures["pearson"] = [None if isnan(value) else value for value in measures["pearson"]]
-    n_query, n_key, d_k, d_v = counts
+    measures |= {field.name: getattr(parked, field.name).tolist() for field in fields(parked)}
+    measures["sink_token"] = [keys[place] for place in measures["sink"]]
+    n_query = counts[0]
     layer = {"text": text, "layer": site.layer, "kind": site.kind}
-    layer |= {"n_query": n_query, "n_key": n_key, "d_k": d_k, "d_v": d_v}
-    by_head = zip(*measures.values(), strict=True)
-    return [layer | {"head": head} | dict(zip(measures, row, strict=True)) for head, row in enumerate(by_head)]
+    layer |= dict(zip(("n_query", "n_key", "d_k", "d_v", "d_model"), counts, strict=True))
+    by_head = zip(certain, *measures.values(), strict=True)
+    return [
+        layer | {"head": head} | dict(zip(measures, row, strict=True)) | _certain_columns(rows, n_query)
+        for head, (rows, *row) in enumerate(by_head)
+    ]
+
+
+def certain_table_rows(text: int, site: Site, certain: Certain) -> list[dict[str, Any]]:
+    """Return the rows of the table of sampled rows."""
+    place = {"text": text, "layer": site.layer, "kind": site.kind}
+    return [place | {"head": head} | row for head, rows in enumerate(certain) for row in rows]
+
+
+def _certain_columns(rows: Sequence[dict[str, Any]], queries: int) -> dict[str, Any]:
+    masses = [row["certain_mass"] for row in rows]
+    mean, error = mean_and_error(masses, queries)
+    return {"certain_mass": mean, "certain_mass_error": error, "certain_rows": len(rows)}
 
 
 class ReceivedSums:

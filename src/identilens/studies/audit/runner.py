@@ -16,8 +16,9 @@ from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.runs.study import Output
 from identilens.runs.tables import table_of
+from identilens.studies.audit.certain import EXAMPLE_ROWS, sampled_rows
 from identilens.studies.audit.result import Audit
-from identilens.studies.audit.rows import ReceivedSums, table_rows
+from identilens.studies.audit.rows import ReceivedSums, certain_table_rows, table_rows
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.text_measure import TextMeasure
 
@@ -56,6 +57,13 @@ class Runner:
             self._factors[call.index] = row_factor(self.sites[call.index].output_projection)
         return self._factors[call.index]
 
+    def sampled(self, text: int, site: Site, queries: int) -> list[int]:
+        """Return the rows of a layer's maps on one text whose certain mass is found."""
+        count = self.settings.certain_rows
+        if count is None:
+            count = EXAMPLE_ROWS if text in self.keep and not self.settings.matrices else 0
+        return sampled_rows(self.settings.seed, text, site.layer, site.kind, queries, count)
+
     def block(self, call: AttentionCall) -> int:
         """Return how many rows of a call's weights are held at a time."""
         _, heads, n, _ = call.query.shape
@@ -71,6 +79,7 @@ class _Part:
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.rows: list[dict[str, Any]] = []
+        self.certain: list[dict[str, Any]] = []
         self.received = ReceivedSums(runner.type_names)
         self.matrices: dict[str, Tensor] = {}
         self.tokens: dict[int, dict[str, list[str]]] = {}
@@ -78,7 +87,9 @@ class _Part:
 
     def output(self) -> Output:
         table = table_of(Audit.schema["table"], self.rows).sort("text", maintain_order=True)
-        return Output({"table": table, "token_types": self.received.table()}, self.matrices, self.tokens)
+        rows = table_of(Audit.schema["rows"], self.certain).sort("text", maintain_order=True)
+        tables = {"table": table, "token_types": self.received.table(), "rows": rows}
+        return Output(tables, self.matrices, self.tokens)
 
     def attend(self, batch: Sequence[int], lengths: Lengths, call: AttentionCall) -> Tensor:
         runner, site = self.runner, self.runner.sites[call.index]
@@ -91,11 +102,19 @@ class _Part:
             types = self._token_types(text, site, own)
             measure = TextMeasure(text, site, own, runner.factor(call), types, bias, text in runner.keep)
             output[index, : own.query.shape[2]] = measure.run(runner.block(own))
-            summary = measure.builder.finish()
-            self.rows += table_rows(text, site, measure.counts, summary)
+            summary, parked = measure.finish()
+            queries = runner.sampled(text, site, own.query.shape[2])
+            certain = measure.certain(queries, parked.sink.tolist())
+            self.rows += table_rows(text, site, measure.counts, summary, parked, certain, self._keys(text, site, own))
+            self.certain += certain_table_rows(text, site, certain)
             self.received.add(site, types[0].sum(0), summary)
             self.matrices |= measure.matrices()
         return output
+
+    def _keys(self, text: int, site: Site, call: AttentionCall) -> Sequence[str]:
+        """Return what stands at the call's keys."""
+        held = self.runner.items[text].tokens
+        return names_at(held, sides(site.kind, held).key, call.key.shape[2], self.runner.lens.model.config)
 
     def _token_types(self, text: int, site: Site, call: AttentionCall) -> tuple[Tensor, Tensor]:
         """Return the types of the call's queries and keys, worked out once for each sequence."""

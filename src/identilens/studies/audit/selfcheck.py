@@ -91,7 +91,7 @@ def _deviation(plain: Any, other: Any, lengths: Lengths, texts: int) -> float:
 
 
 def _row_sums(heads: list[Head], noise: float) -> Check:
-    sums = torch.cat([head.attention.sum(-1) for head in heads])
+    sums = torch.cat([head.family_weights.double().sum(-1) for head in heads])
     over = float((sums - 1).max())
     if float(sums.min()) < 1 - 10 * noise:
         return _at_most("rows sum to less than 1 (sinks)", over, noise, f"smallest sum {float(sums.min()):.3f}")
@@ -99,12 +99,15 @@ def _row_sums(heads: list[Head], noise: float) -> Check:
 
 
 def _forbidden(heads: list[Head]) -> float:
-    return max(0.0 if head.visible is None else float((head.attention * ~head.visible).max()) for head in heads)
+    return max(0.0 if head.visible is None else float((head.family_weights * ~head.visible).max()) for head in heads)
 
 
 def _reproduction(heads: list[Head]) -> float:
     norm = torch.linalg.vector_norm
-    pairs = [(head.effective @ head.values.double(), head.head_output.double()) for head in heads]
+    effective = (head.projected.effective(head.family_weights.double(), head.visible) for head in heads)
+    pairs = [
+        (one @ head.values.double(), head.head_output.double()) for one, head in zip(effective, heads, strict=True)
+    ]
     return max(float(norm(found - expected) / norm(expected)) for found, expected in pairs)
 
 

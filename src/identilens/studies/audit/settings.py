@@ -21,6 +21,9 @@ class AuditSettings(Settings):
         matrices: Keep raw and effective attention of every text.
         examples: Keep them for so many texts, the longest that are not above example_length, for the report.
         example_length: Most tokens of an example.
+        certain_rows: Rows of each map, drawn by the seed, whose certain mass is found by linear programs (about 20 ms
+            a row of 100 keys); by default 4 for the examples and none for other texts.
+        seed: Draws the rows.
         value_bias: Leave the bias in the values (what the weights mix), or take it out.
     """
 
@@ -31,6 +34,8 @@ class AuditSettings(Settings):
     matrices: bool = False
     examples: Annotated[int, Ge(0)] = 3
     example_length: Annotated[int, Ge(1)] = 128
+    certain_rows: Annotated[int | None, Ge(0)] = None
+    seed: Annotated[int, Ge(0)] = 0
     value_bias: Literal["in", "out"] = "in"
 
     def check(self) -> None:

@@ -55,7 +55,8 @@ class AuditStudy(Study[AuditSettings, Audit]):
     def identity(self) -> Identity:
         """Return the model and the texts, and what counts as zero."""
         tolerance = f"max(n, d_model) * {FLOAT32_EPS} * largest singular value"
-        return Identity(self.lens.facts, [item.identity for item in self.items], {"rank_tolerance": tolerance})
+        texts = [item.identity for item in self.items]
+        return Identity(self.lens.facts, texts, {"rank_tolerance": tolerance}, seed=self.settings.seed)
 
     def sizes(self) -> Sequence[int]:
         """Return the number of texts in each part."""

@@ -1,6 +1,7 @@
 """One text in one attention call: its share of the batch, measured block by block."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -8,10 +9,14 @@ from torch import Tensor
 
 from identilens.errors import NumericalError
 from identilens.linalg import ProjectedValues, Visible
-from identilens.measures.attention.summary import SummaryBuilder
+from identilens.linalg.full_rows import FullRows
+from identilens.measures.attention.parked import ParkedAttention, ParkedBuilder
+from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
+from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.runs.matrices import MatrixKey
+from identilens.studies.audit.certain import certain_rows
 
 _VALUES_AT_ONCE = 2**20
 
@@ -30,7 +35,8 @@ class TextMeasure:
     ) -> None:  # fmt: skip
         self.text, self.site, self.call = text, site, call
         (n_query, d_k), (n_key, d_v) = call.query.shape[-2:], call.value.shape[-2:]
-        self.counts = (n_query, n_key, d_k, d_v)
+        d_model = site.output_projection.shape[-1]
+        self.counts = (n_query, n_key, d_k, d_v, d_model)
         self.factor = factor
         group = site.heads // call.value.shape[1]
         self.bias = None if value_bias is None else value_bias.double().repeat_interleave(group, 0)[:, None]
@@ -44,13 +50,15 @@ class TextMeasure:
             values = values if self.bias is None else values - self.bias[some]
             torch.matmul(values, factor[some], out=compact[some])
         self._require_finite(compact, "values")
-        d_model = site.output_projection.shape[-1]
+        self.compact = compact
         self.builder = SummaryBuilder(ProjectedValues(compact, d_model), n_query, self._visible(), *types)
+        # The last type holds every token without a type of its own.
+        self._parked = ParkedBuilder(compact, types[1][:, :-1].any(-1))
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
 
     def run(self, step: int) -> Float[Tensor, "query head d_v"]:
         """Return the attention output, taking the weights ``step`` rows at a time."""
-        n_query, _, _, d_v = self.counts
+        n_query, d_v = self.counts[0], self.call.value.shape[-1]
         outputs = self.call.query.new_empty(n_query, self.site.heads, d_v)
         for start in range(0, n_query, step):
             rows = slice(start, min(start + step, n_query))
@@ -59,17 +67,33 @@ class TextMeasure:
             outputs[rows] = output[0]
         return outputs
 
+    def finish(self) -> tuple[AttentionSummary, ParkedAttention]:
+        """Return the scalars of all heads, once every row was taken."""
+        return self.builder.finish(), self._parked.finish()
+
+    def certain(self, queries: Sequence[int], sinks: Sequence[int]) -> list[list[dict[str, Any]]]:
+        """Return, head by head, what is certain of some rows, given the position of each head's sink."""
+        if not queries:
+            return [[] for _ in sinks]
+        call = self.call.rows(queries)
+        layer = CapturedLayer.of(call, self.site, *call.attend())
+        # Weights mix values with their bias: a sink, whose value is zero, makes the difference.
+        mixed = self.compact if self.bias is None else [head.projected.compact for head in layer.heads]
+        return certain_rows(layer, mixed, queries, sinks)
+
     def matrices(self) -> Mapping[str, Tensor]:
         """Return raw and effective attention by key, with each row's rank where rows are masked."""
         if not self._kept:
             return {}
         raw, effective = (torch.cat(blocks, 1) for blocks in zip(*self._kept, strict=True))
-        kept = {"raw": raw, "effective": effective}
-        if self.builder.visible is not None:
-            ranks = self.builder.projector.row_ranks()
-            kept |= {"row_rank": ranks, "row_nullity": self.builder.projector.row_sizes() - ranks}
+        kept = {"raw": raw, "effective": effective, "values": self.compact}
+        projector = self.builder.projector
+        if not isinstance(projector, FullRows):
+            ranks, seen = projector.row_ranks(), projector.seen(slice(None))
+            kept |= {"row_rank": ranks, "row_nullity": projector.row_sizes() - ranks}
+            kept |= {"visible": seen.expand(self.site.heads, -1, -1)}
         return {
-            str(MatrixKey(self.text, self.site.layer, head, self.site.kind, name)): tensor[head].cpu()
+            str(MatrixKey(self.text, self.site.layer, head, self.site.kind, name)): tensor[head].cpu().contiguous()
             for head in range(self.site.heads)
             for name, tensor in kept.items()
         }
@@ -79,7 +103,9 @@ class TextMeasure:
         self._require_finite(outputs, "output")
         if self.bias is not None:
             outputs = outputs - weights.double().sum(-1, keepdim=True) * self.bias
-        self.builder.add(rows, weights, outputs @ self.factor)
+        projected = outputs @ self.factor
+        self.builder.add(rows, weights, projected)
+        self._parked.add(weights, projected)
         if self._kept is not None:
             self._kept.append((weights, self.builder.projector.effective(rows, weights).to(weights.dtype)))
 

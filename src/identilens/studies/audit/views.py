@@ -6,6 +6,7 @@ from identilens.charts.cells import heat
 from identilens.charts.encoding import AnyChart, Look, layered
 from identilens.charts.kit import choose, lines, rule, scatter
 from identilens.charts.labels import visible_text
+from identilens.studies.audit.heads import DETERMINED, INFLUENTIAL
 
 MOST_POINTS = 5000
 """With more maps than this, the correlation chart shows means instead of one point a map."""
@@ -14,6 +15,25 @@ MOST_POINTS = 5000
 def null_share_map(by_head: pl.DataFrame) -> AnyChart:
     """Return the mean null share of every layer and head."""
     return _head_map(by_head, "null_share", "Mean null share", (0.0, 1.0))
+
+
+def certain_mass_map(by_head: pl.DataFrame) -> AnyChart:
+    """Return the mean certain mass of every layer and head."""
+    return _head_map(by_head, "certain_mass", "Mean certain mass", (0.0, 1.0))
+
+
+def determined_and_influential(heads: pl.DataFrame) -> AnyChart:
+    """Return every head by its two axes: certain mass across, output norm as a multiple of the layer's mean up."""
+    known = heads.drop_nulls("group")
+    chart: AnyChart = scatter(
+        known.select("kind", "layer", "head", "group", "certain_mass", "relative_output", "sink_token", "sink_mass"),
+        "certain_mass", "relative_output", "group", title="Determined and influential: every head",
+        x_title="Certain mass (determined)", y_title="Output norm / layer's mean (influential)", color_title="Head",
+        x_domain=(0, 1), y_domain=(0, 1.05 * max([1.0, *known["relative_output"]])),
+        also=["layer", "head", "sink_token", "sink_mass"],
+    )  # fmt: skip
+    chart = rule(rule(chart, x=DETERMINED, label=""), y=INFLUENTIAL, label="")
+    return by_kind(chart, known)
 
 
 def correlation_map(by_head: pl.DataFrame) -> AnyChart:

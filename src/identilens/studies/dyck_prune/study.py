@@ -101,9 +101,9 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
         sizes = Sizes(candidates, settings.size, settings.width)
         large = random_transformer(sizes, 4 * settings.layers, settings.norm_constant, seed)
         pruned = [prune_to(target, large, sizes, untouched=settings.shared_layer) for target in self.targets]
-        functions = (*zip(self.targets, pruned, strict=True), self.targets)
+        functions = [*zip(self.targets, pruned, strict=True), self.targets]
         search = Search(inputs=settings.inputs, starts=settings.starts, steps=settings.steps)
-        error, other, apart = (approximation_error(*pair, search=search) for pair in functions)
+        error, other, apart = (approximation_error(one, two, search) for one, two in functions)
         first, second = (found[settings.shared_layer].matrices for found in pruned)
         row = {
             "candidates": candidates, "seed": seed, "layers": len(large), "embedding": sizes.embedding,

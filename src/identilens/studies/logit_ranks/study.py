@@ -8,7 +8,6 @@ from annotated_types import Ge
 
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.logits import logit_rank_study
-from identilens.models.heads import LOGIT_ERROR
 from identilens.models.lens import Lens
 from identilens.runs.settings import LIST
 from identilens.runs.study import Output, study_function
@@ -83,12 +82,10 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
             raise InputError(
                 f"layer {head.layer} hides keys from some queries (a window), so that its logit rank is open."
             )
-        weights = head.attention
-        if weights.min() <= 0 and head.logit_error <= LOGIT_ERROR:
-            # Sharp attention: weights too small for the model's precision still have logits that are known.
-            weights = head.recomputed
         generator = torch.Generator().manual_seed(self.settings.seed + part)
-        found = logit_rank_study(weights, head.projected, head.d_k, count=self.settings.count, generator=generator)
+        found = logit_rank_study(
+            head.attention, head.projected, head.d_k, count=self.settings.count, generator=generator
+        )
         ranks = found.ranks.double()
         row = {
             **place.row, "n_key": found.seq_len, "d_k": head.d_k, "d_v": _d_v(place),

@@ -1,0 +1,110 @@
+"""How much of a row of attention weights is determined: certain mass, and intervals of what is linear in the row."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.linalg import HeadValues, head_values
+from identilens.linalg.checks import check_finite
+from identilens.measures.attention.checks import checked_weights
+from identilens.measures.attention.row_solver import RowSolver, row_and_space
+
+
+@dataclass(frozen=True)
+class FunctionalIntervals:
+    """The ranges of some linear functionals of a row over all distributions with the same output.
+
+    Attributes:
+        value: c·a of the weights themselves.
+        lo: Proven lower bound of c·a' over all alternatives, within ``gap`` of the true minimum.
+        hi: Proven upper bound, within ``gap`` of the true maximum.
+        nullity: Simplex nullity of the row: 0 means that every functional is a point.
+        gap: Largest distance between a bound and an alternative that was found.
+    """
+
+    value: Float[Tensor, " functional"]
+    lo: Float[Tensor, " functional"]
+    hi: Float[Tensor, " functional"]
+    nullity: int
+    gap: float
+
+
+def certain_mass(
+    weights: Float[Tensor, "query key"],
+    projected_values: HeadValues,
+    *,
+    visible: Bool[Tensor, "query key"] | None = None,
+) -> Float[Tensor, " query"]:
+    """Return Σ_j lo_j of each row: the attention that lies where it is seen in every alternative, in [0, 1].
+
+    lo_j = min a'_j over {a' >= 0, a'[T, 1] = a[T, 1]}. Every alternative has at least lo_j on key j, so its total
+    variation distance from a is at most Σ_j (a_j − lo_j) = 1 − certain mass; no sampler can go farther. 1 means that
+    the output fixes the row, 0 that every single weight might be zero. One linear program for each weight that no
+    alternative met so far has at zero; each lo_j is the program's dual bound, so that the sum is never too large by
+    more than rounding.
+
+    Example:
+        >>> import torch
+        >>> from identilens.measures.attention import certain_mass
+        >>> T = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
+        >>> certain_mass(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), T)
+        tensor([0.3143], dtype=torch.float64)
+
+    Raises:
+        InputError: Weights that are no distributions over T's rows.
+        NumericalError: A program whose answer cannot be certified.
+    """
+    T = head_values(projected_values)
+    rows = checked_weights(weights, T, visible)
+    pairs = zip(rows, T.simplex_spaces(len(rows), visible), strict=True)
+    return torch.tensor([float(RowSolver(row, space).lower().sum()) for row, space in pairs], dtype=torch.float64)
+
+
+def functional_interval(
+    weights_row: Float[Tensor, " key"],
+    projected_values: HeadValues,
+    coefficients: Float[Tensor, "functional key"],
+    *,
+    visible: Bool[Tensor, " key"] | None = None,
+) -> FunctionalIntervals:
+    """Return [min, max] of c·a' over {a' >= 0, a'[T, 1] = a[T, 1]} for each row c of coefficients.
+
+    Ones on a group of keys (special tokens, a sentence, a span) give the mass on the group, which can be certain
+    where its single weights are not; 1 and −1 on two keys the difference of their weights; ‖t_j‖ a norm-weighted sum.
+    Two linear programs a functional, each from the last one's basis. Bounds are valid for any coefficients; ``gap``
+    grows with their largest size.
+
+    Example:
+        >>> import torch
+        >>> from identilens.measures.attention import functional_interval
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> found = functional_interval(row, T, torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]))
+        >>> [f"{lo:.2f} to {hi:.2f}" for lo, hi in zip(found.lo, found.hi)]
+        ['0.00 to 1.00', '0.00 to 0.00']
+
+    Raises:
+        InputError: Weights that are no distribution over T's rows, or coefficients of other keys.
+        NumericalError: NaN or infinite coefficients, or a program whose answer cannot be certified.
+    """
+    row, space = row_and_space(weights_row, projected_values, visible)
+    costs = coefficients.detach().double()
+    check_finite(coefficients=costs)
+    if costs.ndim != 2 or costs.shape[1] != len(row):
+        raise InputError(
+            f"expected coefficients of shape (functional, {len(row)}), one for each key; got {tuple(costs.shape)}; "
+            "pass one row for each functional (coefficients[None] for a single one)."
+        )
+    solver = RowSolver(row, space)
+    seen = costs[:, space.visible].cpu()
+    # Programs are solved to an absolute accuracy: costs of size one.
+    sizes = seen.abs().amax(1, keepdim=True).clamp_min(torch.finfo(seen.dtype).tiny)
+    ends = [(solver.least(cost), -solver.least(-cost)) for cost in seen / sizes]
+    lo, hi = (sizes[:, 0] * torch.tensor(end, dtype=seen.dtype) for end in zip(*ends, strict=True))
+    value, total = seen @ solver.inside, solver.inside.sum()
+    lo = torch.minimum(lo.clamp_min(total * seen.amin(1)), value)
+    hi = torch.maximum(hi.clamp_max(total * seen.amax(1)), value)
+    gap = solver.gap * float(sizes.max())
+    return FunctionalIntervals(value, lo, hi, space.nullity, gap)

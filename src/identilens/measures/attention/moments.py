@@ -1,0 +1,104 @@
+"""Sums over the entries of attention maps, raw and effective, from which their shares and correlation follow."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+PerRow = Float[Tensor, "head row"]
+
+CONSTANT = 1e-12
+"""Variance, as a share of the mean square, up to which all entries count as equal."""
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """Sums over the visible keys of each row, weights and effective attention both less the even share m.
+
+    With a = m + w and effective = m + e, P the projector on col(T) restricted to the row's keys:
+
+    Attributes:
+        even: m, one for all rows or one a row.
+        raw: Σ w.
+        raw_square: Σ w².
+        effective: Σ e.
+        effective_square: Σ e².
+        cross: Σ w e.
+        outside: ‖(I − P) 1‖², 0 where the ones lie in col(T).
+    """
+
+    even: float | Float[Tensor, " row"]
+    raw: PerRow
+    raw_square: PerRow
+    effective: PerRow
+    effective_square: PerRow
+    cross: PerRow
+    outside: PerRow
+
+    @classmethod
+    def of_projection(
+        cls, even: float, raw: PerRow, raw_square: PerRow, projected: PerRow, projected_square: PerRow, outside: PerRow
+    ) -> "RowSums":
+        """Return the sums from those of P w, where e = P w − m (I − P) 1 is not formed."""
+        return cls(
+            even, raw, raw_square, projected - even * outside, projected_square + even**2 * outside,
+            projected_square + even * (projected - raw), outside,
+        )  # fmt: skip
+
+    @property
+    def null_square(self) -> PerRow:
+        """‖a − effective‖² of each row: what lies in LN(T)."""
+        return self.raw_square - 2 * self.cross + self.effective_square
+
+    @property
+    def simplex_null_square(self) -> PerRow:
+        """What lies in LN([T, 1]): null attention less its component along (I − P) 1."""
+        along = self.raw - self.effective
+        ones = torch.where(self.outside > 0, along.square() / torch.where(self.outside > 0, self.outside, 1.0), 0.0)
+        return self.null_square - ones
+
+
+class Moments:
+    """Running sums over all rows of some heads, in float64."""
+
+    def __init__(self, sums: Float[Tensor, "sum head"], entries: int, even: float) -> None:
+        self._sums, self._entries, self._even = sums, entries, even
+        self._null, self._weight = sums[:2].clone(), sums[0].clone()
+
+    @classmethod
+    def empty(cls, heads: int, sizes: Int[Tensor, " query"]) -> "Moments":
+        """Return sums before any row, for rows that see so many keys."""
+        entries = int(sizes.sum())
+        return cls(torch.zeros(5, heads, dtype=torch.float64, device=sizes.device), entries, len(sizes) / entries)
+
+    def add(self, rows: RowSums) -> None:
+        """Take the sums of some rows."""
+        even, size = rows.even, 1 / rows.even
+        # Around the mean weight of the whole map: for rows that see every key the shift is rounding.
+        shift = even - self._even
+        moved = [
+            rows.raw + size * shift,
+            rows.effective + size * shift,
+            rows.raw_square + shift * (2 * rows.raw + size * shift),
+            rows.effective_square + shift * (2 * rows.effective + size * shift),
+            rows.cross + shift * (rows.raw + rows.effective + size * shift),
+        ]
+        self._sums += torch.stack(moved).sum(-1)
+        self._null += torch.stack([rows.null_square, rows.simplex_null_square]).sum(-1)
+        self._weight += (rows.raw_square + even * (2 * rows.raw + 1)).sum(-1)
+
+    def null_shares(self) -> Float[Tensor, "2 head"]:
+        """Return null share and simplex null share, in [0, 1]; 0 for maps without weight."""
+        return (self._null / self._weight.clamp_min(torch.finfo(torch.float64).tiny)).clamp(0, 1)
+
+    def pearson(self) -> Float[Tensor, " head"]:
+        """Return the correlation of raw and effective attention; NaN where all entries of either are equal."""
+        raw, effective, *squares = self._sums / self._entries
+        raw_variance, effective_variance = squares[0] - raw.square(), squares[1] - effective.square()
+        constant = (raw_variance <= CONSTANT * (squares[0] + self._even**2)) | (
+            effective_variance <= CONSTANT * (squares[1] + self._even**2)
+        )
+        covariance = squares[2] - raw * effective
+        spread = (raw_variance * effective_variance).clamp_min(torch.finfo(torch.float64).tiny).sqrt()
+        return torch.where(constant, torch.nan, (covariance / spread).clamp(-1, 1))

@@ -1,0 +1,92 @@
+"""How much of a map is determined: certain mass of a few of its rows, and the interval of attention on its sink."""
+
+from collections.abc import Iterator, Sequence
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import UnsupportedModelError
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention.checks import SUM_ERROR, checked_weights
+from identilens.measures.attention.row_solver import RowSolver
+from identilens.models.heads import CapturedLayer, Head
+
+EXAMPLE_ROWS = 4
+"""Rows of each map of an example."""
+
+_STREAM = 0x5EED
+"""Tells the draw of rows apart from other uses of a run's seed."""
+
+
+def sampled_rows(seed: int, text: int, layer: int, kind: str, queries: int, count: int) -> list[int]:
+    """Return the rows of a layer's maps on one text that are looked at, without repetition, in order.
+
+    They depend on nothing but the seed and the place, so that a resumed run draws the same ones.
+    """
+    places = [_STREAM, seed, text, layer, *kind.encode()]
+    drawn = np.random.default_rng(places).choice(queries, size=min(count, queries), replace=False)
+    return sorted(drawn.tolist())
+
+
+def certain_rows(
+    layer: CapturedLayer,
+    compact: Sequence[Float[Tensor, "key r"]] | Tensor,
+    queries: Sequence[int],
+    sinks: Sequence[int],
+) -> list[list[dict[str, Any]]]:
+    """Return, head by head, what is certain of the rows of a layer that holds these queries only.
+
+    ``compact`` are the layer's projected values, ``sinks`` the position of each head's sink. Nothing is of heads whose
+    weights are known in half precision only (`Head.attention`).
+
+    Raises:
+        NumericalError: If a program's answer cannot be certified.
+    """
+    pairs = zip(layer.heads, sinks, strict=True)
+    return [_known_rows(head, compact[head.head], queries, sink) for head, sink in pairs]
+
+
+def mean_and_error(values: Sequence[float], population: int) -> tuple[float | None, float | None]:
+    """Return the mean of sampled rows and its standard error for a map of so many rows; None where unknown.
+
+    Rows are drawn without repetition: the error is that of a finite population, 0 when every row was taken.
+    """
+    if not values:
+        return None, None
+    if len(values) == population:
+        return float(np.mean(values)), 0.0
+    if len(values) == 1:
+        return values[0], None
+    left = 1 - len(values) / population
+    return float(np.mean(values)), float(np.std(values, ddof=1)) * sqrt(left / len(values))
+
+
+def _known_rows(head: Head, compact: Float[Tensor, "key r"], queries: Sequence[int], sink: int) -> list[dict[str, Any]]:
+    try:
+        return list(_rows(head, compact, queries, sink))
+    except UnsupportedModelError:
+        return []
+
+
+def _rows(head: Head, compact: Float[Tensor, "key r"], queries: Sequence[int], sink: int) -> Iterator[dict[str, Any]]:
+    weights, T, visible = head.attention, compact, head.visible
+    rest = 1 - weights.sum(-1, keepdim=True)
+    if rest.max() > SUM_ERROR:
+        # A learnt sink takes part in the softmax as one more key, of value zero.
+        weights, T = torch.cat([weights, rest.clamp_min(0.0)], -1), torch.cat([T, torch.zeros_like(T[:1])])
+        visible = None if visible is None else torch.cat([visible, torch.ones_like(visible[:, :1])], -1)
+    projected = ProjectedValues(T, head.projected.d_model)
+    rows = checked_weights(weights, projected, visible)
+    spaces = projected.simplex_spaces(len(rows), visible)
+    for query, row, space in zip(queries, rows, spaces, strict=True):
+        solver = RowSolver(row, space)
+        lower = torch.zeros_like(row).masked_scatter(space.visible, solver.lower().to(row.device))
+        seen = bool(space.visible[sink])
+        yield {
+            "query": query, "certain_mass": float(lower[: compact.shape[0]].sum()), "sink_weight": float(row[sink]),
+            "sink_lo": float(lower[sink]), "sink_hi": solver.greatest(sink) if seen else 0.0,
+        }  # fmt: skip

@@ -1,0 +1,62 @@
+"""Heads by both axes: how much of their attention is determined, and how much they write."""
+
+import polars as pl
+
+DETERMINED = 0.5
+"""Mean certain mass from which a head counts as determined: most of its attention lies where it is seen."""
+
+INFLUENTIAL = 0.5
+"""Output norm, as a multiple of the layer's mean, from which a head counts as influential.
+
+Half of what an average head of its layer writes. Comparing a head's output norm with the mean of its layer is the
+score that finds inactive heads best in Sandoval-Segura et al. 2025 (arXiv 2504.03889).
+"""
+
+GROUPS = ("determined and influential", "determined and idle", "free and influential", "free and idle")
+
+_HEAD = ["kind", "layer", "head"]
+
+
+def heads_table(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return each head's means over texts, the interval of attention on its sink, and its group.
+
+    ``relative_output`` is the head's output norm as a multiple of its layer's mean; ``group`` is missing where no
+    certain mass was found.
+    """
+    layer_size = pl.col("head").n_unique().over("text", "kind", "layer")
+    measures = ["certain_mass", "null_share", "relative_output", "sink_mass", "sink_norm_share", "sink_value_norm"]
+    means = (
+        table.with_columns(relative_output=pl.col("output_share") * layer_size)
+        .group_by(_HEAD)
+        .agg(
+            pl.col("sink_token").mode().sort().first(), pl.col(*measures, "first_mass").mean(),
+            pl.col("certain_rows").sum(),
+        )
+    )  # fmt: skip
+    ends = rows.group_by(_HEAD).agg(pl.col("sink_lo", "sink_hi").mean())
+    certain = pl.when(pl.col("certain_mass") >= DETERMINED).then(pl.lit("determined")).otherwise(pl.lit("free"))
+    writes = pl.when(pl.col("relative_output") >= INFLUENTIAL).then(pl.lit("influential")).otherwise(pl.lit("idle"))
+    group = pl.when(pl.col("certain_mass").is_not_null()).then(pl.format("{} and {}", certain, writes))
+    joined = means.join(ends, on=_HEAD, how="left").with_columns(group=group).sort(_HEAD)
+    shown = ["group", "certain_mass", "relative_output", "sink_token", "sink_mass", "sink_lo", "sink_hi"]
+    return joined.select(
+        *_HEAD, *shown, "sink_norm_share", "sink_value_norm", "first_mass", "null_share", "certain_rows"
+    )
+
+
+def heads_in_words(heads: pl.DataFrame) -> str:
+    """Return how many heads are in each group, and what those that are determined and idle do."""
+    known = heads.drop_nulls("group")
+    if known.is_empty():
+        return ""
+    counts = [f"{len(known.filter(group=group))} {group}" for group in GROUPS]
+    said = f"Of {len(known)} heads {', '.join(counts[:-1])} and {counts[-1]}."
+    parked = known.filter(group=GROUPS[1])
+    if parked.is_empty():
+        return said
+    mass, lo, hi = parked.select(pl.col("sink_mass", "sink_lo", "sink_hi").mean()).row(0)
+    token = parked["sink_token"].mode().sort()[0]
+    return (
+        f"{said} Heads that are determined and idle park {100 * mass:.0f} % of their attention on one token, mostly "
+        f"{token}, for certain between {100 * lo:.0f} % and {100 * hi:.0f} % in the rows looked at, and write little."
+    )

@@ -1,0 +1,152 @@
+"""What is refused before an alternative is sought, and what comes back when there is nothing to do."""
+
+import pytest
+import torch
+
+from helpers.heads import causal, random_weights
+from identilens.errors import InputError
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention import (
+    analytic_centre,
+    attention_intervals,
+    certified_order,
+    certified_top,
+    certify_row,
+    check_logit_alternative,
+    effective_attention,
+    far_alternative,
+    far_alternatives,
+    hit_and_run,
+    largest_step,
+    least_logit_rank,
+    logit_alternative,
+    logit_rank_study,
+    maximum_entropy_alternative,
+    minimum_norm_alternative,
+    numerical_rank,
+    sample_alternatives,
+    simplex_space,
+    total_variation,
+)
+
+METHODS = ("brunner", "bhardwaj", "hit_and_run")
+
+
+@pytest.mark.parametrize("visible", ["causal", causal(5)])
+@pytest.mark.parametrize("heads", [(), (2, 3)])
+def test_weight_on_hidden_keys_has_no_effective_part(visible, heads):
+    """The projector would spread what stands on the hidden keys over the visible ones."""
+    values = torch.randn(*heads, 5, 3, dtype=torch.float64)
+    weights = torch.rand(*heads, 5, 5, dtype=torch.float64).mul(0.1).tril() + torch.eye(5)
+    expected = effective_attention(values, weights=weights, visible=visible)
+    rounded = weights.clone()
+    rounded[..., 1, 3] = 9e-4
+    found = effective_attention(values, weights=rounded, visible=visible)
+    assert torch.equal(found.effective, expected.effective)
+    assert torch.equal(found.null, expected.null)
+    rounded[(*(size - 1 for size in heads), 1, 3)] = 0.01
+    where = r"row 1 of head \[1, 2\] puts 0.01" if heads else "row 1 puts 0.01"
+    with pytest.raises(InputError, match=f"no weight on hidden keys; {where} on a key that `visible` hides"):
+        effective_attention(values, weights=rounded, visible=visible)
+
+
+def test_hidden_keys_of_a_window_of_more_queries_than_keys():
+    visible = torch.tensor([[1, 0], [1, 1], [0, 1]]).bool()
+    with pytest.raises(InputError, match="no weight on hidden keys; row 2"):
+        effective_attention(torch.randn(2, 3), weights=torch.tensor([[1.0, 0], [0, 1], [1, 0]]), visible=visible)
+
+
+@pytest.mark.parametrize("visible", [None, torch.ones(0, 5, dtype=torch.bool)])
+def test_no_query_gives_no_alternative(visible):
+    _, T = random_weights(0, 5, 2)
+    none = torch.zeros(0, 5, dtype=torch.float64)
+    assert effective_attention(T, weights=none, visible=visible).effective.shape == (0, 5)
+    assert effective_attention(T, head_output=torch.zeros(0, 2), visible=visible).effective.shape == (0, 5)
+    for method in METHODS:
+        assert sample_alternatives(none, T, 2, method=method, visible=visible).shape == (2, 0, 5)
+    assert far_alternatives(none, T, visible=visible).shape == (0, 5)
+    even = maximum_entropy_alternative(none, T, visible=visible)
+    assert (even.weights.shape, even.queries.shape, even.keys.shape) == ((0, 5), (0, 2), (5, 2))
+
+
+@pytest.mark.parametrize("visible", [None, "causal", causal(5), causal(5).T | causal(5)])
+def test_no_head_gives_empty_results(visible):
+    values, weights = torch.zeros(0, 3, 5, 2), torch.zeros(0, 3, 5, 5)
+    for given in ({"weights": weights}, {"head_output": values}):
+        found = effective_attention(values, visible=visible, **given)
+        assert found.effective.shape == (0, 3, 5, 5)
+        assert found.rank.shape == found.nullity.shape == ((0, 3) if visible is None else (0, 3, 5))
+    report = numerical_rank(values, torch.zeros(3, 2, 8))
+    assert report.rank.shape == report.simplex_nullity.shape == (0, 3)
+    assert least_logit_rank(torch.zeros(0, 5, 5)).shape == (0,)
+    assert int(least_logit_rank(torch.zeros(0, 5))) == 0
+
+
+def test_no_draw_gives_an_empty_tensor():
+    A, T = random_weights(0, 5, 2)
+    assert hit_and_run(A[0], simplex_space(T), 0).shape == (0, 5)
+    for method in METHODS:
+        assert sample_alternatives(A, T, 0, method=method).shape == (0, 5, 5)
+
+
+def empty_calls():
+    A, T = random_weights(0, 5, 2)
+    none, no_keys = torch.zeros(0, 5).double(), torch.zeros(0, 2).double()
+    space = simplex_space(T)
+    yield "at least one query; got none", lambda: logit_rank_study(none, T, 3, count=2)
+    yield "at least one query over the 5 rows of T", lambda: logit_alternative(none, T, 3)
+    yield "at least one query over the 5 rows of T", lambda: check_logit_alternative(none, none, T, 3)
+    yield "at least one key; got none", lambda: largest_step(torch.zeros(2, 0), torch.zeros(2, 0))
+    for function in (attention_intervals, certify_row, certified_order, certified_top, minimum_norm_alternative):
+        yield "with at least one key; got", lambda function=function: function(torch.zeros(0), no_keys)
+    yield "with at least one key; got", lambda: numerical_rank(no_keys)
+    yield "count of at least 0; got -1", lambda: sample_alternatives(A, T, -1)
+    yield "count of at least 0; got -1", lambda: hit_and_run(A[0], space, -1)
+    yield "steps of at least 1; got 0", lambda: hit_and_run(A[0], space, 2, steps=0)
+    yield "starts of at least 1; got 0", lambda: far_alternatives(A, T, starts=0)
+    yield "a weight for each of the space's 5 keys; got 4", lambda: far_alternative(A[0, :4], space)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(("message", "call"), list(empty_calls()))
+def test_what_has_no_answer_is_refused(message, call):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def half_calls():
+    A, T = random_weights(0, 6, 2)
+    space, values = simplex_space(T), ProjectedValues.of(T.half())
+    for function in (sample_alternatives, logit_rank_study):
+        yield function.__name__, lambda A, function=function: function(A, T, 2)
+    for function in (far_alternatives, maximum_entropy_alternative):
+        yield function.__name__, lambda A, function=function: function(A, values)
+    for function in (attention_intervals, certify_row, certified_order, certified_top, minimum_norm_alternative):
+        yield function.__name__, lambda A, function=function: function(A[0], values)
+    for function in (analytic_centre, far_alternative):
+        yield function.__name__, lambda A, function=function: function(A[0], space)
+    yield "hit_and_run", lambda A: hit_and_run(A[0], space, 2)
+    yield "least_logit_rank", least_logit_rank
+    yield "largest_step", lambda A: largest_step(A, A - 1)
+    yield "total_variation", lambda A: total_variation(A, A)
+    yield "total_variation of half", lambda half: total_variation(A, half)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("name", "call"), list(half_calls()))
+def test_weights_in_half_precision_are_refused(name, call, dtype):
+    A, _ = random_weights(0, 6, 2)
+    with pytest.raises(InputError, match=rf"float32 or float64; got {str(dtype)[6:]}; compute them .*--dtype float32"):
+        call(A.to(dtype))
+    call(A)
+    call(A.float())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_values_in_half_precision_are_the_numbers_that_they_are(dtype):
+    A, T = random_weights(0, 6, 2)
+    T = T.to(dtype)
+    for values in (T, ProjectedValues.of(T)):
+        found, expected = (attention_intervals(A[0], one) for one in (values, T.double()))
+        assert torch.equal(found.lo, expected.lo)
+        assert torch.equal(found.hi, expected.hi)

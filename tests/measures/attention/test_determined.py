@@ -1,0 +1,140 @@
+"""Certain mass and functional intervals: against scipy, against every vertex, against what samplers find."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+from helpers.heads import causal, load_encoder, random_weights, real_head, seeded
+from identilens.errors import InputError, NumericalError
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention import (
+    attention_intervals,
+    certain_mass,
+    far_alternatives,
+    functional_interval,
+    sample_alternatives,
+    simplex_space,
+    total_variation,
+)
+
+TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
+
+
+def vertices(row, T):
+    """Every vertex of the row's alternatives: all choices of as many keys as there are independent equations."""
+    equations = np.c_[np.ones(len(row)), T.numpy()].T
+    equations = equations[: np.linalg.matrix_rank(equations)]
+    right = equations @ row.numpy()
+    found = []
+    for size in range(1, len(equations) + 1):
+        for keys in map(list, combinations(range(len(row)), size)):
+            part, *_ = np.linalg.lstsq(equations[:, keys], right, rcond=None)
+            if part.min() >= -1e-12 and np.abs(equations[:, keys] @ part - right).max() < 1e-12:
+                point = np.zeros(len(row))
+                point[keys] = part
+                found.append(point)
+    return np.array(found)
+
+
+def lower_ends(row, kept):
+    right = (kept.mT @ row).numpy()
+    costs = np.eye(len(row))
+    solved = [linprog(cost, A_eq=kept.mT.numpy(), b_eq=right, method="highs", options=TIGHT) for cost in costs]
+    return np.array([one.fun for one in solved])
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), n=st.integers(2, 25), d=st.integers(1, 8), sharpness=st.sampled_from([0.5, 3.0, 12.0])
+)
+def test_certain_mass_is_the_sum_of_the_lower_ends(seed, n, d, sharpness):
+    A, T = random_weights(seed, n, d, sharpness)
+    query = seed % n
+    expected = lower_ends(A[query], simplex_space(T).kept).sum()
+    assert float(certain_mass(A[query, None], T)) == pytest.approx(expected, abs=1e-7)
+
+
+@pytest.mark.parametrize(("layer", "head"), [(1, 11), (3, 10), (5, 3)])
+def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
+    found = real_head(*load_encoder(bundled_path), layer, head)
+    T = ProjectedValues.of(found.values, found.output_projection)
+    rows = found.weights[[2, 21, 45]]
+    mass = certain_mass(rows, T)
+    for row, certain in zip(rows, mass, strict=True):
+        assert float(certain) == pytest.approx(lower_ends(row, simplex_space(T).kept).sum(), abs=1e-7)
+        assert float(certain) == pytest.approx(float(attention_intervals(row, T).lo.sum()), abs=1e-9)
+    far = far_alternatives(rows, T, generator=seeded())
+    assert (total_variation(rows, far) <= 1 - mass + 1e-9).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 8), d=st.integers(1, 5), masked=st.booleans())
+def test_functional_intervals_equal_the_extremes_over_all_vertices(seed, n, d, masked):
+    visible = causal(n) if masked else None
+    A, T = random_weights(seed, n, d, 2.0, visible)
+    query = n - 1 - seed % 2
+    seen = torch.ones(n, dtype=torch.bool) if visible is None else visible[query]
+    coefficients = 100 * torch.randn(4, n, generator=seeded(seed), dtype=torch.float64)
+    coefficients[3] = torch.zeros(n)
+    found = functional_interval(A[query], T, coefficients, visible=None if visible is None else seen)
+    reached = vertices(A[query, seen], T[seen]) @ coefficients[:, seen].numpy().T
+    assert found.lo.numpy() == pytest.approx(reached.min(0), abs=1e-8)
+    assert found.hi.numpy() == pytest.approx(reached.max(0), abs=1e-8)
+    assert found.value.numpy() == pytest.approx((coefficients @ A[query]).numpy(), abs=1e-12)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), n=st.integers(3, 18), d=st.integers(1, 8), masked=st.booleans())
+def test_no_alternative_goes_farther_or_leaves_a_functional_interval(seed, n, d, masked):
+    visible = causal(n) if masked else None
+    A, T = random_weights(seed, n, d, 3.0, visible)
+    mass = certain_mass(A, T, visible=visible)
+    drawn = [
+        sample_alternatives(A, T, 10, method=method, visible=visible, generator=seeded(seed))
+        for method in ("brunner", "bhardwaj", "hit_and_run")
+    ]
+    points = torch.cat([*drawn, far_alternatives(A, T, visible=visible, generator=seeded(seed))[None]])
+    assert (total_variation(A, points) <= 1 - mass + 1e-9).all()
+    group = torch.zeros(1, n).index_fill(1, torch.tensor([0, n // 2]), 1.0)
+    found = functional_interval(A[-1], T, group, visible=None if visible is None else visible[-1])
+    reached = points[:, -1] @ group[0].double()
+    assert float(found.lo) - 1e-8 <= reached.min()
+    assert reached.max() <= float(found.hi) + 1e-8
+
+
+def test_a_group_can_be_certain_where_its_keys_are_not():
+    # Two equal values: how their weight is divided has no effect, their sum is fixed by the output.
+    T = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    row = torch.tensor([0.3, 0.3, 0.4], dtype=torch.float64)
+    found = functional_interval(row, T, torch.tensor([[1.0, 1.0, 0.0], [1.0, 0.0, 0.0]]).double())
+    assert found.lo.tolist() == pytest.approx([0.6, 0.0], abs=1e-12)
+    assert found.hi.tolist() == pytest.approx([0.6, 0.6], abs=1e-12)
+    assert found.nullity == 1
+    assert float(certain_mass(row[None], T)) == pytest.approx(0.4, abs=1e-12)
+
+
+def test_rows_at_the_ends_of_the_scale():
+    A, T = random_weights(0, 6, 20)
+    assert certain_mass(A, T).tolist() == pytest.approx([1.0] * 6), "no null space: the output fixes the row"
+    nothing = torch.zeros(6, 2, dtype=torch.float64)
+    assert certain_mass(A, nothing).abs().max() == 0, "values that say nothing leave the whole simplex"
+    one_hot = torch.eye(6, dtype=torch.float64)[:1]
+    corner = torch.tensor([[3.0], [1.0], [0.0], [1.0], [2.0], [0.5]], dtype=torch.float64)
+    assert float(certain_mass(one_hot, corner)) == pytest.approx(1.0), "only one row reaches the largest value"
+    assert certain_mass(A[:0], T).shape == (0,)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_wrong_inputs_are_refused():
+    A, T = random_weights(0, 5, 2)
+    with pytest.raises(InputError, match=r"shape \(functional, 5\), one for each key; got \(5,\); pass one row"):
+        functional_interval(A[0], T, torch.ones(5))
+    with pytest.raises(NumericalError, match="coefficients has 1 NaN"):
+        functional_interval(A[0], T, torch.tensor([[1.0, torch.nan, 0, 0, 0]]))
+    with pytest.raises(InputError, match="sum to 1"):
+        certain_mass(A / 2, T)
