@@ -7,7 +7,7 @@ import torch
 
 from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.embeddings import symbol_ids, symbols
-from identilens.dyck.language import SPECIAL, Dyck, with_start
+from identilens.dyck.language import SPECIAL, START, Dyck
 from identilens.dyck.minimiser import minimise, predict
 from identilens.dyck.parsing import is_valid, next_token_distribution, parse
 from identilens.dyck.prefixes import all_prefixes
@@ -22,9 +22,8 @@ CONFIG = DyckConfig(
 
 
 def written(length):
-    """Every prefix of exactly so many brackets, behind a start token, with its probability."""
-    marks = torch.arange(SPECIAL, LANGUAGE.vocabulary).tolist()
-    tokens = with_start(torch.tensor(list(product(marks, repeat=length))).view(-1 if length else 1, length).long())
+    """Every prefix of so many brackets behind a start token, its probability, and the law of what follows."""
+    tokens = torch.tensor(list(product([START], *[range(SPECIAL, LANGUAGE.vocabulary)] * length)))
     tokens = tokens[is_valid(LANGUAGE, tokens)]
     found = parse(LANGUAGE, tokens)
     law = next_token_distribution(LANGUAGE, found.depth, found.top_type)

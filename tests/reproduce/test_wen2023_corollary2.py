@@ -57,7 +57,7 @@ def test_the_page_says_what_was_measured(found, tmp_path):
         ({"strengths": (1e-4, 1e-3)}, "expected strengths with at least one value, the largest first"),
         ({"lengths": ()}, "expected lengths with at least one value"),
         ({"types": 1}, "expected types of at least 2; got 1"),
-        ({"norm_constant": 0}, "expected norm_constant above 0"),
+        ({"norm_constant": 0.0}, "expected norm_constant above 0"),
     ],
 )
 def test_impossible_settings(options, message):

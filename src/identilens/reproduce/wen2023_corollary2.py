@@ -8,8 +8,6 @@ from typing import Annotated, Any
 import polars as pl
 from annotated_types import Ge, Gt
 
-from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import lines
 from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.minimiser import Minimum, minimise
 from identilens.dyck.prefixes import all_prefixes
@@ -81,7 +79,7 @@ def corollary2(
     best = nearest(table)
     return Reproduction(
         "wen2023-corollary2", "Wen et al. 2023, Corollary 2", settings.recorded(), {"runs": table, "best": best},
-        _findings(table, best), {"violation": chart(table)}, 0,
+        _findings(table, best), seed=0,
     )  # fmt: skip
 
 
@@ -91,15 +89,6 @@ def nearest(table: pl.DataFrame) -> pl.DataFrame:
     least, most = pl.col("violation").min().over(groups), pl.col("violation").max().over(groups)
     ranked = table.with_columns(least_violation=least, most_violation=most).sort("objective")
     return ranked.unique(groups, keep="first", maintain_order=True).sort("length", "strength", descending=[False, True])
-
-
-def chart(table: pl.DataFrame) -> AnyChart:
-    """Return the violation of every seed against λ."""
-    drawn = table.select("strength", "violation", run=pl.format("N = {}, seed {}", "length", "seed"))
-    return lines(
-        drawn, "strength", "violation", "run", log_x=True, x_title="λ", y_title="Balance violation", color_title="Run",
-        title="Balance violation of minimisers by strength of L2 regularisation",
-    )  # fmt: skip
 
 
 def _row(length: int, seed: int, found: Minimum) -> dict[str, Any]:
