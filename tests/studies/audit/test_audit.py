@@ -413,7 +413,8 @@ def test_show_prints_the_finding(bundled, capsys):
 @pytest.mark.parametrize("length", [33, 34, 64, 128])
 def test_integers_and_correlation_on_real_text(bundled, length):
     """Audit, intervals and alternatives count the same, and the correlation is numpy's of the captured weights."""
-    lines = lzma.open(WIKI, "rt", encoding="utf-8").read().splitlines()
+    with lzma.open(WIKI, "rt", encoding="utf-8") as file:
+        lines = file.read().splitlines()
     for place in (140, 131):
         text = " ".join(json.loads(lines[place])[name] for name in ("par1", "par2"))
         table = idl.audit(bundled, [text], max_length=length, examples=0).table
