@@ -75,8 +75,8 @@ def test_the_objective_falls_and_weights_grow_as_lambda_goes_to_0():
     assert norms == sorted(norms)
     assert all(one.objective == pytest.approx(one.loss + one.strength / 2 * one.norm**2) for one in found)
     assert found[0].gradient < 0.2
-    again = list(minimise(CONFIG, prefixes, strengths, 0, 150))
-    assert [one.balance.violation for one in again] == [one.balance.violation for one in found]
+    again = minimise(CONFIG, prefixes, strengths[:1], 0, 150)
+    assert next(again).balance.violation == found[0].balance.violation
 
 
 def test_a_strong_penalty_leaves_nothing():

@@ -15,13 +15,7 @@ from identilens.errors import SettingError
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.settings import LIST, Settings
 from identilens.runs.study import Progress
-from identilens.runs.tables import markdown_table, table_of
-
-COLUMNS = {
-    "length": pl.Int64, "strength": pl.Float64, "seed": pl.Int64, "objective": pl.Float64, "loss": pl.Float64,
-    "norm": pl.Float64, "gradient": pl.Float64, "violation": pl.Float64, "largest_violation": pl.Float64,
-    "constant": pl.Float64, "condition": pl.Float64,
-}  # fmt: skip
+from identilens.runs.tables import markdown_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +69,7 @@ def corollary2(
         rows += [_row(length, seed, found) for found in minima]
         if progress:
             progress(done, len(runs), f"N = {length}, seed {seed}")
-    table = table_of(COLUMNS, rows)
+    table = pl.DataFrame(rows)
     best = nearest(table)
     return Reproduction(
         "wen2023-corollary2", "Wen et al. 2023, Corollary 2", settings.recorded(), {"runs": table, "best": best},
