@@ -39,3 +39,5 @@ from .studies.tokens.result import TokenIdentifiability as TokenIdentifiability
 from .studies.tokens.study import token_identifiability as token_identifiability
 from .studies.train.result import EncoderRun as EncoderRun
 from .studies.train.study import train as train
+from .studies.trust.result import Trust as Trust
+from .studies.trust.study import trust as trust

@@ -1,4 +1,4 @@
-"""``identilens intervals``, ``alternatives`` and ``logit-ranks`` as a person uses them."""
+"""``identilens intervals``, ``trust``, ``alternatives`` and ``logit-ranks`` as a person uses them."""
 
 import polars as pl
 import pytest
@@ -40,6 +40,18 @@ def test_several_rows(bundled_path, tmp_path):
     queries = set(pl.read_parquet(tmp_path / "run" / "rows.parquet")["query"])
     assert 0 in queries
     assert len(queries) > 2
+
+
+def test_a_line_of_tokens_with_verdicts(bundled_path, audited):
+    options = ["--model", bundled_path, "--text", TEXT, "--layers", 3, "--heads", 5, "--queries", "village"]
+    done = identilens("trust", *options, "--out", audited, code=0)
+    words = " ".join(done.output.split())
+    assert "Of the attention of 'village' (query 4, layer 3, head 5), at least " in words
+    assert "determined, little influence" in words
+    assert "Weights and verdicts" in words
+    page = (audited / "report.html").read_text(encoding="utf-8")
+    assert 'id="trust-lines"' in page
+    assert page.count('<figure class="token-line">') == 1
 
 
 def test_studies_join_the_audits_report(bundled_path, audited):

@@ -7,19 +7,22 @@ import pytest
 import torch
 
 import identilens as idl
+from identilens.dyck.approximation import Search, approximation_error
 from identilens.dyck.balance import measure_balance
 from identilens.dyck.constructions import off_balance, score_construction
 from identilens.dyck.embeddings import symbols
 from identilens.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.dyck.language import Dyck, with_start
 from identilens.dyck.plain import run_layers, small_target, without_dead_units
-from identilens.dyck.pruning import Sizes, approximation_error, is_pruning, prune_to, random_transformer
+from identilens.dyck.pruning import Sizes, is_pruning, prune_to, random_transformer
 from identilens.dyck.stacked import stack_parameters
 from identilens.dyck.subset_sum import closest_subsets
 from identilens.dyck.sufficiency import balanced_scores, sufficient_model
 from identilens.dyck.uniform import uniform_second_layer, uniform_transformer
 from identilens.errors import InputError
 from identilens.studies.dyck_train.misleading import dyck_lens
+
+QUICK = Search(inputs=100, starts=4, steps=30)
 
 
 def prefixes(language, length, count=3, seed=0):
@@ -138,12 +141,12 @@ def test_pruned_random_transformers_compute_small_ones():
         large = random_transformer(sizes, 4, 0.1, 0)
         pruned = [prune_to(target, large, sizes, untouched=2) for target in targets]
         assert all(is_pruning(found, large) for found in pruned)
-        errors.append(approximation_error(targets[0], pruned[0], inputs=100))
+        errors.append(approximation_error(targets[0], pruned[0], QUICK).maximised)
         first, second = (found[2].matrices for found in pruned)
         assert all(torch.equal(first[name], second[name]) for name in first)
         assert not torch.equal(pruned[0][1].query, pruned[1][1].query)
     assert errors[1] < 0.01 < errors[0]
-    assert approximation_error(targets[0], targets[1], inputs=100) > 0.1
+    assert approximation_error(targets[0], targets[1], QUICK).sampled > 0.1
     with pytest.raises(InputError, match="room for 1 pairs of layers, got 1 layers"):
         prune_to(targets[0], large[:1], sizes)
 
@@ -168,12 +171,23 @@ def test_dead_units_change_nothing():
 
 
 def test_error_by_width(tmp_path):
-    small = {"size": 2, "width": 2, "candidates": (3, 14), "seeds": 2, "inputs": 50, "shared_layer": 1}
+    small = {
+        "size": 2,
+        "width": 2,
+        "candidates": (3, 14),
+        "seeds": 2,
+        "inputs": 50,
+        "starts": 2,
+        "steps": 20,
+        "shared_layer": 1,
+    }
     table = idl.prune_dyck(**small, out=tmp_path / "run").table
     assert table["shared"].all()
     assert table["pruning"].all()
     means = table.group_by("candidates", maintain_order=True).agg(pl.col("error").mean())["error"]
     assert means[1] < means[0] / 5
+    assert (table["error"] > table["sampled_error"]).all()
+    assert (table["other_error"] > table["other_sampled_error"]).all()
     again = idl.prune_dyck(**small, key_size=2, out=tmp_path / "run", resume=True)
     assert again.table.equals(table), "queries and keys have the size of the embeddings"
 

@@ -23,6 +23,8 @@ FILES = {
         "intervals_encoder",
         "intervals_causal",
         "intervals_cross",
+        "trust_bundled",
+        "trust_causal",
         "alternatives_bundled",
         "alternatives_encoder",
         "alternatives_heads",
@@ -80,6 +82,7 @@ FILES = {
         "wen_figure4",
         "wen_figure7",
         "wen_figure10",
+        "wen_corollary2",
         "wen_table1",
     ],
 }

@@ -45,7 +45,8 @@ def dyck_construction() -> Tables:
 
 
 def dyck_pruning() -> Tables:
-    return {"table": idl.prune_dyck(size=2, key_size=4, width=2, candidates=(3, 8), seeds=2, inputs=200).table}
+    small = {"size": 2, "key_size": 4, "width": 2, "candidates": (3, 8), "seeds": 2, "inputs": 200}
+    return {"table": idl.prune_dyck(**small, starts=4, steps=20).table}
 
 
 CASES: dict[str, Case] = {

@@ -1,4 +1,4 @@
-"""Small runs of intervals, alternatives and logit ranks."""
+"""Small runs of intervals, trust, alternatives and logit ranks."""
 
 from typing import Any
 
@@ -28,6 +28,12 @@ CASES: dict[str, Case] = {
     ),  # 0.1 s
     "intervals_cross": Case(
         lambda: intervals(tiny("t5"), [ids(16)], layers=0, heads=2, kind="cross", queries=(0, 5)), CONDITIONED
+    ),  # 0.1 s
+    "trust_bundled": single(
+        lambda: {"table": idl.trust(real(), LONG, layers=3, heads=7, queries=["reef", 0]).table}
+    ),  # 0.3 s
+    "trust_causal": Case(
+        lambda: {"table": idl.trust(tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19)).table}
     ),  # 0.1 s
     "alternatives_bundled": single(lambda: alternatives(real(), LONG, layers=2, heads=5)),  # 2.7 s
     "alternatives_encoder": Case(

@@ -78,7 +78,8 @@ def _row(text, layer, head, plan, raw, effective):
     pair = torch.stack([raw.flatten(), effective.flatten()])
     return {
         "text": text, "layer": layer, "head": head, "kind": plan.kind, "n_query": len(plan.queries), "n_key": n_key,
-        "d_k": 4, "d_v": plan.d_v, "rank": rank, "nullity": n_key - rank, "simplex_nullity": max(0, n_key - rank - 1),
+        "d_k": 4, "d_v": plan.d_v, "d_model": 8, "rank": rank, "nullity": n_key - rank,
+        "simplex_nullity": max(0, n_key - rank - 1),
         "null_share": float((raw - effective).square().sum() / raw.square().sum()),
         "simplex_null_share": 0.5 * float((raw - effective).square().sum() / raw.square().sum()),
         "pearson": float(torch.corrcoef(pair)[0, 1]) if raw.numel() > 1 else None, "reconstruction_error": 1e-7,

@@ -17,4 +17,7 @@ from identilens.charts.page import render_page as render_page
 from identilens.charts.page import write_page as write_page
 from identilens.charts.palette import theme as theme
 from identilens.charts.save import save_charts as save_charts
+from identilens.charts.token_lines import Mark as Mark
+from identilens.charts.token_lines import MarkedToken as MarkedToken
+from identilens.charts.token_lines import TokenLine as TokenLine
 from identilens.charts.viewer import TokenMap as TokenMap

@@ -18,6 +18,7 @@ from identilens.charts.facts import citation, run_facts
 from identilens.charts.labels import visible_text
 from identilens.charts.palette import DARK, LIGHT, theme
 from identilens.charts.save import VEGA_LITE
+from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
 from identilens.runs.files import write_atomically
 
@@ -37,6 +38,7 @@ class Section:
         frame: A table below the charts.
         maps: Token maps below the table.
         note: A line at the end.
+        lines: Lines of marked tokens, above the charts.
     """
 
     anchor: str
@@ -46,6 +48,7 @@ class Section:
     frame: pl.DataFrame | None = None
     maps: Sequence[TokenMap] = ()
     note: str = ""
+    lines: Sequence[TokenLine] = ()
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False, "separators": (",", ":")}
     parts, data = _parts(page, budget)
     return environment.get_template("page.html").render(
-        page=page, parts=parts, data=data, looks={"light": LIGHT.page, "dark": DARK.page},
+        page=page, parts=parts, data=data, looks={"light": LIGHT.variables, "dark": DARK.variables},
         facts=run_facts(page.record), citation=citation(page.record), version=version("identilens"),
         vega=Markup(vega()) if data["charts"] else "",
         own_file=lambda name: Markup((Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")),
@@ -126,7 +129,8 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
             data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
         rows = [] if section.frame is None else section.frame.head(MOST_ROWS).iter_rows()
         cells = [list(map(_cell, row)) for row in rows]
-        parts.append({"section": section, "figures": figures, "shown": len(shown), "rows": cells})
+        lines = [Markup(line.html()) for line in section.lines]
+        parts.append({"section": section, "figures": figures, "shown": len(shown), "rows": cells, "lines": lines})
     for name, palette in (("light", LIGHT), ("dark", DARK)):
         data["looks"][name] = {**asdict(palette), "config": theme(palette is DARK)}
     return parts, data

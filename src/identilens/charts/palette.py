@@ -24,6 +24,11 @@ class Palette:
     sequential: tuple[str, ...]
     diverging: tuple[str, ...]
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """The CSS variables of a page: its own colours and those of the series."""
+        return self.page | {f"series-{place}": color for place, color in enumerate(self.series)}
+
 
 LIGHT = Palette(
     page={"surface": "#ffffff", "raised": "#f4f6f8", "ink": "#1a1f24", "soft": "#55606b", "line": "#d5dae0",

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.dyck.plain import PlainLayer, run_layers, without_dead_units
+from identilens.dyck.plain import PlainLayer
 from identilens.dyck.subset_sum import closest_subsets
 from identilens.errors import InputError
 
@@ -99,26 +99,6 @@ def is_pruning(pruned: Sequence[PlainLayer], large: Sequence[PlainLayer]) -> boo
     pairs = zip(pruned, large, strict=True)
     kept = [(own, drawn.matrices[name]) for one, drawn in pairs for name, own in one.matrices.items()]
     return all(bool(((own == 0) | (own == drawn)).all()) for own, drawn in kept)
-
-
-def approximation_error(
-    target: Sequence[PlainLayer], pruned: Sequence[PlainLayer], *, inputs: int = 2000, length: int = 12, seed: int = 0
-) -> float:
-    """Return the largest ‖·‖₂ of a token's error over random inputs with tokens of length at most 1 (Definition 5, 6).
-
-    Half of the sequences, of ``length`` tokens each, have tokens of length exactly 1. The large layers read and write
-    the target's coordinates first, and must write nothing else.
-    """
-    size, wide = target[0].value.shape[0], pruned[0].value.shape[0]
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(inputs, length, size, dtype=torch.float64, generator=generator)
-    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    x[::2] *= torch.rand(len(x[::2]), length, 1, dtype=torch.float64, generator=generator)
-    padded = torch.nn.functional.pad(x, (0, wide - size))
-    lean = [without_dead_units(layer) for layer in pruned]
-    found = torch.cat([run_layers(lean, part) for part in padded.split(200)])
-    wanted = torch.nn.functional.pad(run_layers(target, x), (0, wide - size))
-    return float(torch.linalg.vector_norm(found - wanted, dim=-1).max())
 
 
 def _pairs(needed: int, layers: int, untouched: int | None) -> list[int]:

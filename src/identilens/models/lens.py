@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from identilens.errors import InputError
@@ -23,18 +23,20 @@ class Lens:
     """A transformer and its tokenizer, opened for inspection; the model itself is never changed.
 
     Args:
-        model: Any transformers model whose family uses the attention interface.
+        model: Any transformers model whose family uses the attention interface, also with an adapter of peft.
         tokenizer: Needed for text; token ids and prepared batches work without.
         image_processor: Needed for images; batches with pixel_values work without.
         name: What to call the model in results; its own name or path when not given.
 
     Raises:
+        InputError: For a model that is not of transformers.
         UnsupportedModelError: If the family is known to bypass the attention interface.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Any = None, *, image_processor: Any = None, name: str | None = None
+        self, model: nn.Module, tokenizer: Any = None, *, image_processor: Any = None, name: str | None = None
     ) -> None:
+        model = _transformer(model)
         refuse_known(model.config)
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
@@ -51,12 +53,6 @@ class Lens:
         """The model without its task head: all attention happens there."""
         body = self.model.base_model
         return body if isinstance(body, PreTrainedModel) else self.model
-
-    @property
-    def runs_fused(self) -> bool:
-        """Whether the model runs fused attention (SDPA, flash, flex) outside of capture."""
-        implementation = self.model.config._attn_implementation or ""
-        return any(name in implementation for name in ("sdpa", "flash", "flex"))
 
     @cached_property
     def digest(self) -> str:
@@ -111,7 +107,7 @@ class Lens:
 
         Args:
             inputs: Texts, pairs, token ids, images or a batch; see `InputReader.read`.
-            weights: Keep attention weights (n x n a head). Without them fused attention runs unchanged.
+            weights: Keep attention weights (n x n a head). Without them the model's own attention runs unchanged.
             hidden_states: Keep the embedding output and each layer's output.
             batch_size: Texts in one forward pass.
             max_length: Cut longer texts.
@@ -124,7 +120,7 @@ class Lens:
         sites = self.sites(items[0])
         for start in range(0, len(items), batch_size):
             chunk = items[start : start + batch_size]
-            collector = Collector(sites, chunk, weights, use_sdpa=self.runs_fused and not weights)
+            collector = Collector(sites, chunk, weights)
             output = self.run(chunk, collector, **({"output_hidden_states": True} if hidden_states else {}))
             lengths = Lengths(chunk)
             for index, item in enumerate(chunk):
@@ -166,6 +162,15 @@ class Lens:
         output = self.run([item], handler, whole=True, output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
         return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
+
+
+def _transformer(model: nn.Module) -> PreTrainedModel:
+    # The wrapper that peft makes is no model of transformers; the one inside it runs with the adapter.
+    get_base = getattr(model, "get_base_model", None)
+    inner = model if get_base is None else get_base()
+    if not isinstance(inner, PreTrainedModel):
+        raise InputError(f"expected a transformers model; got {type(model).__name__}. Load one with identilens.load.")
+    return inner
 
 
 def _short(item: Item, length: int = 8) -> Item:

@@ -14,6 +14,7 @@ from torch import Tensor
 from identilens.charts.kit import AnyChart
 from identilens.charts.page import Page, Section, write_page
 from identilens.charts.save import save_charts
+from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.errors import OutputFolderError
 from identilens.runs.files import write_json, write_table
 from identilens.runs.folder import finished_record, read_record
@@ -69,6 +70,10 @@ class Result(ABC):
         """Return the tables that are printed under the finding, by title."""
         return {"Table": self.table}
 
+    def token_lines(self) -> Sequence[TokenLine]:
+        """Return lines of marked tokens, shown above the tables; most results have none."""
+        return ()
+
     def sections(self) -> list[Section]:
         """Return what the report shows under the finding: every chart, then the overview."""
         charts = Section("charts", "Charts", charts=list(self.charts()))
@@ -81,8 +86,10 @@ class Result(ABC):
         return f"{self.provenance['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
 
     def show(self) -> None:
-        """Print the finding and the overview."""
+        """Print the finding, lines of tokens and the overview."""
         Console().print(self.summary().text, markup=False, highlight=False)
+        for line in self.token_lines():
+            Console().print(line.text())
         for title, frame in self.overview().items():
             print_table(title, frame)
 
@@ -147,4 +154,5 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<p>{escape(line)}</p>" for line in self.summary().text.splitlines())
+        lines += notebook_html(self.token_lines())
         return lines + "".join(frame._repr_html_() for frame in list(self.overview().values())[:1])

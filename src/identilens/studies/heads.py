@@ -1,21 +1,26 @@
 """Heads of texts: which ones a study looks at, each with its place in the tables."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge
 
+from identilens.errors import InputError
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.reading import read_head
-from identilens.models.sequences import names_at, sides
+from identilens.models.sequences import names_at, position_names, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import Kind, Numbers, Settings
-from identilens.runs.study import R, S, Study
+from identilens.runs.settings import REPEATED, Kind, Numbers, Settings
+from identilens.runs.study import Output, R, S, Study
+
+_ROWS = 8
+"""Rows in one part: what an interruption can cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +47,17 @@ class KindSettings(HeadSettings):
     """
 
     kind: Kind | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings(KindSettings):
+    """Which rows of which heads.
+
+    Attributes:
+        queries: Position or token of a row, all by default; a token stands for every position that holds it.
+    """
+
+    queries: Annotated[tuple[int | str, ...], REPEATED] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +108,20 @@ class TextHeads:
         sizes = {sequence: len(names) for sequence, names in held.items()} | read
         return {sequence: names_at(held, sequence, size, config) for sequence, size in sizes.items()}
 
+    def requested(self, place: Place, queries: Sequence[int | str] | None) -> list[int]:
+        """Return the positions of the rows that are asked for by position or token; every row for None.
+
+        Raises:
+            InputError: If the text has no such query.
+        """
+        tokens = self.items[place.text].tokens
+        names = tokens.get(sides(place.site.kind, tokens).query, ())
+        if not names:  # an image's positions show only in the model
+            names = position_names(self.lens.model.config, len(self.read(place).queries))
+        if queries is None:
+            return list(range(len(names)))
+        return sorted({at for one in queries for at in named_places(names, one, place.text)})
+
 
 class HeadStudy(Study[S, R]):
     """A study of the heads of texts, one a part."""
@@ -106,3 +136,55 @@ class HeadStudy(Study[S, R]):
     def sizes(self) -> Sequence[int]:
         """Return one head for each part."""
         return [1] * len(self.heads.places)
+
+
+W = TypeVar("W", bound=RowSettings)
+
+
+class RowStudy(HeadStudy[W, R]):
+    """A study of single rows of the attention of heads, a few of one head a part.
+
+    A head is read once for all of its parts.
+    """
+
+    unit = "rows"
+    joins = "audit"
+
+    def __init__(self, lens: Lens, texts: Any, settings: W) -> None:
+        super().__init__(settings)
+        self.heads = TextHeads.of(lens, lens.read(texts, settings.max_length), settings, settings.kind)
+        self.parts = [
+            (place, rows[at : at + _ROWS])
+            for place in self.heads.places
+            for rows in [self.heads.requested(place, settings.queries)]
+            for at in range(0, len(rows), _ROWS)
+        ]
+        self._read: tuple[Place, Head] | None = None
+
+    def sizes(self) -> Sequence[int]:
+        """Return a few rows for each part."""
+        return [len(rows) for _, rows in self.parts]
+
+    def run(self, part: int) -> Output:
+        """Return the tables of some rows of one head on one text."""
+        place, queries = self.parts[part]
+        if self._read is None or self._read[0] is not place:
+            self._read = place, self.heads.read(place)
+        return self.output(place, self._read[1], queries)
+
+    @abstractmethod
+    def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
+        """Return the tables of some rows of a head."""
+
+
+def named_places(names: Sequence[str], requested: int | str, text: int) -> list[int]:
+    """Return the positions that a token or a position stands for."""
+    places = [place for place, name in enumerate(names) if name == requested]
+    if not places and str(requested).isdigit() and int(requested) < len(names):
+        places = [int(requested)]
+    if not places:
+        raise InputError(
+            f"text {text} has no token or position {requested!r} among its {len(names)} queries; its tokens are "
+            f"{' '.join(names[:12])}{' …' if len(names) > 12 else ''}"
+        )
+    return places

@@ -18,6 +18,7 @@ class Entry:
 STUDIES: dict[str, Entry] = {
     "audit": Entry("identilens.studies.audit.study:AuditStudy", "How much of each attention map has an effect."),
     "intervals": Entry("identilens.studies.intervals.study:IntervalStudy", "What is certain of each weight."),
+    "trust": Entry("identilens.studies.trust.study:TrustStudy", "Which weights are determined, which influential."),
     "alternatives": Entry(
         "identilens.studies.alternatives.study:AlternativeStudy", "Other attention with the same output, put back."
     ),

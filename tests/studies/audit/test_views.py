@@ -52,12 +52,12 @@ def page_data(path):
 def test_charts_by_name(small, mixed):
     telling = small.table.filter(text=2).sort("null_share").row(-1, named=True)
     names = [
-        "null_share_map", "correlation_map", "correlation_by_length", "token_types_raw", "token_types_effective",
-        "attention_to_type",
+        "determined_and_influential", "certain_mass_map", "null_share_map", "correlation_map", "correlation_by_length",
+        "token_types_raw", "token_types_effective", "attention_to_type",
     ]  # fmt: skip
-    assert list(small.charts())[:6] == names
-    assert list(small.charts())[7] == f"maps_text2_layer{telling['layer']}_head{telling['head']}"
-    assert {name.rsplit("_", 1)[1] for name in list(mixed.charts())[6:]} == {"encoder", "decoder", "cross"}
+    assert list(small.charts())[:8] == names
+    assert list(small.charts())[9] == f"maps_text2_layer{telling['layer']}_head{telling['head']}"
+    assert {name.rsplit("_", 1)[1] for name in list(mixed.charts())[8:]} == {"encoder", "decoder", "cross"}
 
 
 def test_maps_by_head_show_the_means(mixed):
@@ -146,9 +146,12 @@ def test_the_report_has_the_finding_its_sections_and_the_run(mixed, report):
     for line in [*finding.text.splitlines(), "ab" * 32, "f0" * 32, "max(n, d_model) * eps", f"models/{SCRIPT}"]:
         assert line in text
     assert {value for value, _ in finding.headline} <= set(re.findall(r"<dd>(.*?)</dd>", report.read_text("utf-8")))
-    assert [section.anchor for section in mixed.sections()] == ["heads", "length", "types", "maps", "reading"]
+    assert [section.anchor for section in mixed.sections()] == ["axes", "heads", "length", "types", "maps", "reading"]
     assert "has no effect on the output" in text
-    assert "determined" not in " ".join(re.findall(r"<p>(.*?)</p>", report.read_text("utf-8"), re.DOTALL))
+    said = " ".join(re.findall(r"<p>(.*?)</p>", report.read_text("utf-8"), re.DOTALL))
+    sentences = re.split(r"(?<=[.:;?])\s", unescape(said))
+    assert any("determined" in sentence for sentence in sentences)
+    assert not [one for one in sentences if "determined" in one and re.search("null (share|space)|effective", one)]
 
 
 def test_the_report_asks_for_nothing_and_runs_no_token(report):
@@ -182,13 +185,13 @@ def test_what_does_not_fit_leaves_the_telling_heads_and_is_said(monkeypatch):
     assert fitting_maps(kept, 10).is_empty()
     assert fitting_maps(kept).equals(kept)
     monkeypatch.setattr("identilens.studies.audit.result.fitting_maps", lambda held: fitting_maps(held, budget))
-    section = audit.sections()[3]
+    section = audit.sections()[4]
     assert len(section.maps) == 8
     assert "kept 12 maps; to keep this file small it holds 8" in section.note
 
 
 def test_without_matrices_the_report_says_how_to_get_them():
-    section = made_audit([[Plan(["a", "b"], ["a", "b"])]]).sections()[3]
+    section = made_audit([[Plan(["a", "b"], ["a", "b"])]]).sections()[4]
     assert "--examples 3" in section.note
     assert "--matrices" in section.note
 
@@ -226,7 +229,7 @@ def test_a_token_is_read_as_it_is(browser, report, mixed):
 def test_the_report_of_a_real_model_opens(browser, bundled, tmp_path, width, scheme):
     text = f"The old bridge was closed in winter, and nobody crossed the river {SCRIPT} until spring came."
     result = idl.audit(bundled, [text], layers=(1,))
-    assert len(result.matrices) == 24
+    assert len(result.matrices) == 36, "raw, effective and values of each head"
     torch.testing.assert_close(
         result.matrices["text0.layer1.head0.encoder.raw"].sum(-1), torch.ones(result.table["n_query"][0])
     )

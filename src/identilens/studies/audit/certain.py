@@ -33,7 +33,10 @@ def sampled_rows(seed: int, text: int, layer: int, kind: str, queries: int, coun
 
 
 def certain_rows(
-    layer: CapturedLayer, compact: Float[Tensor, "head key r"], queries: Sequence[int], sinks: Sequence[int]
+    layer: CapturedLayer,
+    compact: Sequence[Float[Tensor, "key r"]] | Tensor,
+    queries: Sequence[int],
+    sinks: Sequence[int],
 ) -> list[list[dict[str, Any]]]:
     """Return, head by head, what is certain of the rows of a layer that holds these queries only.
 

@@ -58,8 +58,8 @@ READING = (
     "null part and is the smallest weights (in squared sum) with the same output (Brunner et al. 2020, Eq. 8 and 9). "
     "Effective attention can be negative, and its rows need not sum to 1.",
     "Certain mass. Σ_j lo_j of a row, with lo_j the least value of the weight on key j over all alternatives: 1 when "
-    "the output fixes the row, 0 when every single weight might be zero. It is the mean over the rows that were drawn; its "
-    "error is the standard error of that mean for the map.",
+    "the output fixes the row, 0 when every single weight might be zero. It is the mean over the rows that were drawn; "
+    "its error is the standard error of that mean for the map.",
     "Simplex null share. The squared share of A that also keeps the sum of each row (the part in the null space of T "
     "with a column of ones); it is never larger than the null share. Both count directions and say nothing about how "
     "far a weight can go before one turns negative.",

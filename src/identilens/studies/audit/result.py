@@ -9,10 +9,13 @@ import polars as pl
 from identilens.charts.encoding import AnyChart
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
+from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, percent
 from identilens.studies.audit import reading, views
 from identilens.studies.audit.heads import heads_in_words, heads_table
+from identilens.studies.audit.kept import kept_trust
 from identilens.studies.audit.maps import fitting_maps, kept_maps, page_maps, printed_maps
+from identilens.studies.trust.result import Trust
 
 _MEASURES = (
     "certain_mass", "sink_mass", "sink_norm_share", "null_share", "simplex_null_share", "pearson", "rank", "nullity",
@@ -37,7 +40,8 @@ class Audit(Result):
     title: ClassVar = "Attention audit"
     schema: ClassVar = {
         "table": {
-            **HEAD, "n_query": pl.Int64, "n_key": pl.Int64, "d_k": pl.Int64, "d_v": pl.Int64, "rank": pl.Int64,
+            **HEAD, "n_query": pl.Int64, "n_key": pl.Int64, "d_k": pl.Int64, "d_v": pl.Int64,
+            "d_model": pl.Int64, "rank": pl.Int64,
             "nullity": pl.Int64, "simplex_nullity": pl.Int64, "null_share": pl.Float64,
             "simplex_null_share": pl.Float64, "pearson": pl.Float64, "reconstruction_error": pl.Float64,
             "certain_mass": pl.Float64, "certain_mass_error": pl.Float64, "certain_rows": pl.Int64,
@@ -83,6 +87,19 @@ class Audit(Result):
         """
         return heads_table(self.table, self.rows)
 
+    def trust(self, text: int, layer: int, head: int, query: int | str, kind: Kind | None = None) -> Trust:
+        """Return what can be said of each weight of one row of a map that was kept: interval, influence, verdict.
+
+        ``query`` is a position or a token; the kind is needed where the model has several. Needs no model; for texts
+        whose matrices were not kept use `identilens.trust`.
+
+        Raises:
+            InputError: For a map that was not kept, a query that is not there, or weights in half precision.
+            NumericalError: If an interval cannot be proven.
+        """
+        columns = {"text": text, "layer": layer, "head": head} | ({"kind": kind} if kind else {})
+        return kept_trust(kept_maps(self.table, self.matrices).filter(**columns), self, query)
+
     def summary(self) -> Finding:
         """Return the finding: how much is determined, how much has influence, how much has no effect."""
         mean = pl.col("certain_mass", "sink_mass", "sink_norm_share", "null_share", "pearson").mean()
@@ -104,8 +121,13 @@ class Audit(Result):
         return Finding("\n".join(self._sentences()), numbers, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return the means by layer."""
-        return {"Means by layer": self.by_layer()}
+        """Return the means by layer that the finding rests on; `by_layer` has all of them."""
+        shown = {
+            "certain_mass": "certain", "sink_mass": "on sink", "sink_norm_share": "its norm", "null_share": "null",
+            "pearson": "pearson",
+        }  # fmt: skip
+        means = self.by_layer().select("kind", "layer", *(pl.col(name).alias(short) for name, short in shown.items()))
+        return {"Means by layer": means}
 
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts by name.
@@ -189,7 +211,7 @@ class Audit(Result):
         token = table["sink_token"].mode().sort()[0]
         yield (
             f"Influential: {percent(table['sink_mass'].mean())} of the attention goes to one structural token a map, "
-            f"mostly {token}, which brings {percent(table['sink_norm_share'].mean())} of the norms of what the keys add."
+            f"mostly {token}, which brings {percent(table['sink_norm_share'].mean())} of the norms that are added up."
         )
         over = f"{len(table)} attention maps over {texts} {'text' if texts == 1 else 'texts'}"
         maps = table.filter(pl.col("nullity") > 0)

@@ -36,9 +36,9 @@ def table_rows(
     measures["pearson"] = [None if isnan(value) else value for value in measures["pearson"]]
     measures |= {field.name: getattr(parked, field.name).tolist() for field in fields(parked)}
     measures["sink_token"] = [keys[place] for place in measures["sink"]]
-    n_query, n_key, d_k, d_v = counts
+    n_query = counts[0]
     layer = {"text": text, "layer": site.layer, "kind": site.kind}
-    layer |= {"n_query": n_query, "n_key": n_key, "d_k": d_k, "d_v": d_v}
+    layer |= dict(zip(("n_query", "n_key", "d_k", "d_v", "d_model"), counts, strict=True))
     by_head = zip(certain, *measures.values(), strict=True)
     return [
         layer | {"head": head} | dict(zip(measures, row, strict=True)) | _certain_columns(rows, n_query)

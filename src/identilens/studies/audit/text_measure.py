@@ -9,6 +9,7 @@ from torch import Tensor
 
 from identilens.errors import NumericalError
 from identilens.linalg import ProjectedValues, Visible
+from identilens.linalg.full_rows import FullRows
 from identilens.measures.attention.parked import ParkedAttention, ParkedBuilder
 from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
 from identilens.models.heads import CapturedLayer
@@ -34,7 +35,8 @@ class TextMeasure:
     ) -> None:  # fmt: skip
         self.text, self.site, self.call = text, site, call
         (n_query, d_k), (n_key, d_v) = call.query.shape[-2:], call.value.shape[-2:]
-        self.counts = (n_query, n_key, d_k, d_v)
+        d_model = site.output_projection.shape[-1]
+        self.counts = (n_query, n_key, d_k, d_v, d_model)
         self.factor = factor
         group = site.heads // call.value.shape[1]
         self.bias = None if value_bias is None else value_bias.double().repeat_interleave(group, 0)[:, None]
@@ -48,7 +50,6 @@ class TextMeasure:
             values = values if self.bias is None else values - self.bias[some]
             torch.matmul(values, factor[some], out=compact[some])
         self._require_finite(compact, "values")
-        d_model = site.output_projection.shape[-1]
         self.compact = compact
         self.builder = SummaryBuilder(ProjectedValues(compact, d_model), n_query, self._visible(), *types)
         # The last type holds every token without a type of its own.
@@ -57,7 +58,7 @@ class TextMeasure:
 
     def run(self, step: int) -> Float[Tensor, "query head d_v"]:
         """Return the attention output, taking the weights ``step`` rows at a time."""
-        n_query, _, _, d_v = self.counts
+        n_query, d_v = self.counts[0], self.call.value.shape[-1]
         outputs = self.call.query.new_empty(n_query, self.site.heads, d_v)
         for start in range(0, n_query, step):
             rows = slice(start, min(start + step, n_query))
@@ -76,19 +77,23 @@ class TextMeasure:
             return [[] for _ in sinks]
         call = self.call.rows(queries)
         layer = CapturedLayer.of(call, self.site, *call.attend())
-        return certain_rows(layer, self.compact, queries, sinks)
+        # Weights mix values with their bias: a sink, whose value is zero, makes the difference.
+        mixed = self.compact if self.bias is None else [head.projected.compact for head in layer.heads]
+        return certain_rows(layer, mixed, queries, sinks)
 
     def matrices(self) -> Mapping[str, Tensor]:
         """Return raw and effective attention by key, with each row's rank where rows are masked."""
         if not self._kept:
             return {}
         raw, effective = (torch.cat(blocks, 1) for blocks in zip(*self._kept, strict=True))
-        kept = {"raw": raw, "effective": effective}
-        if self.builder.visible is not None:
-            ranks = self.builder.projector.row_ranks()
-            kept |= {"row_rank": ranks, "row_nullity": self.builder.projector.row_sizes() - ranks}
+        kept = {"raw": raw, "effective": effective, "values": self.compact}
+        projector = self.builder.projector
+        if not isinstance(projector, FullRows):
+            ranks, seen = projector.row_ranks(), projector.seen(slice(None))
+            kept |= {"row_rank": ranks, "row_nullity": projector.row_sizes() - ranks}
+            kept |= {"visible": seen.expand(self.site.heads, -1, -1)}
         return {
-            str(MatrixKey(self.text, self.site.layer, head, self.site.kind, name)): tensor[head].cpu()
+            str(MatrixKey(self.text, self.site.layer, head, self.site.kind, name)): tensor[head].cpu().contiguous()
             for head in range(self.site.heads)
             for name, tensor in kept.items()
         }

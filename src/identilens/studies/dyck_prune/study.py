@@ -7,8 +7,9 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Gt, Le
 
+from identilens.dyck.approximation import Search, approximation_error
 from identilens.dyck.plain import small_target
-from identilens.dyck.pruning import Sizes, approximation_error, is_pruning, prune_to, random_transformer
+from identilens.dyck.pruning import Sizes, is_pruning, prune_to, random_transformer
 from identilens.errors import SettingError
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import LIST, Settings
@@ -31,6 +32,8 @@ class PruneSettings(Settings):
         seeds: Random transformers for each number of candidates.
         target_seed: Of the target; the second target has the next one.
         inputs: Random inputs that errors are taken over.
+        starts: Inputs from which gradient ascent looks for larger errors; half of them the worst random ones.
+        steps: Steps of the ascent.
         shared_layer: Layer of the random transformer whose pruned weights both targets share (Corollary 3).
     """
 
@@ -43,6 +46,8 @@ class PruneSettings(Settings):
     seeds: Annotated[int, Ge(1)] = 3
     target_seed: Annotated[int, Ge(0)] = 0
     inputs: Annotated[int, Ge(1)] = 2000
+    starts: Annotated[int, Ge(1)] = 32
+    steps: Annotated[int, Ge(1)] = 200
     shared_layer: Annotated[int, Ge(0)] = 0
 
     def check(self) -> None:
@@ -56,9 +61,10 @@ class PruneSettings(Settings):
 class DyckPruneStudy(Study[PruneSettings, Prunings]):
     """Prune larger random transformers down to a small target (Theorem 3), and to two that share a layer.
 
-    Random transformers of growing width lose all weights but those whose sums make the target's; the error is the
-    largest of a token over random inputs. A second target pruned from the same weights agrees with the first on every
-    weight of one layer (Corollary 3).
+    Random transformers of growing width lose all weights but those whose sums make the target's. The error is the
+    largest of a token: over random inputs, and over those that gradient ascent finds in the unit ball, a lower bound of
+    the largest of all. A second target pruned from the same weights agrees with the first on every weight of one layer
+    (Corollary 3).
 
     Raises:
         InputError: For settings that cannot be used.
@@ -95,15 +101,17 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
         sizes = Sizes(candidates, settings.size, settings.width)
         large = random_transformer(sizes, 4 * settings.layers, settings.norm_constant, seed)
         pruned = [prune_to(target, large, sizes, untouched=settings.shared_layer) for target in self.targets]
-        functions = (*zip(self.targets, pruned, strict=True), self.targets)
-        error, other_error, apart = (approximation_error(*pair, inputs=settings.inputs) for pair in functions)
-        one, other = (found[settings.shared_layer].matrices for found in pruned)
+        functions = [*zip(self.targets, pruned, strict=True), self.targets]
+        search = Search(inputs=settings.inputs, starts=settings.starts, steps=settings.steps)
+        error, other, apart = (approximation_error(one, two, search) for one, two in functions)
+        first, second = (found[settings.shared_layer].matrices for found in pruned)
         row = {
             "candidates": candidates, "seed": seed, "layers": len(large), "embedding": sizes.embedding,
             "key_size": sizes.key_size, "width": sizes.projection, "weights": sizes.parameters * len(large),
             "kept": sum(int(weight.count_nonzero()) for layer in pruned[0] for weight in layer.matrices.values()),
-            "error": error, "other_error": other_error, "apart": apart, "shared_layer": settings.shared_layer,
-            "shared": all(torch.equal(one[name], other[name]) for name in one),
+            "sampled_error": error.sampled, "error": error.maximised, "other_sampled_error": other.sampled,
+            "other_error": other.maximised, "apart": apart.maximised, "shared_layer": settings.shared_layer,
+            "shared": all(torch.equal(first[name], second[name]) for name in first),
             "pruning": all(is_pruning(found, large) for found in pruned),
         }  # fmt: skip
         return Output({"table": table_of(Prunings.schema["table"], [row])})

@@ -7,8 +7,13 @@ from identilens.charts.kit import lines
 
 
 def error_by_width(means: pl.DataFrame) -> AnyChart:
-    """Return mean and largest error over random transformers by their width."""
-    named = means.select("width", "largest", pl.col("mean").alias("mean over random transformers"))
+    """Return mean and largest error over random transformers by their width, and the largest over random inputs."""
+    named = means.select(
+        "width",
+        pl.col("largest").alias("largest by ascent"),
+        pl.col("mean").alias("mean by ascent"),
+        pl.col("sampled").alias("largest over random inputs"),
+    )
     drawn = named.unpivot(index="width", variable_name="over", value_name="error")
     return lines(
         drawn, "width", "error", "over", log_y=True, x_title="Width of the random feed-forward block",

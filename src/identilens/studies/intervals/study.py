@@ -7,37 +7,29 @@ from typing import Annotated, Any, ClassVar
 import torch
 from annotated_types import Ge, Lt
 
-from identilens.errors import InputError
 from identilens.measures.attention.intervals import PIN_TOLERANCE, certify_row, minimum_norm_alternative
 from identilens.models.heads import Head
-from identilens.models.lens import Lens
-from identilens.models.sequences import position_names, sides
-from identilens.runs.settings import REPEATED
+from identilens.models.sequences import sides
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.heads import HeadStudy, KindSettings, Place, TextHeads
+from identilens.studies.heads import Place, RowSettings, RowStudy
 from identilens.studies.intervals.result import Intervals
-
-_ROWS = 8
-"""Rows in one part: what an interruption can cost."""
 
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntervalSettings(KindSettings):
+class IntervalSettings(RowSettings):
     """Which rows of which heads.
 
     Attributes:
-        queries: Position or token of a row, all by default; a token stands for every position that holds it.
         pin_tolerance: Width up to which a weight counts as pinned.
     """
 
-    queries: Annotated[tuple[int | str, ...], REPEATED] | None = None
     pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
 
 
-class IntervalStudy(HeadStudy[IntervalSettings, Intervals]):
+class IntervalStudy(RowStudy[IntervalSettings, Intervals]):
     """Bound every attention weight over all distributions with the same output, and certify the order of keys.
 
     For each row: lo and hi of each weight by linear programs, proven; whether it is pinned; the pairs of keys whose
@@ -57,47 +49,17 @@ class IntervalStudy(HeadStudy[IntervalSettings, Intervals]):
     """
 
     name = "intervals"
-    unit = "rows"
     settings_type = IntervalSettings
     result_type = Intervals
     merge: ClassVar = {"positions": lambda table: table.unique(maintain_order=True)}
-    joins = "audit"
 
-    def __init__(self, lens: Lens, texts: Any, settings: IntervalSettings) -> None:
-        self.settings = settings
-        self.heads = TextHeads.of(lens, lens.read(texts, settings.max_length), settings, settings.kind)
-        self.parts = [
-            (place, rows[at : at + _ROWS])
-            for place in self.heads.places
-            for rows in [self._requested(place)]
-            for at in range(0, len(rows), _ROWS)
-        ]
-        self._read: tuple[Place, Head] | None = None
-
-    def sizes(self) -> Sequence[int]:
-        """Return a few rows for each part."""
-        return [len(rows) for _, rows in self.parts]
-
-    def run(self, part: int) -> Output:
-        """Return the tables of some rows of one head on one text."""
-        place, queries = self.parts[part]
-        if self._read is None or self._read[0] is not place:
-            self._read = place, self.heads.read(place)
-        head = self._read[1]
+    def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
+        """Return the tables of some rows of a head."""
         rows: dict[str, Rows] = {"table": [], "rows": [], "order": [], "positions": self._positions(place, head)}
         for query in queries:
             for name, more in self._certified({**place.row, "query": query}, head).items():
                 rows[name] += more
         return Output({name: table_of(columns, rows[name]) for name, columns in Intervals.schema.items()})
-
-    def _requested(self, place: Place) -> list[int]:
-        item = self.heads.items[place.text]
-        names = item.tokens.get(sides(place.site.kind, item.tokens).query, ())
-        if not names:  # an image's positions show only in the model
-            names = position_names(self.heads.lens.model.config, len(self.heads.read(place).queries))
-        if self.settings.queries is None:
-            return list(range(len(names)))
-        return sorted({at for one in self.settings.queries for at in _places(names, one, place.text)})
 
     def _certified(self, at: dict[str, Any], head: Head) -> dict[str, Rows]:
         """Return what is certain of one row; ``at`` names it."""
@@ -130,19 +92,6 @@ class IntervalStudy(HeadStudy[IntervalSettings, Intervals]):
             for side, sequence in sides(head.kind, tokens)._asdict().items()
             for position, name in enumerate(tokens[sequence])
         ]
-
-
-def _places(names: Sequence[str], requested: int | str, text: int) -> list[int]:
-    """Return the positions that a token or a position stands for."""
-    places = [place for place, name in enumerate(names) if name == requested]
-    if not places and str(requested).isdigit() and int(requested) < len(names):
-        places = [int(requested)]
-    if not places:
-        raise InputError(
-            f"text {text} has no token or position {requested!r} among its {len(names)} queries; its tokens are "
-            f"{' '.join(names[:12])}{' …' if len(names) > 12 else ''}"
-        )
-    return places
 
 
 intervals = study_function(IntervalStudy, "intervals")

@@ -1,0 +1,106 @@
+"""A line of tokens, each marked by what was found of it, for the terminal, a notebook and a page.
+
+A mark is a sign and words beside its colour, so that nothing rests on colour alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from rich.text import Text
+
+from identilens.charts.labels import visible_text
+from identilens.charts.palette import LIGHT
+
+_TERMINAL = ("cyan", "yellow", "green", "magenta", "blue", "white", "bright_blue", "bright_yellow")
+"""Colours of the palette's series in a terminal, which has its own light and dark."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How some tokens are marked.
+
+    Attributes:
+        label: What it means.
+        sign: One character, for those who do not see the colour.
+        series: Colour, as a place in the palette's series; None leaves tokens plain.
+        strong: Whether the colour fills, or only frames.
+    """
+
+    label: str
+    sign: str
+    series: int | None
+    strong: bool = False
+
+    @property
+    def terminal(self) -> str:
+        """The style in a terminal."""
+        if self.series is None:
+            return "dim"
+        return f"{'bold reverse' if self.strong else 'underline'} {_TERMINAL[self.series]}"
+
+    @property
+    def classes(self) -> str:
+        """The classes in a page."""
+        return "token plain" if self.series is None else f"token series-{self.series}{' strong' * self.strong}"
+
+
+@dataclass(frozen=True)
+class MarkedToken:
+    """A token with its mark, a number in words, and a note to read on hovering."""
+
+    token: str
+    mark: Mark
+    value: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class TokenLine:
+    """Tokens in their order under a title; the legend gives every mark, with a number of its own."""
+
+    title: str
+    tokens: Sequence[MarkedToken]
+    legend: Sequence[tuple[Mark, str]]
+
+    def text(self) -> Text:
+        """Return the line for a terminal: title, legend, tokens."""
+        line = Text(f"{visible_text(self.title)}\n")
+        for mark, value in self.legend:
+            line.append(f"{mark.sign} {mark.label}", mark.terminal).append(f" {value}   ")
+        line.append("\n")
+        for one in self.tokens:
+            value = f"{one.mark.sign}{one.value}".replace(" ", "")
+            line.append(f"{visible_text(one.token)}{value}", one.mark.terminal).append(" ")
+        return line
+
+    def html(self) -> str:
+        """Return the line as an element of a page that has `style`."""
+        legend = [_span(mark, f"{mark.sign} {mark.label}", value) for mark, value in self.legend]
+        tokens = [
+            _span(one.mark, visible_text(one.token), f"{one.mark.sign}{one.value}", one.note) for one in self.tokens
+        ]
+        return (
+            f'<figure class="token-line"><h3>{escape(visible_text(self.title))}</h3>'
+            f'<p class="legend">{" ".join(legend)}</p><p>{" ".join(tokens)}</p></figure>'
+        )
+
+
+def style() -> str:
+    """Return the style sheet of lines; colours come from the variables of the page."""
+    return (Path(__file__).parent / "templates" / "token_lines.css").read_text(encoding="utf-8")
+
+
+def notebook_html(lines: Sequence[TokenLine]) -> str:
+    """Return lines with their style, on a light ground of their own: a notebook's look is not known."""
+    if not lines:
+        return ""
+    colors = "".join(f"--{name}: {color}; " for name, color in LIGHT.variables.items())
+    ground = "background: var(--surface); color: var(--ink); padding: 0.5rem;"
+    return f'<style>{style()}</style><div style="{colors}{ground}">{"".join(line.html() for line in lines)}</div>'
+
+
+def _span(mark: Mark, words: str, value: str, note: str = "") -> str:
+    title = f' title="{escape(note)}"' if note else ""
+    return f'<span class="{mark.classes}"{title}>{escape(words)} <small>{escape(value)}</small></span>'

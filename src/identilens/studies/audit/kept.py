@@ -1,0 +1,37 @@
+"""Verdicts on the weights of a map that an audit kept, from its folder alone."""
+
+import polars as pl
+
+from identilens.errors import InputError
+from identilens.linalg import ProjectedValues
+from identilens.runs.matrices import MatrixKey
+from identilens.runs.result import Result
+from identilens.runs.tables import HEAD, table_of
+from identilens.studies.head_views import axis_tokens
+from identilens.studies.heads import named_places
+from identilens.studies.trust.result import Trust
+from identilens.studies.trust.rows import named_rows, trust_rows
+
+
+def kept_trust(maps: pl.DataFrame, audit: Result, query: int | str) -> Trust:
+    """Return the verdicts on the rows of the one map in ``maps`` that a query, a position or a token, names.
+
+    Raises:
+        InputError: If there is not one map, or the text has no such query.
+    """
+    if len(maps) != 1:
+        raise InputError(
+            f"expected one map with its matrices kept; {len(maps)} fit. Keep those of a text with examples= or "
+            "matrices=True, name the kind where there are several, or use identilens.trust, which runs the model."
+        )
+    row = maps.row(0, named=True)
+    key = MatrixKey(**{name: row[name] for name in HEAD}, name="raw")
+    queries, keys = axis_tokens(audit.tokens.get(row["text"], {}), row)
+    projected = ProjectedValues(audit.matrices[str(key.named("values"))], row["d_model"])
+    visible = audit.matrices.get(str(key.named("visible")))
+    rows = []
+    for place in named_places(queries, query, row["text"]):
+        seen = None if visible is None else visible[place]
+        at = {name: row[name] for name in HEAD} | {"query": place, "query_token": queries[place]}
+        rows += named_rows(at, trust_rows(audit.matrices[str(key)][place], projected, seen), keys)
+    return Trust.of({"table": table_of(Trust.schema["table"], rows)}, {**audit.provenance, "analysis": Trust.analysis})

@@ -1,0 +1,150 @@
+"""How verdicts on attention weights are drawn: lines of tokens, bars with influence, both axes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from identilens.charts.cells import heat
+from identilens.charts.encoding import AnyChart, on_field
+from identilens.charts.kit import choose, intervals, rule, scatter
+from identilens.charts.labels import shortened, visible_text
+from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
+from identilens.runs.tables import HEAD
+from identilens.studies.head_views import head_name, of_whole_groups
+from identilens.studies.trust.rows import VERDICTS
+
+ROW = [*HEAD, "query"]
+
+SHOWN = 3
+"""Lines of tokens in a terminal and a notebook."""
+
+LINES = 24
+"""Lines of tokens in a page."""
+
+PRINTED = 12
+"""Rows whose bars are drawn for print."""
+
+CELLS = 20_000
+"""Weights whose intervals travel inside a page."""
+
+_MARKS = {
+    verdict: Mark(verdict, sign, series, strong)
+    for verdict, sign, series, strong in zip(
+        VERDICTS, "●○▲△·", (0, 0, 1, 1, None), (True, False, True, False, False), strict=True
+    )
+}
+_HELD = ("determined", "free", "negligible")
+_LABEL = 22
+
+
+def token_lines(table: pl.DataFrame, most: int) -> list[TokenLine]:
+    """Return the first rows as lines of tokens, each with its weight in percent and marked by its verdict."""
+    lines = []
+    for _, row in table.group_by(ROW, maintain_order=True):
+        if len(lines) == most:
+            break
+        mass = dict(row.group_by("verdict").agg(pl.col("weight").sum()).iter_rows())
+        legend = [(_MARKS[verdict], _percent(mass.get(verdict, 0.0))) for verdict in VERDICTS]
+        lines.append(
+            TokenLine(_row_name(row.row(0, named=True)), list(map(_marked, row.iter_rows(named=True))), legend)
+        )
+    return lines
+
+
+def in_short(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return rows for a terminal: shares in percent, verdicts by the signs of the lines."""
+    names = {"certain_mass": "certain"} | {verdict: mark.sign for verdict, mark in _MARKS.items()}
+    shares = [(100 * pl.col(column)).round().cast(pl.Int64).alias(name) for column, name in names.items()]
+    return rows.select(*HEAD, pl.format("{} {}", "query", "query_token").alias("query"), *shares)
+
+
+def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
+    """Return the weights of a row for a terminal, largest first, verdicts by the signs of the lines."""
+    sign = pl.col("verdict").replace({verdict: mark.sign for verdict, mark in _MARKS.items()})
+    shares = pl.col("weight", "lo", "hi", "norm_share", "contribution", "removal").round(3)
+    ordered = row.sort("weight", descending=True, maintain_order=True)
+    return ordered.select(sign.alias(""), "token", "key", shares)
+
+
+def bars(table: pl.DataFrame, rows: int | None = None) -> AnyChart:
+    """Return the interval of each weight with its key's norm share; of several rows, one is chosen at a time."""
+    held = within_page(table)
+    numbers = held.select(ROW).unique(maintain_order=True).head(rows or len(held)).with_row_index("row")
+    drawn = _held(held.join(numbers, on=ROW)).sort("row", "weight", descending=[False, True])
+    tokens = drawn.select("token", "key").iter_rows()
+    labels = [f"{shortened(visible_text(token), _LABEL)} · {key}" for token, key in tokens]
+    frame = drawn.select(
+        "row", "weight", "lo", "hi", "norm_share", "contribution", "removal", "verdict", "held",
+        label=pl.Series(labels, dtype=pl.String),
+    )  # fmt: skip
+    longest = int(drawn.group_by("row").len()["len"].max())  # pyright: ignore[reportArgumentType] a number of rows
+    chart = intervals(
+        frame, "label", "lo", "hi", "weight", "held", x_title="Attention weight, its interval, and norm share (tick)",
+        also=("lo", "hi", "norm_share", "contribution", "removal", "verdict"), color_title="Weight",
+        height=17 * longest + 10, title="Intervals of the weights of one query, with influence",
+    )  # fmt: skip
+    by_weight = alt.EncodingSortField(field="weight", op="max", order="descending")
+    span, point = (_colored(one).encode(y=one.encoding.y.sort(by_weight)) for one in chart.layer)
+    tick = point.mark_tick(thickness=2.5, opacity=1).encode(x=on_field(point.encoding.x, "norm_share"))
+    chart.layer = [span, point, tick]
+    names = {row["row"]: _row_name(row) for row in drawn.unique("row", maintain_order=True).iter_rows(named=True)}
+    return choose(chart, "row", "Row", names) if len(names) > 1 else chart
+
+
+def axes(table: pl.DataFrame) -> AnyChart:
+    """Return, for each weight above zero, the certain share of it against its key's influence."""
+    influence = pl.col("norm_share") * pl.len().over(ROW)
+    seen = within_page(table).with_columns(influence=influence).filter(pl.col("weight") > 0)
+    frame = _held(seen.with_columns(certain=pl.col("lo") / pl.col("weight"))).sort("order", maintain_order=True)
+    also = ("weight", "token", "query_token", "verdict")
+    chart = scatter(
+        frame.select("certain", "influence", "held", *also), "certain", "influence", "held", log_y=True, also=also,
+        size=24, color_title="Weight", x_title="Share of the weight that is certain (lo / weight)", x_domain=(0, 1),
+        y_title="Norm share, in even shares", title="Every weight on both axes",
+    )  # fmt: skip
+    return rule(_colored(chart), y=1, label="an even share")
+
+
+def certain_by_head(heads: pl.DataFrame) -> AnyChart:
+    """Return the mean certain mass by layer and head."""
+    chart = heat(
+        heads.select("kind", "layer", "head", "certain_mass"), "head", "layer", "certain_mass", domain=(0, 1),
+        x_title="Head", y_title="Layer", color_title="Certain mass", title="Attention that is certain, by head",
+    )  # fmt: skip
+    kinds = heads["kind"].unique().sort().to_list()
+    return choose(chart, "kind", "Kind", kinds) if len(kinds) > 1 else chart
+
+
+def within_page(table: pl.DataFrame) -> pl.DataFrame:
+    """Return the weights of the first rows, as many as a page holds."""
+    return of_whole_groups(table, ROW, CELLS)
+
+
+def _marked(row: Mapping[str, Any]) -> MarkedToken:
+    note = (
+        f"key {row['key']}: weight {row['weight']:.4f}, in [{row['lo']:.4f}, {row['hi']:.4f}]; "
+        f"norm share {row['norm_share']:.4f}; {row['verdict']}"
+    )
+    mark = _MARKS[row["verdict"]]
+    return MarkedToken(row["token"], mark, "" if mark.series is None else _percent(row["weight"]), note)
+
+
+def _row_name(row: Mapping[str, Any]) -> str:
+    return f"{head_name(row)}: attention of {visible_text(row['query_token'])} (query {row['query']})"
+
+
+def _held(table: pl.DataFrame) -> pl.DataFrame:
+    """Return a table with what its verdicts say of the weights alone, in words and by their order."""
+    held = pl.col("verdict").str.split(",").list.first()
+    return table.with_columns(held=held, order=held.cast(pl.Enum(_HELD)).to_physical())
+
+
+def _colored(chart: Any) -> Any:
+    """Return a chart whose colours are those of the lines, whichever verdicts its table has."""
+    return chart.encode(color=chart.encoding.color.scale(domain=list(_HELD)))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share == 0 or share >= 0.005 else "<1 %"

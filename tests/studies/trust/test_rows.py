@@ -1,0 +1,91 @@
+"""Verdicts on single rows: the words for heads made by hand, the numbers of random ones."""
+
+import pytest
+import torch
+
+from helpers.heads import seeded
+from identilens.errors import InputError
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention import attention_intervals, norm_share, removal_effect
+from identilens.studies.trust.rows import COLUMNS, EVEN, FLOOR, VERDICTS, WITHIN, trust_rows
+
+BOTH, DETERMINED, INFLUENTIAL, NEITHER, NEGLIGIBLE = VERDICTS
+
+
+def row_of(seed=0, n=12, d_v=7):
+    generator = seeded(seed)
+    values = torch.randn(n, d_v, generator=generator, dtype=torch.float64)
+    logits = torch.randn(n, generator=generator, dtype=torch.float64)
+    return (2 * logits).softmax(-1), values @ torch.randn(d_v, 9, generator=generator, dtype=torch.float64)
+
+
+def verdicts(weights, T):
+    return trust_rows(torch.tensor(weights, dtype=torch.float64), torch.tensor(T, dtype=torch.float64))["verdict"]
+
+
+def test_a_short_row_is_determined_key_by_key():
+    T = [[0.0, 0.1], [3.0, 0.0], [0.0, 3.0]]
+    # Three keys, three equations: nothing can move. The first key draws most attention and adds nearly nothing.
+    assert verdicts([0.8, 0.1, 0.1], T) == [DETERMINED, BOTH, BOTH]
+    assert verdicts([0.9, 0.0, 0.1], T) == [DETERMINED, NEGLIGIBLE, BOTH]
+
+
+def test_keys_of_equal_values_are_free_and_their_sum_is_not():
+    # The first two add the same: any split of their 0.6 gives the same output.
+    T = [[2.0, 0.0], [2.0, 0.0], [0.0, 1.0], [0.0, 0.0]]
+    assert verdicts([0.3, 0.3, 0.3, 0.1], T) == [INFLUENTIAL, INFLUENTIAL, DETERMINED, NEGLIGIBLE]
+    # A small weight that an alternative may raise to 0.6 is not negligible.
+    assert verdicts([0.59, 0.01, 0.3, 0.1], T)[1] == NEITHER
+
+
+def test_a_key_alone_and_even_attention_on_equal_parts_are_influential():
+    assert verdicts([1.0], [[1.0, 2.0]]) == [BOTH]
+    angles = torch.arange(3).double() * 2 * torch.pi / 3
+    T = torch.stack([angles.cos(), angles.sin()], 1)
+    assert trust_rows(torch.full((3,), 1 / 3, dtype=torch.float64), T)["verdict"] == [BOTH] * 3
+    assert trust_rows(torch.ones(1, dtype=torch.float64), T[:1])["removal"] == [None]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("masked", [False, True])
+def test_columns_are_those_of_the_measures_and_verdicts_follow_from_them(seed, masked):
+    weights, T = row_of(seed)
+    visible = torch.arange(len(weights)) < 9 if masked else None
+    if masked:
+        weights = weights.masked_fill(~visible, 0)
+        weights = weights / weights.sum()
+    found = trust_rows(weights, ProjectedValues.of(T), visible)
+    assert list(found) == list(COLUMNS)
+    keys = len(found["key"])
+    assert found["key"] == list(range(9 if masked else 12))
+    bounds = attention_intervals(weights, T, visible=visible)
+    assert found["weight"] == weights[:keys].tolist()
+    for name, expected in (
+        ("lo", bounds.lo), ("hi", bounds.hi), ("norm_share", norm_share(weights[None], T)[0]),
+        ("removal", removal_effect(weights[None], T, relative=True)[0]),
+    ):  # fmt: skip
+        assert found[name] == pytest.approx(expected[:keys].tolist(), rel=1e-9, abs=1e-12)
+    assert sum(found["contribution"]) == pytest.approx(1)
+    words = []
+    for a, lo, hi, share in zip(*(found[name] for name in ("weight", "lo", "hi", "norm_share")), strict=True):
+        held, influential = lo >= a * (1 - WITHIN) and hi <= a * (1 + WITHIN), share >= EVEN / keys
+        small = not influential and hi < FLOOR / keys
+        words.append(NEGLIGIBLE if small else VERDICTS[2 * (not held) + (not influential)])
+    assert found["verdict"] == words
+    assert len(set(words)) > 1
+
+
+def test_determined_rests_on_the_interval_not_on_directions():
+    """Where T is next to zero at a key, its effective weight vanishes; positive weights that sum to 1 still fix it."""
+    T = torch.cat([torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])]).double()
+    weights = torch.tensor([0.94, 0.03, 0.02, 0.01], dtype=torch.float64)
+    found = trust_rows(weights, T)
+    assert float(ProjectedValues.of(T).effective(weights[None])[0, 0]) == pytest.approx(0, abs=1e-12)
+    assert found["verdict"][0] == DETERMINED
+    assert (found["lo"][0], found["hi"][0]) == pytest.approx((0.93, 0.96))
+
+
+def test_what_is_no_distribution_is_refused():
+    weights, T = row_of()
+    with pytest.raises(InputError, match="sum to 1"):
+        trust_rows(weights / 2, T)
