@@ -1,5 +1,7 @@
 """LN([T, 1]), λ_max and the three samplers: known spaces, known laws, invariants on random and real heads."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.billiard import uniform_alternatives
 from identilens.measures.attention.centre import analytic_centre
+from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.rank import numerical_rank
 from identilens.measures.attention.samplers import (
     far_alternative,
@@ -176,6 +179,28 @@ def test_far_alternative_by_hand_and_beyond_the_samples():
     A, T = random_head(2, 20, 6)
     drawn = sample_alternatives(A, T, 30, method="uniform", generator=seeded())
     assert (total_variation(A, far_alternatives(A, T, generator=seeded())) >= total_variation(A, drawn).amax(0)).all()
+
+
+def test_the_farthest_corner_of_small_polytopes_is_found():
+    """All corners are tried: a distribution over r + 1 keys that gives the same output, each the best for some row."""
+    short = []
+    for seed in range(12):
+        A, T = random_head(seed, 9, 2, sharpness=3.0)
+        kept = torch.cat([T, torch.ones(9, 1)], 1)
+        corners = torch.zeros(0, 9, dtype=torch.float64)
+        for keys in itertools.combinations(range(9), 3):
+            solved = torch.linalg.solve(kept[list(keys)].T, A[0] @ kept)
+            if solved.min() >= -1e-12:
+                corner = torch.zeros(1, 9, dtype=torch.float64)
+                corner[0, list(keys)] = solved
+                corners = torch.cat([corners, corner])
+        farthest = float(total_variation(A[0], corners).max())
+        found = float(total_variation(A[0], far_alternative(A[0], simplex_space(T), generator=seeded(seed))))
+        assert found <= farthest + 1e-9
+        assert farthest <= float(1 - certain_mass(A[:1], T)) + 1e-9
+        short.append(farthest - found)
+    assert max(short) < 0.02
+    assert sum(lost > 1e-6 for lost in short) <= 4
 
 
 def wrong_inputs():

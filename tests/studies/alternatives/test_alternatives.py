@@ -10,7 +10,7 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError
-from identilens.measures.attention import maximum_entropy_alternative
+from identilens.measures.attention import attention_intervals, maximum_entropy_alternative
 from identilens.models.reading import read_head
 from identilens.studies.alternatives.put_back import compare_runs
 from identilens.studies.alternatives.search import entropy_note
@@ -47,9 +47,28 @@ def test_put_back_they_change_nothing_though_they_lie_far_away(whole, bundled):
         assert (rows["simplex_nullity"] == lengths[text] - 33).all()
         if lengths[text] > 60:
             assert rows["mean_total_variation"].min() > 0.1
+    assert (far["distance_bound"] >= far["mean_total_variation"] - 1e-9).all()
+    assert (far["distance_bound"] <= 1).all()
+    assert whole.table.filter(pl.col("alternative") != "far")["distance_bound"].is_null().all()
     even = whole.table.filter(pl.col("alternative") == "maximum_entropy")
     assert even["logit_rank"].max() <= 32, "the head's own queries and keys could give it"
     assert even["hidden_change"].max() < 1e-4
+
+
+def test_the_finding_tells_found_from_possible(whole):
+    far, finding = whole.table.filter(pl.col("alternative") == "far"), whole.summary()
+    distance, bound = far["mean_total_variation"].mean(), far["distance_bound"].mean()
+    assert finding.numbers["distance_bound"] == pytest.approx(bound)
+    assert f"They are the farthest found: no alternative lies beyond {bound:.2f} on average" in finding.text
+    assert finding.headline[1][0] == f"{distance:.2f} to {bound:.2f}"
+
+
+def test_the_bound_is_one_minus_the_certain_mass(bundled):
+    found = idl.alternatives(bundled, TEXTS[0], layers=3, heads=2, starts=1)
+    head = read_head(bundled, bundled.read([TEXTS[0]])[0], 3, 2)
+    rows = [attention_intervals(row, head.projected) for row in head.attention]
+    expected = sum(float((one.weights - one.lo).sum()) for one in rows) / len(rows)
+    assert found.table.filter(alternative="far")["distance_bound"].item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_states_before_the_head_do_not_move(whole):
