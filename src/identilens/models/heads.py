@@ -67,7 +67,7 @@ class Head:
     @property
     def output_projection(self) -> Float[Tensor, "d_v d_model"]:
         """W_O, this head's block, bias left out (Brunner: H, Bhardwaj: D)."""
-        return self.site.output_projection[self.head]
+        return self.site.head_projection(self.head)
 
     @cached_property
     def projected(self) -> ProjectedValues:

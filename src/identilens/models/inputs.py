@@ -43,6 +43,7 @@ class InputReader:
 
     def __init__(self, config: Any, tokenizer: Any = None, image_processor: Any = None) -> None:
         self.config, self.tokenizer, self.image_processor = config, tokenizer, image_processor
+        self.no_tokenizer = "the model came without one"
 
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return one item for each text.
@@ -79,6 +80,7 @@ class InputReader:
             ids, types, text = entry[:max_length], None, None
         else:
             ids, types, text = self._tokenize(entry, index, max_length)
+            self._check_ids(ids, index)
         self._check_length(len(ids), index, truncated=max_length is not None)
         tensors = {"input_ids": torch.tensor(ids)}
         if types is not None:
@@ -93,8 +95,8 @@ class InputReader:
     def _tokenize(self, entry: Any, index: int, max_length: int | None) -> tuple[list[int], list[int] | None, str]:
         if self.tokenizer is None:
             raise InputError(
-                f"text {index} needs a tokenizer, and the model came without one. "
-                "Pass tokenizer=... to Lens, or give token ids instead of text."
+                f"text {index} needs a tokenizer, and {self.no_tokenizer}. Put its files beside the model "
+                "(tokenizer.save_pretrained), pass tokenizer=... to Lens, or give token ids instead of text."
             )
         first, second = entry if _is_pair(entry) else (entry, None)
         if not isinstance(first, str):

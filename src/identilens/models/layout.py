@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from identilens.errors import InputError, NumericalError, UnsupportedModelError
+from identilens.models.affine import constant, is_linear, linear_rows
 from identilens.models.families import WORKS
 from identilens.models.interface import AttentionCall, intercept
 from identilens.models.sequences import Kind
@@ -43,16 +44,31 @@ class Site:
     @property
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
         """Each head's block of the output projection, bias left out (Brunner: H, Bhardwaj: D)."""
-        weight = self.projection.get_parameter("weight").detach()
-        weight = weight if isinstance(self.projection, Conv1D) else weight.T
+        weight = linear_rows(self.projection, self._width, slice(None), self.value_bias)
         return weight.expand(self.heads, -1, -1) if self.added else weight.unflatten(0, (self.heads, -1))
+
+    @property
+    def output_bias(self) -> Float[Tensor, " d_model"]:
+        """What the output projection gives for zero."""
+        return constant(self.projection, self._width, self.value_bias)
+
+    def head_projection(self, head: int) -> Float[Tensor, "d_v d_model"]:
+        """Return one head's block of the output projection."""
+        size = self.value_bias.shape[-1]
+        rows = slice(None) if self.added else slice(head * size, (head + 1) * size)
+        return linear_rows(self.projection, self._width, rows, self.value_bias)
+
+    @property
+    def _width(self) -> int:
+        return self.value_bias.shape[-1] * (1 if self.added else self.heads)
 
 
 def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, ...]:
     """Return the sites that a forward pass on a short input of at least two tokens meets, in call order.
 
-    The output projection of a site is the first linear layer whose input equals the attention output, its heads
-    side by side or added. A model that changes the output before projecting it (a gate, a norm) is refused.
+    The output projection of a site is the first linear map whose input equals the attention output, its heads side by
+    side or added: the outermost module around it that is still linear, so that adapters count. A model that changes
+    the output before projecting it (a gate, a norm) is refused.
 
     Raises:
         UnsupportedModelError: If the model never calls the attention interface, calls it from only
@@ -63,15 +79,17 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     watch = _Watch()
     with ExitStack() as hooks, intercept(model, watch.attending), torch.no_grad():
         for module in names:
-            if isinstance(module, nn.Linear | Conv1D):
-                hooks.enter_context(module.register_forward_pre_hook(watch.projecting))
-            elif _is_attention(module):
+            if _is_attention(module):
                 hooks.enter_context(module.register_forward_pre_hook(watch.entering, with_kwargs=True))
+            else:
+                hooks.enter_context(module.register_forward_pre_hook(watch.projecting, with_kwargs=True))
         forward()
     _refuse_bypass(model, watch)
     counts: Counter[str] = Counter()
     sites = []
-    for call, projection, kind, added in watch.sites:
+    for call, candidates, kind in watch.sites:
+        linear = ((module, added) for module, inputs, added in candidates if is_linear(module, inputs))
+        projection, added = next(linear, (None, False))
         if projection is None:
             raise UnsupportedModelError(
                 f"{type(call.module).__name__} changes the attention output before it is projected "
@@ -128,7 +146,7 @@ class _Watch:
     """Listens to one forward pass: attention modules entered, attention calls, linear layers applied."""
 
     def __init__(self) -> None:
-        self.sites: list[tuple[AttentionCall, nn.Module | None, Kind, bool]] = []
+        self.sites: list[tuple[AttentionCall, list[tuple[nn.Module, Tensor, bool]], Kind]] = []
         self.entered: dict[nn.Module, bool] = {}
         self.inputs: dict[nn.Module, tuple[tuple, dict]] = {}
         self.pending: Tensor | None = None
@@ -151,18 +169,18 @@ class _Watch:
         seen = call.visible()
         backwards = seen is not None and not bool(seen[0].triu(1).any())
         kind: Kind = "cross" if self.entered.get(call.module, False) else "decoder" if backwards else "encoder"
-        self.sites.append((call, None, kind, False))
+        self.sites.append((call, [], kind))
         self.pending = output
         return output
 
-    def projecting(self, module: nn.Module, args: tuple) -> None:
-        if self.pending is None or not args:
+    def projecting(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        if self.pending is None or kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return
         for joined, added in ((self.pending.flatten(2), False), (self.pending.sum(2), True)):
             if args[0].numel() == joined.numel() and torch.equal(args[0].reshape(joined.shape), joined):
-                call, _, kind, _ = self.sites[-1]
-                self.sites[-1] = (call, module, kind, added)
-                self.pending = None
+                self.sites[-1][1].append((module, args[0], added))
+                if isinstance(module, nn.Linear | Conv1D):
+                    self.pending = None
                 return
 
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from identilens.errors import InputError
@@ -24,18 +24,20 @@ class Lens:
     """A transformer and its tokenizer, opened for inspection; the model itself is never changed.
 
     Args:
-        model: Any transformers model whose family uses the attention interface.
+        model: Any transformers model whose family uses the attention interface, also with an adapter of peft.
         tokenizer: Needed for text; token ids and prepared batches work without.
         image_processor: Needed for images; batches with pixel_values work without.
         name: What to call the model in results; its own name or path when not given.
 
     Raises:
+        InputError: For a model that is not of transformers.
         UnsupportedModelError: If the family is known to bypass the attention interface.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Any = None, *, image_processor: Any = None, name: str | None = None
+        self, model: nn.Module, tokenizer: Any = None, *, image_processor: Any = None, name: str | None = None
     ) -> None:
+        model = _transformer(model)
         refuse_known(model.config)
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
@@ -223,6 +225,15 @@ class Lens:
         output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
         return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
+
+
+def _transformer(model: nn.Module) -> PreTrainedModel:
+    # The wrapper that peft makes is no model of transformers; the one inside it runs with the adapter.
+    get_base = getattr(model, "get_base_model", None)
+    inner = model if get_base is None else get_base()
+    if not isinstance(inner, PreTrainedModel):
+        raise InputError(f"expected a transformers model; got {type(model).__name__}. Load one with identilens.load.")
+    return inner
 
 
 def _short(item: Item, length: int = 8) -> Item:

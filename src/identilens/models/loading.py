@@ -6,10 +6,16 @@ from typing import Any, Literal
 import torch
 import transformers
 from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.utils.hub import cached_file
 
 from identilens.errors import InputError, ModelNotFoundError
 from identilens.models.families import refuse_known
 from identilens.models.lens import Lens
+
+_NAMED = 8
+"""Missing weights that an error names one by one."""
+_WHOLE_TOKENIZERS = ("tokenizer.json", "tekken.json")
+"""Files that hold a whole tokenizer, whatever its class."""
 
 Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
 
@@ -30,6 +36,7 @@ def load(
 
     Raises:
         ModelNotFoundError: If nothing loadable is found there.
+        InputError: If the checkpoint lacks weights, or needs a package that is not installed.
         UnsupportedModelError: If the family is known to bypass the attention interface.
     """
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
@@ -41,11 +48,38 @@ def load(
             f"Check the spelling, or download it first and pass the folder. ({_first_line(error)})"
         ) from error
     refuse_known(config)
+    options = {
+        "config": config, "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
+        "attn_implementation": attn_implementation, "use_safetensors": True, **common,
+    }  # fmt: skip
+    network = _with_weights(model, _model_class(config), options)
+    network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    tokenizer, images = (_processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor))
+    absent = _absent_files(tokenizer, model, common)
+    lens = Lens(network, None if absent else tokenizer, image_processor=images, name=str(model))
+    if absent:
+        lens.reader.no_tokenizer = f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
+    return lens
+
+
+def _with_weights(model: str | Path, kind: Any, options: dict[str, Any]) -> Any:
+    """Return the model in a class, or the base of its family where only a head on top has no weights."""
+    network, missing = _from_checkpoint(model, kind, options)
+    if missing and kind is not AutoModel:
+        network, missing = _from_checkpoint(model, AutoModel, options)
+    if missing:
+        named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
+        raise InputError(
+            f"{str(model)!r} lacks weights that {type(network).__name__} computes with: {named}. They would be random "
+            "numbers. Download the checkpoint again, or save the whole model with save_pretrained."
+        )
+    return network
+
+
+def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> tuple[PreTrainedModel, list[str]]:
+    """Return the model, and the parameters that its checkpoint lacks; a pooler, behind all hidden states, aside."""
     try:
-        network = _model_class(config).from_pretrained(
-            model, config=config, dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-            attn_implementation=attn_implementation, use_safetensors=True, **common,
-        )  # fmt: skip
+        network, info = kind.from_pretrained(model, output_loading_info=True, **options)
     except OSError as error:
         raise ModelNotFoundError(
             f"{str(model)!r} has a configuration but no safetensors weights that can be read. "
@@ -53,9 +87,7 @@ def load(
         ) from error
     except ImportError as error:
         raise InputError(f"{str(model)!r} needs a package that is not installed: {_first_line(error)}") from error
-    network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
-    tokenizer, images = (_processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor))
-    return Lens(network, tokenizer, image_processor=images, name=str(model))
+    return network, sorted(key for key in info["missing_keys"] if "pooler" not in key.split(".")[:2])
 
 
 def _model_class(config: Any) -> Any:
@@ -74,6 +106,15 @@ def _processor(auto: Any, model: str | Path, common: dict[str, Any]) -> Any:
         return auto.from_pretrained(model, **common)
     except (OSError, ValueError, TypeError, KeyError, ImportError):
         return None
+
+
+def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> list[str]:
+    """Return the files that a tokenizer was to be read from where none is there: it was made up then."""
+    names = [] if tokenizer is None else sorted(getattr(tokenizer, "vocab_files_names", {}).values())
+    quiet = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")}
+    if any(cached_file(model, name, **common, **quiet) for name in [*names, *_WHOLE_TOKENIZERS]):
+        return []
+    return names
 
 
 def _first_line(error: Exception) -> str:

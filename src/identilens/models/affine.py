@@ -1,0 +1,66 @@
+"""The linear map that a module runs: read from its weight, or probed where something is wrapped around it."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
+
+_SIZE = 64.0
+"""Of the unit vectors that are fed in: a bias is taken away without eating up the digits of small weights."""
+_MATCH = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+"""Largest relative difference between what a module gives and the linear map read from it."""
+
+
+def linear_rows(module: nn.Module, width: int, rows: slice, like: Tensor) -> Float[Tensor, "row d_out"]:
+    """Return rows of W, where the module is x W + b for inputs of a width, device and dtype ``like``.
+
+    A plain linear layer's own weight is read. Anything else (adapters, quantised weights, hooks) is run in evaluation
+    mode on unit vectors, and what it gives for zero is taken away.
+    """
+    if _is_plain(module):
+        weight = module.get_parameter("weight").detach()
+        return (weight if isinstance(module, Conv1D) else weight.T)[rows]
+    found = _run(module, torch.eye(width, dtype=like.dtype, device=like.device)[rows] * _SIZE)
+    return (found - constant(module, width, like)) / _SIZE
+
+
+def constant(module: nn.Module, width: int, like: Tensor) -> Float[Tensor, " d_out"]:
+    """Return b, where the module is x W + b: what it gives for zero."""
+    return _run(module, torch.zeros(1, width, dtype=like.dtype, device=like.device))[0]
+
+
+def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
+    """Return whether a module is x W + b, each position by itself, on inputs that it was given and on random ones."""
+    if _is_plain(module):
+        return True
+    if not [*module.parameters(), *module.buffers()]:
+        return False
+    width, seen = inputs.shape[-1], inputs.reshape(-1, inputs.shape[-1])
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(seen.shape, generator=generator).to(seen) * seen.std().clamp_min(1e-3)
+    given = torch.cat([seen, drawn])
+    try:
+        weight, bias = linear_rows(module, width, slice(None), inputs), constant(module, width, inputs)
+        found = _run(module, given)
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return False
+    expected = given.double() @ weight.double() + bias.double()
+    limit = _MATCH.get(inputs.dtype, 5e-2) * expected.abs().max().clamp_min(1e-12)
+    return found.shape == expected.shape and bool(((found.double() - expected).abs() <= limit).all())
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Return whether a module does nothing but multiply with its own weight and add its bias."""
+    changed = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
+    return type(module) in (nn.Linear, Conv1D) and not changed
+
+
+@torch.no_grad()
+def _run(module: nn.Module, inputs: Float[Tensor, "position d_in"]) -> Float[Tensor, "position d_out"]:
+    training = [(one, one.training) for one in module.modules()]
+    try:
+        with torch.autocast(inputs.device.type, enabled=False):
+            return module.eval()(inputs[None])[0]
+    finally:
+        for one, mode in training:
+            one.training = mode

@@ -1,0 +1,79 @@
+"""Checkpoints that are not whole are refused, naming what they lack; what is not needed may be missing."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertForSequenceClassification, BertTokenizer, ByT5Tokenizer
+
+import identilens as idl
+from helpers.command import failing
+from helpers.zoo import build
+from identilens.errors import InputError
+
+
+def saved(folder, family, without=()):
+    """A checkpoint that lacks the weights whose names have any of these parts."""
+    model = build(family) if isinstance(family, str) else family
+    model.save_pretrained(folder)
+    file = folder / "model.safetensors"
+    weights = {name: tensor for name, tensor in load_file(file).items() if not any(part in name for part in without)}
+    save_file(weights, file, metadata={"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "part"),
+    [("bert", "layer.1.attention.self.query"), ("llama", "layers.0.mlp.up_proj"), ("t5", "decoder.block.1.layer.1")],
+)
+def test_missing_weights_are_refused_by_name(tmp_path, family, part):
+    with pytest.raises(InputError, match=rf"lacks weights that .* computes with: .*{part}.*random numbers.*again"):
+        idl.load(saved(tmp_path, family, [part]), device="cpu")
+
+
+def test_missing_weights_end_the_command_line_with_2(tmp_path):
+    message = failing("audit", "-m", saved(tmp_path / "m", "bert", ["word_embed"]), "-t", "a", "-o", tmp_path / "out")
+    assert "embeddings.word_embeddings.weight" in message
+
+
+def test_a_head_or_pooler_without_weights_is_left_away(tmp_path):
+    lens = idl.load(saved(tmp_path / "llama", "llama", ["lm_head"]), device="cpu")
+    assert type(lens.model).__name__ == "LlamaModel"
+    assert torch.equal(lens.model.embed_tokens.weight, build("llama").model.embed_tokens.weight)
+    config = BertConfig(**{name: getattr(build("bert").config, name) for name in ("vocab_size", "hidden_size")},
+                        num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)  # fmt: skip
+    headed = saved(tmp_path / "bert", BertForSequenceClassification(config), ["classifier", "pooler"])
+    assert type(idl.load(headed, device="cpu").model).__name__ == "BertModel"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5", "bart", "whisper", "marian", "opt", "gemma2", "clip", "vit"])
+def test_tied_weights_are_not_missing(tmp_path, family):
+    model = build(family)
+    model.save_pretrained(tmp_path)
+    assert type(idl.load(tmp_path, device="cpu").model) is type(model)
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "whisper"])
+def test_text_for_a_model_without_tokenizer_files_is_refused(tmp_path, family):
+    lens = idl.load(saved(tmp_path, family), device="cpu")
+    assert lens.tokenizer is None
+    with pytest.raises(InputError, match=r"none of its tokenizer's files \(.*\)\. Put its files beside the model"):
+        lens.read("some words")
+
+
+def test_text_without_tokenizer_files_ends_the_command_line_with_2(tmp_path):
+    message = failing("audit", "-m", saved(tmp_path / "m", "bert"), "-t", "some words", "-o", tmp_path / "out")
+    assert "vocab.txt" in message
+
+
+def test_tokenizers_with_files_or_without_need_of_any_are_kept(tmp_path):
+    words = tmp_path / "vocab.txt"
+    words.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]))
+    BertTokenizer(str(words)).save_pretrained(saved(tmp_path / "bert", "bert"))
+    assert idl.load(tmp_path / "bert", device="cpu").read("a b c")[0].tokens["encoder"][1:4] == ("a", "b", "c")
+    ByT5Tokenizer().save_pretrained(saved(tmp_path / "t5", "t5"))
+    assert idl.load(tmp_path / "t5", device="cpu").tokenizer is not None
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path, bundled):
+    with pytest.raises(InputError, match=r"the model knows 0 to 95\. Use the model's own tokenizer"):
+        idl.Lens(build("bert"), bundled.tokenizer).read("lighthouse keepers")
