@@ -57,13 +57,16 @@ def _gpt_oss() -> Any:
     return hf.GptOssForCausalLM(config)
 
 
-def _deepseek() -> Any:
-    config = hf.DeepseekV3Config(
-        **{**_LLAMA, "num_key_value_heads": 4},
-        moe_intermediate_size=16, n_routed_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
-        first_k_dense_replace=1, q_lora_rank=12, kv_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=8, v_head_dim=6,
-    )  # fmt: skip
-    return hf.DeepseekV3ForCausalLM(config)
+_DEEPSEEK = {
+    **_LLAMA, "num_key_value_heads": 4, "moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "n_group": 2, "topk_group": 1, "first_k_dense_replace": 1, "q_lora_rank": 12, "kv_lora_rank": 16,
+    "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 6,
+}  # fmt: skip
+
+
+def _deepseek_v32() -> Any:
+    config = hf.DeepseekV32Config(**_DEEPSEEK, index_topk=4, index_n_heads=2, index_head_dim=8)
+    return hf.DeepseekV32ForCausalLM(config)
 
 
 _GEMMA = {**_LLAMA, "head_dim": 8, "sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}
@@ -137,12 +140,20 @@ BUILDERS: dict[str, Callable[[], Any]] = {
     "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**_LLAMA, head_dim=8)),
     "gemma2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**_GEMMA, attn_logit_softcapping=2.0)),
     "gemma3": lambda: hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**_GEMMA)),
+    "gemma4": lambda: hf.Gemma4ForCausalLM(
+        hf.Gemma4TextConfig(**_GEMMA, global_head_dim=8, vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=0)
+    ),
     "phi3": lambda: hf.Phi3ForCausalLM(hf.Phi3Config(**_LLAMA)),
     "gpt_oss": _gpt_oss,
-    "deepseek_v3": _deepseek,
+    "deepseek_v3": lambda: hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(**_DEEPSEEK)),
+    "deepseek_v32": _deepseek_v32,
     "t5": lambda: hf.T5ForConditionalGeneration(hf.T5Config(**_T5)),
     "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**_SEQ2SEQ)),
     "marian": lambda: hf.MarianMTModel(hf.MarianConfig(**_SEQ2SEQ)),
+    "nllb_moe": lambda: hf.NllbMoeModel(
+        hf.NllbMoeConfig(**_SEQ2SEQ, num_experts=2, encoder_sparse_step=2, decoder_sparse_step=2)
+    ),
+    "splinter": lambda: hf.SplinterModel(hf.SplinterConfig(**_BERT, question_token_id=4)),
     "whisper": lambda: hf.WhisperForConditionalGeneration(hf.WhisperConfig(**_WHISPER)),
     "vit": lambda: hf.ViTModel(hf.ViTConfig(**_VIT)),
     "clip": lambda: hf.CLIPTextModel(

@@ -1,7 +1,10 @@
 """Capture leaves every family's outputs alone, and its heads add up to the attention block's output."""
 
+import threading
+
 import pytest
 import torch
+from transformers import AttentionInterface
 
 from helpers.zoo import BUILDERS, build, example, ids
 from identilens.models import Lens
@@ -53,7 +56,7 @@ def test_outputs_unchanged_and_heads_add_up(family, implementation):
     items = lens.read(example(family))
     plain, blocks = run_recording_blocks(lens, items)
     for weights in (False, True):
-        collector = Collector(lens.sites(items[0]), items, weights, use_sdpa=lens.runs_fused and not weights)
+        collector = Collector(lens.sites(items[0]), items, weights)
         captured, again = run_recording_blocks(lens, items, collector)
         assert model.config._attn_implementation == implementation
         assert captured.keys() == plain.keys()
@@ -177,3 +180,26 @@ def test_half_precision(dtype):
     head = next(text.heads)
     assert head.values.dtype == dtype
     torch.testing.assert_close(head.weights @ head.values, head.head_output, atol=1e-2, rtol=1e-2)
+
+
+def test_other_threads_and_the_implementations_name_are_left_alone():
+    """While one thread captures, a plain run of the same model elsewhere goes its own way."""
+    model = build("splinter")
+    lens, alone = Lens(model), {}
+    batch = {"input_ids": torch.tensor([ids(9)])}
+    names = []
+
+    def run_elsewhere(call):
+        names.append(model.config._attn_implementation)
+        if call.index == 0:
+            thread = threading.Thread(target=lambda: alone.update(model(**batch)))
+            thread.start()
+            thread.join()
+        return call.attend()[0]
+
+    with torch.no_grad():
+        plain = model(**batch)
+    lens.run(lens.read([ids(9)]), run_elsewhere)
+    assert set(names) == {"eager"}
+    assert torch.equal(alone["last_hidden_state"], plain["last_hidden_state"])
+    assert AttentionInterface.get_interface.__module__.startswith("transformers")

@@ -62,15 +62,6 @@ def test_gated_attention_output_is_refused():
         next(Lens(hf.Qwen3NextForCausalLM(config)).capture([ids(8)]))
 
 
-def test_mask_chosen_by_the_implementation_name_is_refused():
-    config = hf.BertConfig()
-    config.model_type = "deepseek_v32"
-    model = build("bert")
-    model.config = config
-    with pytest.raises(UnsupportedModelError, match="chooses its mask by the name"):
-        Lens(model)
-
-
 def test_partial_bypass_is_refused():
     """One attention module of several that computes by itself would leave its heads unaudited."""
 

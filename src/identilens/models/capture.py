@@ -34,18 +34,18 @@ class CapturedText:
 class Collector:
     """Keeps, for each text of a batch, what its attention layers hold."""
 
-    def __init__(self, sites: tuple[Site, ...], items: Sequence[Item], weights: bool, use_sdpa: bool) -> None:
-        self.sites, self.weights, self.use_sdpa = sites, weights, use_sdpa
+    def __init__(self, sites: tuple[Site, ...], items: Sequence[Item], weights: bool) -> None:
+        self.sites, self.weights = sites, weights
         self.lengths = Lengths(items)
         self.layers: list[list[CapturedLayer]] = [[] for _ in items]
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """Handle one attention call: return its output and keep each text's share."""
         site = self.sites[call.index]
-        output, weights = (call.run_sdpa(), None) if self.use_sdpa else call.attend()
+        output, weights = call.attend() if self.weights else (call.run(), None)
         for index, layers in enumerate(self.layers):
             rows, columns = self.lengths.of(index, site.kind, call)
-            kept = None if weights is None or not self.weights else weights[index, None, :, :rows, :columns]
+            kept = None if weights is None else weights[index, None, :, :rows, :columns]
             layers.append(CapturedLayer.of(call.only(index, rows, columns), site, output[index, None, :rows], kept))
         return output
 

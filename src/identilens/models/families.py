@@ -5,9 +5,9 @@ from typing import Any
 from identilens.errors import UnsupportedModelError
 
 SUPPORTED = (
-    "albert", "bart", "bert", "clip", "deepseek_v3", "distilbert", "electra", "gemma2", "gemma3", "gpt2",
-    "gpt_neox", "gpt_oss", "identifiable_encoder", "llama", "marian", "mistral", "modernbert", "opt", "phi3",
-    "qwen2", "qwen3", "roberta", "t5", "vit", "whisper",
+    "albert", "bart", "bert", "clip", "deepseek_v3", "deepseek_v32", "distilbert", "electra", "gemma2", "gemma3",
+    "gemma4", "gpt2", "gpt_neox", "gpt_oss", "identifiable_encoder", "llama", "marian", "mistral", "modernbert",
+    "nllb-moe", "opt", "phi3", "qwen2", "qwen3", "roberta", "splinter", "t5", "vit", "whisper",
 )  # fmt: skip
 """Families of the test matrix. Others are tried, and refused if a check at the first forward pass fails."""
 
@@ -15,11 +15,6 @@ _OWN_ATTENTION = (
     "big_bird", "bloom", "canine", "codegen", "convbert", "ctrl", "deberta", "deberta-v2", "falcon", "fsmt",
     "funnel", "gpt_neo", "gptj", "longformer", "led", "mpnet", "mpt", "nystromformer", "openai-gpt", "perceiver",
     "prophetnet", "reformer", "rembert", "roformer", "rwkv", "squeezebert", "xglm", "xlm", "xlnet", "yoso",
-)  # fmt: skip
-
-_MASK_BY_NAME = (
-    "axk2", "deepseek_v32", "dots3_note", "gemma4", "glm5_next", "glm_moe_dsa", "hy_v4", "minimax_m3_vl",
-    "mistral_large4",
 )  # fmt: skip
 
 # Positions start behind the padding index in RoBERTa's embeddings, so that many of them are never used.
@@ -39,11 +34,6 @@ def refuse_known(config: Any) -> None:
         raise UnsupportedModelError(
             f"{config.model_type} does its own attention and never calls transformers' attention interface, "
             f"so it cannot be captured; {WORKS}"
-        )
-    if config.model_type in _MASK_BY_NAME:
-        raise UnsupportedModelError(
-            f"{config.model_type} chooses its mask by the name of the attention implementation, "
-            f"so capture would drop that mask; {WORKS}"
         )
 
 

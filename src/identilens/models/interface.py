@@ -1,25 +1,25 @@
-"""The one point where attention is intercepted: a function registered with transformers' attention interface."""
+"""The one point where attention is intercepted: transformers' choice of the function that computes it."""
 
-import inspect
-import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import partial
+from threading import Lock
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.masking_utils import sdpa_mask
+from transformers import AttentionInterface, PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
 
-NAME = "identilens"
+Attend = Callable[..., tuple[Tensor, Tensor]]
+"""Attention as transformers' interface has it: output (batch, n, heads, d_v) and weights, or None for them."""
 
-_FAMILY_DEFAULT = re.compile(r"get_interface\(\s*[\w.]+\s*,\s*(\w+)\s*,?\s*\)")
+READABLE = ("eager", "sdpa")
+"""Implementations whose masks can be read; others (flash, flex) run as one of these while a capture lasts."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class AttentionCall:
         key: Not repeated over its group, as ``value``.
         mask: Boolean (True may be seen) or additive float, broadcastable to (batch, heads, n, m), or None.
         arguments: What the family passes beside (scaling, softcap, position_bias, ...).
+        own: The function that the model calls outside of capture.
+        eager: The family's attention written out, which gives weights too.
     """
 
     index: int
@@ -41,6 +43,8 @@ class AttentionCall:
     value: Float[Tensor, "batch group key d_v"]
     mask: Tensor | None
     arguments: dict[str, Any]
+    own: Attend
+    eager: Attend
 
     def only(self, text: int, queries: int, keys: int) -> "AttentionCall":
         """Return the call that one text of the batch would make by itself, padding behind it cut away."""
@@ -78,7 +82,7 @@ class AttentionCall:
                 f"{type(self.module).__name__} gives heads of one layer different masks; "
                 "identilens needs one mask a layer. Audit a model without per-head masks."
             )
-        return seen[:, 0].expand(self.query.shape[0], -1, -1)
+        return seen[:, 0].expand(self.query.shape[0], self.query[:, :, rows].shape[2], -1)
 
     def attend(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m) of query rows.
@@ -94,15 +98,19 @@ class AttentionCall:
         bias = arguments.get("position_bias")
         if bias is not None and bias.shape[-2] > 1:
             arguments["position_bias"] = bias[..., rows, :]
-        return family_attention(type(self.module))(self.module, query, self.key, self.value, mask, **arguments)
+        return self.eager(self.module, query, self.key, self.value, mask, **arguments)
 
-    def run_sdpa(self) -> Float[Tensor, "batch query head d_v"]:
-        """Return the output of PyTorch's fused attention, as the model runs it outside of capture."""
-        sdpa = AttentionInterface()["sdpa"]
-        return sdpa(self.module, self.query, self.key, self.value, self.mask, **self.arguments)[0]
+    def run(self) -> Float[Tensor, "batch query head d_v"]:
+        """Return the output of the function that the model calls outside of capture."""
+        return self.own(self.module, self.query, self.key, self.value, self.mask, **self.arguments)[0]
 
     def unmasked_pattern(self) -> Literal["causal"] | None:
-        """Return what a call without a mask means: causal attention, or every key seen (None)."""
+        """Return what a call without a mask means: causal attention, or every key seen (None).
+
+        Fused attention takes causality from the module then; attention written out sees every key.
+        """
+        if self.own is self.eager:
+            return None
         causal = self.arguments.get("is_causal")
         causal = getattr(self.module, "is_causal", True) if causal is None else causal
         return "causal" if causal and self.query.shape[-2] > 1 else None
@@ -125,20 +133,21 @@ _calls: ContextVar[tuple[Handler, list[int]] | None] = ContextVar("identilens_ca
 
 @contextmanager
 def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
-    """Send every attention call of ``model`` to ``handler`` while the context lasts.
+    """Send every attention call made in this context and thread to ``handler`` while the context lasts.
 
-    The model is put into evaluation mode. On leaving, its attention implementation and its training
-    mode are put back, also after an exception. The mask function is registered under the same name as
-    the attention function: without it transformers drops padding, causality and windows.
+    The implementation keeps its name, so that the model makes the masks and takes the branches that it always does.
+    Other threads are not concerned. The model is put into evaluation mode. On leaving, all is put back, also after an
+    exception.
     """
-    AttentionInterface.register(NAME, _intercepted)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    token = _calls.set((handler, [0]))
-    try:
-        with configured(model, "_attn_implementation_internal", NAME), evaluation_mode(model):
-            yield
-    finally:
-        _calls.reset(token)
+    readable = "sdpa" if model._supports_sdpa else "eager"
+    with ExitStack() as stack:
+        stack.enter_context(_interface.replaced())
+        if model.config._attn_implementation not in (None, *READABLE):
+            stack.enter_context(configured(model, "_attn_implementation_internal", readable))
+        stack.enter_context(evaluation_mode(model))
+        token = _calls.set((handler, [0]))
+        stack.callback(_calls.reset, token)
+        yield
 
 
 @contextmanager
@@ -168,31 +177,47 @@ def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
             module.training = mode
 
 
-@cache
-def family_attention(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return the eager attention function that a class of attention modules falls back to in its own family.
+class _Interface:
+    """Replaces the choice of attention function in transformers' interface while any capture lasts."""
 
-    Raises:
-        UnsupportedModelError: If the class's forward method names none.
-    """
-    forward = inspect.unwrap(kind.forward)
-    found = _FAMILY_DEFAULT.search(inspect.getsource(forward))
-    name = found.group(1) if found else "eager_attention_forward"
-    function = forward.__globals__.get(name)
-    if function is None:
-        raise UnsupportedModelError(
-            f"{kind.__name__} names no eager attention function, so its weights cannot be recomputed. "
-            "Define eager_attention_forward beside the module and pass it to get_interface."
-        )
-    return function
+    def __init__(self) -> None:
+        self._lock, self._captures = Lock(), 0
+        self._choose: Callable[..., Attend] | None = None
+
+    @contextmanager
+    def replaced(self) -> Iterator[None]:
+        with self._lock:
+            if not self._captures:
+                self._choose = AttentionInterface.get_interface
+                AttentionInterface.get_interface = _choosing(self._choose)
+            self._captures += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._captures -= 1
+                if not self._captures and self._choose is not None:
+                    AttentionInterface.get_interface = self._choose
+
+
+_interface = _Interface()
+
+
+def _choosing(choose: Callable[..., Attend]) -> Callable[..., Callable]:
+    def get_interface(interface: AttentionInterface, attn_implementation: str, default: Attend) -> Callable:
+        own = choose(interface, attn_implementation, default)
+        return own if _calls.get() is None else partial(_intercepted, own, default)
+
+    return get_interface
 
 
 def _intercepted(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
-) -> tuple[Tensor, None]:
+    own: Attend, eager: Attend, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
+    attention_mask: Tensor | None, **arguments: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
     if (active := _calls.get()) is None:
-        raise RuntimeError("the identilens attention implementation works only while a capture is under way")
+        return own(module, query, key, value, attention_mask, **arguments)
     handler, counter = active
-    call = AttentionCall(counter[0], module, query, key, value, attention_mask, arguments)
+    call = AttentionCall(counter[0], module, query, key, value, attention_mask, arguments, own, eager)
     counter[0] += 1
     return handler(call), None

@@ -55,12 +55,6 @@ class Lens:
         return body if isinstance(body, PreTrainedModel) else self.model
 
     @property
-    def runs_fused(self) -> bool:
-        """Whether the model runs fused attention (SDPA, flash, flex) outside of capture."""
-        implementation = self.model.config._attn_implementation or ""
-        return any(name in implementation for name in ("sdpa", "flash", "flex"))
-
-    @property
     def digest(self) -> str:
         """Sha256 over all parameters and buffers as they are now, and adapters in use: equal ones compute the same.
 
@@ -126,7 +120,7 @@ class Lens:
 
         Args:
             inputs: Texts, pairs, token ids, images or a batch; see `InputReader.read`.
-            weights: Keep attention weights (n x n a head). Without them fused attention runs unchanged.
+            weights: Keep attention weights (n x n a head). Without them the model's own attention runs unchanged.
             hidden_states: Keep the embedding output and each layer's output.
             batch_size: Texts in one forward pass.
             max_length: Cut longer texts.
@@ -139,7 +133,7 @@ class Lens:
         sites = self.sites(items[0])
         for start in range(0, len(items), batch_size):
             chunk = items[start : start + batch_size]
-            collector = Collector(sites, chunk, weights, use_sdpa=self.runs_fused and not weights)
+            collector = Collector(sites, chunk, weights)
             output = self.run(chunk, collector, **({"output_hidden_states": True} if hidden_states else {}))
             lengths = Lengths(chunk)
             for index, item in enumerate(chunk):

@@ -37,7 +37,7 @@ def perturbation_rows(
     Raises:
         InputError: For structures that do not fit the heads.
     """
-    collector = Collector(lens.sites(item), [item], weights=True, use_sdpa=False)
+    collector = Collector(lens.sites(item), [item], weights=True)
     lens.run([item], collector)
     plain = _final(lens.substitute({}, item))
     rows: list[dict[str, Any]] = []

@@ -94,7 +94,7 @@ class _Part:
     def attend(self, batch: Sequence[int], lengths: Lengths, call: AttentionCall) -> Tensor:
         runner, site = self.runner, self.runner.sites[call.index]
         if runner.settings.layers is not None and site.layer not in runner.settings.layers:
-            return call.run_sdpa() if runner.lens.runs_fused else call.attend()[0]
+            return call.run()
         output = call.query.new_zeros(*call.query.shape[:1], call.query.shape[2], site.heads, call.value.shape[-1])
         bias = site.value_bias if runner.settings.value_bias == "out" else None
         for index, text in enumerate(batch):

@@ -36,7 +36,7 @@ def selfcheck(lens: Lens, texts: Any, max_length: int | None = None) -> list[Che
     items = lens.read(texts, max_length)
     noise = _NOISE[next(lens.model.parameters()).dtype]
     plain, lengths = lens.run(items), Lengths(items)
-    collector = Collector(lens.sites(items[0]), items, weights=True, use_sdpa=False)
+    collector = Collector(lens.sites(items[0]), items, weights=True)
     blocks: list[Tensor] = []
     with ExitStack() as hooks:
         for module in {site.projection for site in collector.sites}:

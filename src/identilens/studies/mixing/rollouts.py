@@ -21,7 +21,7 @@ class Rollout(NamedTuple):
 
 def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
     """Return raw and effective attention rollout of every kind of self-attention."""
-    collector = Collector(lens.sites(item), [item], weights=True, use_sdpa=False)
+    collector = Collector(lens.sites(item), [item], weights=True)
     lens.run([item], collector)
     layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for layer in collector.layers[0]:

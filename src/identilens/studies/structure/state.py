@@ -73,7 +73,7 @@ def text_views(lens: Lens, items: Sequence[Item], numbers: range) -> Iterator[Te
     for start in range(0, len(numbers), size):
         some = numbers[start : start + size]
         chunk = [items[number] for number in some]
-        collector = Collector(sites, chunk, weights=True, use_sdpa=False)
+        collector = Collector(sites, chunk, weights=True)
         output = lens.run(chunk, collector, output_hidden_states=True)
         lengths = Lengths(chunk)
         for index, number in enumerate(some):
