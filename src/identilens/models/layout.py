@@ -18,6 +18,7 @@ from identilens.models.affine import constant, is_linear, linear_rows
 from identilens.models.families import WORKS
 from identilens.models.interface import AttentionCall, intercept
 from identilens.models.sequences import Kind
+from identilens.models.threads import only_here
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     with ExitStack() as hooks, intercept(model, watch.attending), torch.no_grad():
         for module in names:
             if _is_attention(module):
-                hooks.enter_context(module.register_forward_pre_hook(watch.entering, with_kwargs=True))
+                hooks.enter_context(module.register_forward_pre_hook(only_here(watch.entering), with_kwargs=True))
             else:
-                hooks.enter_context(module.register_forward_pre_hook(watch.projecting, with_kwargs=True))
+                hooks.enter_context(module.register_forward_pre_hook(only_here(watch.projecting), with_kwargs=True))
         forward()
     _refuse_bypass(model, watch)
     counts: Counter[str] = Counter()
