@@ -229,7 +229,8 @@ def test_matrices_split_the_weights_and_masked_rows_keep_their_ranks():
     raw, effective = (result.matrices[f"text0.layer1.head3.decoder.{name}"] for name in ("raw", "effective"))
     row = result.table.row(by_predicate=(pl.col("layer") == 1) & (pl.col("head") == 3), named=True)
     assert float((raw - effective).square().sum() / raw.square().sum()) == pytest.approx(row["null_share"], abs=1e-5)
-    assert {name.rsplit(".", 1)[1] for name in result.matrices} == {"raw", "effective", "row_rank", "row_nullity"}
+    names = {"raw", "effective", "values", "visible", "row_rank", "row_nullity"}
+    assert {name.rsplit(".", 1)[1] for name in result.matrices} == names
     rank = result.matrices["text0.layer1.head3.decoder.row_rank"]
     nullity = result.matrices["text0.layer1.head3.decoder.row_nullity"]
     assert rank.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8]
