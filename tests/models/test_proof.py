@@ -119,9 +119,11 @@ def test_an_output_that_capture_does_not_give_back_is_refused():
 
 def test_a_block_that_is_not_the_sum_of_its_heads_is_refused():
     model = build("bert")
-    model.encoder.layer[1].attention.output.dense.register_forward_hook(lambda _, args, output: output + args[0])
+    lens = Lens(model)
+    lens.sites(lens.read([ids(9)])[0])
+    model.encoder.layer[1].attention.output.dense.register_forward_hook(lambda _, args, output: output.abs())
     with pytest.raises(UnsupportedModelError, match='check "heads add up to the block\'s output" failed with'):
-        next(Lens(model).capture([ids(9)]))
+        next(lens.capture([ids(9)]))
 
 
 def test_rounding_blown_up_by_the_choice_of_experts_is_no_failure():

@@ -214,7 +214,7 @@ def _choosing(choose: Callable[..., Attend]) -> Callable[..., Callable]:
 def _intercepted(
     own: Attend, eager: Attend, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
     attention_mask: Tensor | None, **arguments: Any,
-) -> tuple[Tensor, None]:  # fmt: skip
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     if (active := _calls.get()) is None:
         return own(module, query, key, value, attention_mask, **arguments)
     handler, counter = active
