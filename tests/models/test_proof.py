@@ -31,7 +31,7 @@ def implementations(model):
     return ["eager"] + ["sdpa"] * bool(model._supports_sdpa and model.config.model_type != "gemma2")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_proves_itself_without_false_alarm(family, dtype):
     model = build(family).to(dtype)

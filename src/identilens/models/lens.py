@@ -14,7 +14,7 @@ from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.families import refuse_known
 from identilens.models.inputs import InputReader, Item, alike, collate
 from identilens.models.interface import AttentionCall, Handler, evaluation_mode, intercept
-from identilens.models.layout import Site, discover
+from identilens.models.layout import Site, discover, layers_without_attention
 from identilens.models.proof import NOISE, Check, Proof
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
@@ -81,7 +81,13 @@ class Lens:
             "name": self.name, "class": type(self.model).__name__, "family": config.model_type,
             "revision": getattr(config, "_commit_hash", None), "sha256": self.digest,
             "dtype": str(self.dtype).removeprefix("torch."), "device": str(self.device),
+            **({"layers_without_attention": list(self.other_layers)} if self.other_layers else {}),
         }  # fmt: skip
+
+    @property
+    def other_layers(self) -> tuple[str, ...]:
+        """Layers beside those of attention that hold none (state spaces, convolutions), once `sites` were found."""
+        return layers_without_attention(self.body, self._sites or ())
 
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return the inputs as unpadded items, one for each text; see `InputReader.read`."""
