@@ -31,14 +31,19 @@ def implementations(model):
     return ["eager"] + ["sdpa"] * bool(model._supports_sdpa and model.config.model_type != "gemma2")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_proves_itself_without_false_alarm(family, dtype):
     model = build(family).to(dtype)
+    if dtype == torch.float64 and family in ("deepseek_v3", "deepseek_v32", "gpt_oss"):
+        pytest.skip("torch has no grouped product for experts in float64")
     for implementation in implementations(model):
         model.set_attn_implementation(implementation)
         lens = Lens(model)
         batch = example(family)
+        if dtype == torch.float64 and implementation == "eager":
+            # There transformers masks with what is minus infinity to the softmax: padding of windows is NaN.
+            batch = batch[:1] if isinstance(batch, list) else batch
         if isinstance(batch, dict):
             batch = {name: one.to(dtype) if one.is_floating_point() else one for name, one in batch.items()}
         checks = lens.prove(lens.read(batch))
@@ -119,9 +124,11 @@ def test_an_output_that_capture_does_not_give_back_is_refused():
 
 def test_a_block_that_is_not_the_sum_of_its_heads_is_refused():
     model = build("bert")
-    model.encoder.layer[1].attention.output.dense.register_forward_hook(lambda _, args, output: output + args[0])
+    lens = Lens(model)
+    lens.sites(lens.read([ids(9)])[0])
+    model.encoder.layer[1].attention.output.dense.register_forward_hook(lambda _, args, output: output.abs())
     with pytest.raises(UnsupportedModelError, match='check "heads add up to the block\'s output" failed with'):
-        next(Lens(model).capture([ids(9)]))
+        next(lens.capture([ids(9)]))
 
 
 def test_rounding_blown_up_by_the_choice_of_experts_is_no_failure():

@@ -1,13 +1,15 @@
 """Proof that capture is faithful on a batch, taken while the batch runs: each check with its figure and its limit."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import get_ident
 from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from identilens.errors import UnsupportedModelError
 from identilens.models.capture import Lengths
@@ -18,8 +20,8 @@ from identilens.models.layout import Site
 from identilens.models.outputs import deviation, relative
 from identilens.models.sequences import sides
 
-NOISE = {torch.float64: 1e-9, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-"""Largest relative deviation that rounding explains, by the model's precision."""
+NOISE = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+"""Largest relative deviation that rounding explains, by the model's precision; families take the softmax in float32."""
 
 _ENTRIES = 2**24
 """Attention weights held at a time; of calls with more, the first and last rows are looked at."""
@@ -85,9 +87,7 @@ class Proof:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Check what goes into and comes out of the output projections while the context lasts."""
-        with ExitStack() as hooks:
-            for module in {site.projection for site in self.sites}:
-                hooks.enter_context(module.register_forward_hook(self._projected))
+        with projections_watched(self._projected):
             yield
 
     def conclude(self, plain: Any, captured: Any, repeat: Callable[[], Any]) -> None:
@@ -154,13 +154,13 @@ class Proof:
         kept, columns = self.lengths.of(text, kind, call)
         places = range(*rows.indices(call.query.shape[2]))
         here = torch.tensor([place < kept for place in places], device=call.query.device)
-        own, output, reference = (one[here].float() for one in found[:3])
+        own, output, reference = (one[here].double() for one in found[:3])
         weights = found[3][:, here]
         if not bool(torch.isfinite(own.sum())) or not len(own):
             self.finite &= bool(torch.isfinite(own.sum()))
             return
         values = call.value[text].repeat_interleave(call.query.shape[1] // call.value.shape[1], 0)
-        mixed = (weights.float() @ values.float()).transpose(0, 1)
+        mixed = (weights.double() @ values.double()).transpose(0, 1)
         remark = f"relative, {type(call.module).__name__}"
         self._note("weights times values give the attention output", relative(mixed, output), self.noise, remark)
         self._note("captured attention is the model's own", relative(reference, own), self.noise, remark)
@@ -205,31 +205,52 @@ class Proof:
             found = effective @ head.values.double() @ projection
             self._note("effective attention gives the heads' output", relative(found, expected), self.noise, "relative")
 
-    def _projected(self, module: nn.Module, inputs: tuple, output: Tensor) -> None:
+    def _projected(self, module: nn.Module, inputs: tuple, output: Any) -> None:
         if self._pending is None or self.sites[self._pending[0].index].projection is not module:
             return
         call, given = self._pending
         site, self._pending = self.sites[call.index], None
         joined = given.sum(2) if site.added else given.flatten(2)
         entered, left = (tensor.reshape(*given.shape[:2], -1) for tensor in (inputs[0], output))
+        summed = HeadsSum(site)
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
             if not bool(torch.isfinite(left[text, own].sum())):
                 self.finite = False
                 return
             name = type(call.module).__name__
-            handed = relative(entered[text, own].float(), joined[text, own].float())
+            handed = relative(entered[text, own].double(), joined[text, own].double())
             self._note("the module hands on the attention output", handed, self.noise, f"relative, {name}")
-            total = heads_sum(given[text, own], site)
+            total = summed(given[text, own])
             added = relative(total, left[text, own].double())
             self._note("heads add up to the block's output", added, self.noise, f"relative, {name}")
 
 
-def heads_sum(output: Float[Tensor, "query head d_v"], site: Site) -> Float[Tensor, "query d_model"]:
-    """Return what the heads' outputs add up to behind the output projection, its bias included."""
-    bias = getattr(site.projection, "bias", None)
-    total = torch.einsum("nhv,hvd->nd", output.double(), site.output_projection.double())
-    return total + bias.double() if isinstance(bias, Tensor) else total
+class HeadsSum:
+    """What heads' outputs add up to behind a site's output projection, its bias included."""
+
+    def __init__(self, site: Site) -> None:
+        self._projection, self._bias = site.output_projection.double(), site.output_bias.double()
+
+    def __call__(self, output: Float[Tensor, "query head d_v"]) -> Float[Tensor, "query d_model"]:
+        """Return the sum over heads of A V W_O, plus the bias."""
+        return torch.einsum("nhv,hvd->nd", output.double(), self._projection) + self._bias
+
+
+@contextmanager
+def projections_watched(listener: Callable[[nn.Module, tuple, Any], None]) -> Iterator[None]:
+    """Tell a listener what every module called in this thread was given and gives, while the context lasts.
+
+    No module gets a hook of its own, which would make an output projection look wrapped.
+    """
+    thread = get_ident()
+
+    def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
+        if get_ident() == thread:
+            listener(module, inputs, output)
+
+    with register_module_forward_hook(hook):
+        yield
 
 
 def _blocks(call: AttentionCall) -> list[slice]:

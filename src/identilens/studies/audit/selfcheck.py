@@ -1,6 +1,5 @@
 """Checks that capture is faithful on a user's own model: the proof of every run, and two of this command alone."""
 
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 from identilens.models.outputs import deviation, relative
-from identilens.models.proof import NOISE, Check, heads_sum
+from identilens.models.proof import NOISE, Check, HeadsSum, projections_watched
 
 
 @torch.no_grad()
@@ -66,17 +65,16 @@ def _changed(lens: Lens, items: list[Item], before: Any) -> tuple[float, float]:
         pending[:] = [(call, _uniform(call))]
         return pending[0][1]
 
-    def projected(module: nn.Module, inputs: tuple, output: Tensor) -> None:
+    def projected(module: nn.Module, inputs: tuple, output: Any) -> None:
         if not pending or sites[pending[0][0].index].projection is not module:
             return
         call, changed = pending.pop()
         site, blocks = sites[call.index], output.reshape(*changed.shape[:2], -1).double()
+        summed = HeadsSum(site)
         for text in range(len(items)):
             rows = slice(lengths.of(text, site.kind, call)[0])
-            found.append(relative(heads_sum(changed[text, rows], site), blocks[text, rows]))
+            found.append(relative(summed(changed[text, rows]), blocks[text, rows]))
 
-    with ExitStack() as hooks:
-        for module in {site.projection for site in sites}:
-            hooks.enter_context(module.register_forward_hook(projected))
+    with projections_watched(projected):
         after = lens.run(items, answer, changes=True)
     return max(found), deviation(before, after, lengths, items)
