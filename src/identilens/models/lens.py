@@ -14,12 +14,15 @@ from identilens.models.families import refuse_known
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import Handler, evaluation_mode, intercept
 from identilens.models.layout import Site, discover
+from identilens.models.registration import register_attention
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 
 
 class Lens:
     """A transformer and its tokenizer, opened for inspection; the model itself is never changed.
+
+    Making one also registers ``identilens_effective`` with transformers: see `register_attention`.
 
     Args:
         model: Any transformers model whose family uses the attention interface, also with an adapter of peft.
@@ -37,6 +40,7 @@ class Lens:
     ) -> None:
         model = _transformer(model)
         refuse_known(model.config)
+        register_attention()
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.reader = InputReader(model.config, tokenizer, image_processor)
