@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from helpers.command import failing, identilens, run
-from identilens.studies.audit.selfcheck import Check
+from identilens.models.proof import Check
 
 TEXT = "The ferry left the harbour before dawn, and nobody could say who had paid."
 # Options arrive as they were typed; the settings read them.
@@ -57,11 +57,11 @@ def test_report_and_figures_from_the_folder(folder, tmp_path):
 
 
 def test_selfcheck_passes_on_the_bundled_model(bundled_path):
-    assert identilens("selfcheck", "--model", bundled_path, code=0).output.count("passed") == 7
+    assert identilens("selfcheck", "--model", bundled_path, code=0).output.count("passed") == 11
 
 
 def test_a_failed_check_ends_with_exit_code_1(bundled_path, monkeypatch):
-    failed = [Check("rows sum to 1", 0.5, 1e-4, False, "largest deviation")]
+    failed = [Check("rows sum to 1", 0.5, 1e-4, "largest deviation")]
     monkeypatch.setattr("identilens.cli.selfcheck.run_selfcheck", lambda *_: failed)
     written = identilens("selfcheck", "--model", bundled_path, code=1)
     assert "failed" in written.output

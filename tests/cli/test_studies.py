@@ -95,9 +95,10 @@ def test_bad_input(bundled_path, tmp_path):
     assert (tmp_path / "full" / "thesis.tex").read_text() == "dear"
 
 
-def test_an_audit_of_another_model_is_left_alone(audited, tmp_path):
+def test_an_audit_of_another_model_is_left_alone(audited, bundled, tmp_path):
     zoo.build("bert").save_pretrained(tmp_path / "tiny")
-    # Token ids cannot be typed, so that the bundled tokenizer is lent to the tiny model.
+    # Token ids cannot be typed, so that the tiny model gets the bundled tokenizer.
+    bundled.tokenizer.save_pretrained(tmp_path / "tiny")
     message = failing("intervals", "--model", tmp_path / "tiny", "--text", TEXT, "--out", audited)
     assert "holds an audit of" in message
     assert "Choose another folder, or the model of the audit" in message

@@ -82,6 +82,7 @@ FILES = {
         "wen_figure4",
         "wen_figure7",
         "wen_figure10",
+        "wen_corollary2",
         "wen_table1",
     ],
 }

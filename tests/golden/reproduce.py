@@ -26,6 +26,7 @@ from identilens.reproduce.bhardwaj2021_figure5 import figure5
 from identilens.reproduce.bhardwaj2021_table1 import Table1Settings, table1
 from identilens.reproduce.record import Reproduction
 from identilens.reproduce.wen2023 import Run, WenSettings
+from identilens.reproduce.wen2023_corollary2 import Corollary2Settings, corollary2
 
 
 def bhardwaj_ranks() -> Tables:
@@ -60,6 +61,11 @@ def wen(make: Callable[[Path, Run], Reproduction], *shared: str) -> Tables:
     return {name: found.tables[name] for name in sorted(own | set(shared))}
 
 
+def wen_corollary2() -> Tables:
+    small = Corollary2Settings(lengths=(4, 6), strengths=(1e-2, 1e-3), hidden=10, seeds=2, iterations=12)
+    return dict(corollary2(small).tables)
+
+
 CASES: dict[str, Case] = {
     "bhardwaj_ranks": single(bhardwaj_ranks, False),  # 0.1 s
     "bhardwaj_figure5": single(bhardwaj_figure5, False),  # 0.1 s
@@ -70,5 +76,6 @@ CASES: dict[str, Case] = {
     "wen_figure4": single(lambda: wen(wen2023_figure4.figure4, "misleading"), False),  # 2.8 s
     "wen_figure7": single(lambda: wen(wen2023_figure7.figure7), False),  # 0.7 s
     "wen_figure10": single(lambda: wen(wen2023_figure3.figure10), False),  # 0.6 s
+    "wen_corollary2": single(wen_corollary2, False),  # 0.2 s
     "wen_table1": single(lambda: wen(wen2023_table1.table1, "variation"), False, AFTER_TRAINING),  # 2.5 s
 }

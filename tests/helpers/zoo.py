@@ -140,20 +140,12 @@ BUILDERS: dict[str, Callable[[], Any]] = {
     "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**_LLAMA, head_dim=8)),
     "gemma2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**_GEMMA, attn_logit_softcapping=2.0)),
     "gemma3": lambda: hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**_GEMMA)),
-    "gemma4": lambda: hf.Gemma4ForCausalLM(
-        hf.Gemma4TextConfig(**_GEMMA, global_head_dim=8, vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=0)
-    ),
     "phi3": lambda: hf.Phi3ForCausalLM(hf.Phi3Config(**_LLAMA)),
     "gpt_oss": _gpt_oss,
     "deepseek_v3": lambda: hf.DeepseekV3ForCausalLM(hf.DeepseekV3Config(**_DEEPSEEK)),
-    "deepseek_v32": _deepseek_v32,
     "t5": lambda: hf.T5ForConditionalGeneration(hf.T5Config(**_T5)),
     "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**_SEQ2SEQ)),
     "marian": lambda: hf.MarianMTModel(hf.MarianConfig(**_SEQ2SEQ)),
-    "nllb_moe": lambda: hf.NllbMoeModel(
-        hf.NllbMoeConfig(**_SEQ2SEQ, num_experts=2, encoder_sparse_step=2, decoder_sparse_step=2)
-    ),
-    "splinter": lambda: hf.SplinterModel(hf.SplinterConfig(**_BERT, question_token_id=4)),
     "whisper": lambda: hf.WhisperForConditionalGeneration(hf.WhisperConfig(**_WHISPER)),
     "vit": lambda: hf.ViTModel(hf.ViTConfig(**_VIT)),
     "clip": lambda: hf.CLIPTextModel(
@@ -161,18 +153,47 @@ BUILDERS: dict[str, Callable[[], Any]] = {
     ),
 }
 
+MORE: dict[str, Callable[[], Any]] = {
+    "deepseek_v32": _deepseek_v32,
+    "gemma4": lambda: hf.Gemma4ForCausalLM(
+        hf.Gemma4TextConfig(**_GEMMA, global_head_dim=8, vocab_size_per_layer_input=VOCAB, num_kv_shared_layers=0)
+    ),
+    "nllb_moe": lambda: hf.NllbMoeModel(
+        hf.NllbMoeConfig(**_SEQ2SEQ, num_experts=2, encoder_sparse_step=0, decoder_sparse_step=0)
+    ),
+    "splinter": lambda: hf.SplinterModel(hf.SplinterConfig(**_BERT, question_token_id=4)),
+}
+"""Families of other masks, on which capture is tested, and not everything that builds on it."""
 
-def build(family: str, seed: int = 0) -> Any:
-    """A tiny random model in evaluation mode whose attention is far from uniform."""
-    torch.manual_seed(seed)
-    model = BUILDERS[family]().eval()
+
+def _random(model: Any) -> Any:
+    """Give a model weights that make its attention far from uniform, and evaluation mode."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim >= 2 or "sinks" in name:
                 parameter.normal_(0, 0.25)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.1)
-    return model
+    return model.eval()
+
+
+def granite_swa() -> Any:
+    """Its attention scales the output by a sink, and not the weights."""
+    torch.manual_seed(0)
+    return _random(hf.GraniteSWAForCausalLM(hf.GraniteSWAConfig(**_LLAMA)))
+
+
+def swin() -> Any:
+    """Its attention batch holds windows: 4 an image."""
+    torch.manual_seed(0)
+    config = hf.SwinConfig(image_size=16, patch_size=2, window_size=4, embed_dim=16, depths=[1], num_heads=[2])
+    return _random(hf.SwinModel(config))
+
+
+def build(family: str, seed: int = 0) -> Any:
+    """A tiny random model in evaluation mode whose attention is far from uniform."""
+    torch.manual_seed(seed)
+    return _random((BUILDERS | MORE)[family]())
 
 
 def ids(length: int, seed: int = 0) -> list[int]:

@@ -6,11 +6,11 @@ import pytest
 import torch
 from transformers import AttentionInterface
 
-from helpers.zoo import BUILDERS, build, example, ids
+from helpers.zoo import BUILDERS, MORE, build, example, ids
 from identilens.models import Lens
 from identilens.models.capture import Collector
 
-FAMILIES = sorted(BUILDERS)
+FAMILIES = sorted(BUILDERS | MORE)
 
 
 def tensors(output, prefix=""):
@@ -54,6 +54,7 @@ def test_outputs_unchanged_and_heads_add_up(family, implementation):
     model.set_attn_implementation(implementation)
     lens = Lens(model)
     items = lens.read(example(family))
+    lens.prove_once(items)
     plain, blocks = run_recording_blocks(lens, items)
     for weights in (False, True):
         collector = Collector(lens.sites(items[0]), items, weights)

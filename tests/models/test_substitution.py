@@ -120,7 +120,7 @@ def test_projections_make_the_queries_and_keys_and_changed_ones_are_put_back(fam
     lens = Lens(zoo.build(family))
     item = lens.read(zoo.example(family))[0]
     head = read_head(lens, item, 1, 2, kind)
-    assert head.logit_error < 1e-5
+    assert head.follows_logits
     pair = query_key_projections(lens, item, head)
     for projection, wanted in zip(pair, (head.queries, head.keys), strict=True):
         made = projection.inputs @ projection.weight.T + (0 if projection.bias is None else projection.bias)
@@ -155,7 +155,8 @@ def test_parameters_that_do_not_make_one_head_alone_are_refused(family, reason):
 
 
 @pytest.mark.parametrize("family", ["gemma2", "gpt_oss"])
-def test_soft_caps_and_sinks_show_in_the_logit_error(family):
+def test_soft_caps_are_known_and_sinks_show(family):
     lens = Lens(zoo.build(family))
     item = lens.read(zoo.example(family))[0]
-    assert read_head(lens, item, 1, 1).logit_error > 1e-3
+    head = read_head(lens, item, 1, 1)
+    assert (head.follows_logits, head.softcap) == ((True, 2.0) if family == "gemma2" else (False, None))

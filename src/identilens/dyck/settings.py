@@ -57,7 +57,7 @@ class DyckTraining(DyckLaw):
         epochs: Times it is gone through.
         batch_size: Sequences in a step.
         learning_rate: Of AdamW at the start; it falls along a cosine, epoch by epoch.
-        weight_decay: Of AdamW.
+        weight_decay: Of AdamW, decoupled: no L2 term of the loss.
         loss: Whether all next tokens count in the cross-entropy, or those that are closing brackets.
         contrast: Weight λ of the contrastive term (Eq. 22); the paper's is 0.3.
         contrast_depth: Deepest nest of inserted pairs; the language's depth by default.

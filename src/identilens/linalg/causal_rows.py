@@ -57,8 +57,8 @@ class CausalRows:
         """Return which keys some queries see."""
         return torch.arange(self.keys, device=self.compact.device) < self.row_sizes()[rows, None]
 
-    def ones_outside(self, rows: slice) -> Float[Tensor, "head row"]:
-        """Return ‖(I − P_i) 1‖² for the projector of each of some rows: what the ones have outside col(T)."""
+    def ones_counted(self, rows: slice) -> Float[Tensor, "head row"]:
+        """Return ‖(I − P_i) 1‖² of some rows: what the ones have outside col(T), 0 up to the tolerance."""
         seen = self.seen(rows).double().expand(len(self.compact), -1, -1)
         return significant((seen - self.effective(rows, seen)).square().sum(-1), self.row_sizes()[rows], self.tolerance)
 

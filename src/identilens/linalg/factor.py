@@ -54,7 +54,7 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
     """
     (n, r), k = matrix.shape[-2:], min(matrix.shape[-2:])
     flat = matrix.reshape(-1, n, r)
-    lower, certified = certified_cholesky(_smaller_gram(flat), tolerance)
+    lower, certified = certified_cholesky(smaller_gram(flat), tolerance)
     rank = torch.full(flat.shape[:1], k, dtype=torch.int64, device=matrix.device)
     if n >= r:
         identity = torch.eye(r, dtype=flat.dtype, device=flat.device).expand(len(flat), r, r)
@@ -74,7 +74,7 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
 
 
 def certified_full_rank(
-    gram: Float[Tensor, "*batch k k"], tolerance: float, growth: float = 1.0
+    gram: Float[Tensor, "*batch k k"], tolerance: float, growth: float | Float[Tensor, "*batch"] = 1.0
 ) -> Bool[Tensor, "*batch"]:
     """Return whether full rank of each float64 Gram matrix is certified: every eigenvalue exceeds a share of the trace.
 
@@ -104,12 +104,13 @@ def certified_cholesky(
 def certified_rank(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
     """Return the number of singular values above ``tolerance * σ_max``: Cholesky where it certifies full rank."""
     flat = matrix.reshape(-1, *matrix.shape[-2:])
-    certified = certified_full_rank(_smaller_gram(flat), tolerance)
+    certified = certified_full_rank(smaller_gram(flat), tolerance)
     rank = torch.full(flat.shape[:1], min(matrix.shape[-2:]), dtype=torch.int64, device=matrix.device)
     if not certified.all():
         rank[~certified] = torch.linalg.matrix_rank(flat[~certified], rtol=tolerance)
     return rank.reshape(matrix.shape[:-2])
 
 
-def _smaller_gram(matrix: Float[Tensor, "batch n r"]) -> Float[Tensor, "batch k k"]:
-    return matrix.mT @ matrix if matrix.shape[1] >= matrix.shape[2] else matrix @ matrix.mT
+def smaller_gram(matrix: Float[Tensor, "*batch n r"]) -> Float[Tensor, "*batch k k"]:
+    """Return M Mᵀ or Mᵀ M, whichever is smaller."""
+    return matrix.mT @ matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix @ matrix.mT

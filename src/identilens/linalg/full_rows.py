@@ -7,13 +7,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import Factor
-from identilens.linalg.simplex import ones_outside
+from identilens.linalg.simplex import centred_rank, ones_outside
 
 
 class FullRows:
     """Projector on col(T), of which ``factor`` is, shared by all queries of each head (Brunner et al. 2020, Eq. 9).
 
-    ``tolerance`` is the share of σ_max(T) up to which a singular value counts as zero.
+    ``compact`` is F and ``tolerance`` the share of σ_max(T) up to which a singular value counts as zero.
 
     Attributes:
         rank: Of T, one a head.
@@ -21,8 +21,9 @@ class FullRows:
         independent: Whether T has independent rows in every head, so that weights are their own effective part.
     """
 
-    def __init__(self, factor: Factor, queries: int, tolerance: float) -> None:
-        self.queries, self.factor, self.basis, self.tolerance = queries, factor, factor.basis, tolerance
+    def __init__(self, factor: Factor, queries: int, compact: Float[Tensor, "head key r"], tolerance: float) -> None:
+        self.queries, self.factor, self.basis = queries, factor, factor.basis
+        self._compact, self._tolerance = compact, tolerance
         self.keys = self.basis.shape[-2]
         self.rank: Int[Tensor, " head"] = factor.rank
         self.independent = bool((self.rank == self.keys).all())
@@ -38,7 +39,12 @@ class FullRows:
     @cached_property
     def ones_outside(self) -> Float[Tensor, " head"]:
         """‖(I − P) 1‖² with P the projector: what the ones have outside col(T)."""
-        return ones_outside(self.factor, self.tolerance)
+        return ones_outside(self.factor)
+
+    @cached_property
+    def ones_counted(self) -> Float[Tensor, " head"]:
+        """The same, but 0 where [T, 1] has no more rank than T."""
+        return torch.where(centred_rank(self._compact, self._tolerance) >= self.rank, self.ones_outside, 0.0)
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows: weights U Uᵀ, in the precision of the weights."""

@@ -15,7 +15,7 @@ from identilens.linalg.compact import compact_values
 from identilens.linalg.factor import Factor, Span, factorise
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
-from identilens.linalg.simplex import SimplexSpace, ones_outside, space_on, with_constant
+from identilens.linalg.simplex import SimplexSpace, centred_rank, simplex_span, space_on
 from identilens.linalg.tolerance import relative_tolerance
 
 Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
@@ -92,7 +92,7 @@ class ProjectedValues:
     @property
     def simplex_nullity(self) -> Int[Tensor, "*head"]:
         """The dimension n − rank([T, 1]) of LN([T, 1]) (Brunner 3.3): rank(T) or one more is taken away."""
-        return self.keys - self.factor.rank - (ones_outside(self.factor, self.tolerance) > 0).long()
+        return self.keys - 1 - centred_rank(self.compact, self.tolerance)
 
     @cached_property
     def factor(self) -> Factor:
@@ -102,7 +102,7 @@ class ProjectedValues:
     @cached_property
     def simplex_span(self) -> Span:
         """Orthonormal basis of the columns of [T, 1], and its rank."""
-        return with_constant(self.factor, self.tolerance)
+        return simplex_span(self.compact, self.tolerance)
 
     @property
     def flat(self) -> "ProjectedValues":
@@ -119,7 +119,7 @@ class ProjectedValues:
         """Return the projector that fits the mask: shared by all rows, nested for causal ones, or row by row."""
         flat = self.flat
         if visible is None or (not isinstance(visible, str) and bool(visible.all())):
-            return FullRows(flat.factor, queries, flat.tolerance)
+            return FullRows(flat.factor, queries, flat.compact, flat.tolerance)
         if isinstance(visible, str) or (
             visible.shape[0] == visible.shape[1] and torch.equal(visible, torch.ones_like(visible).tril())
         ):

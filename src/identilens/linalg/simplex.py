@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg.factor import Span, factorise
+from identilens.linalg.factor import Span, certified_full_rank, smaller_gram
 
 ROUNDING = 1e-12
 """Entries of an orthonormal basis below this are rounding: the key takes no part in any alternative."""
@@ -41,42 +41,54 @@ class SimplexSpace:
         return self.free.shape[1]
 
 
-def with_constant(span: Span, tolerance: float) -> Span:
-    """Return the span of [T, 1] from that of T: the one rule for its rank.
+def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
+    """Return rank([T, 1]) − 1: the one rule by which ones count beside T.
 
-    The first column is constant, so that sums are kept exactly, and the others are U with the column means taken
-    off, made orthonormal. All singular values of that matrix are 1 but one, the distance ρ of the column of ones
-    from col(T) as a share of its length: rank([T, 1]) is rank(T) + 1 if ρ exceeds the tolerance, else rank(T),
-    whatever the units of T (Brunner et al. 2020, 3.3; Bhardwaj et al. 2021, P2 and P3).
+    It is the number of singular values of T less its column means that exceed the tolerance times σ_max(T), so that
+    sums are kept exactly and the units of T do not matter (Brunner et al. 2020, 3.3; Bhardwaj et al. 2021, P2 and
+    P3). It is rank(T) or one less: less when some change of T within the tolerance brings the ones into its columns.
     """
-    basis = span.basis
-    left, sigma, _ = torch.linalg.svd(basis - basis.mean(-2, keepdim=True), full_matrices=False)
-    kept = sigma > tolerance
-    constant = torch.full_like(basis[..., :1], basis.shape[-2] ** -0.5)
+    centred = compact - compact.mean(-2, keepdim=True)
+    whole, part = (one.square().sum((-2, -1)) for one in (compact, centred))
+    growth = whole / part.clamp_min(torch.finfo(part.dtype).tiny)
+    certified = certified_full_rank(smaller_gram(centred), tolerance, growth)
+    # Centred rows are dependent: there are n − 1 of them at most.
+    rank = torch.full_like(certified, min(compact.shape[-2:]), dtype=torch.int64)
+    if not certified.all():
+        rest = centred[~certified]
+        limit = tolerance * torch.linalg.matrix_norm(compact[~certified], 2)
+        rank[~certified] = (torch.linalg.svdvals(rest) > limit[..., None]).sum(-1)
+    return rank
+
+
+def simplex_span(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Span:
+    """Return an orthonormal basis of the columns of [T, 1], the first one constant; its rank is by `centred_rank`."""
+    left, sigma, _ = torch.linalg.svd(compact - compact.mean(-2, keepdim=True), full_matrices=False)
+    kept = sigma > tolerance * torch.linalg.matrix_norm(compact, 2)[..., None]
+    constant = torch.full_like(compact[..., :1], compact.shape[-2] ** -0.5)
     return Span(torch.cat([constant, left * kept[..., None, :]], -1), 1 + kept.sum(-1))
 
 
-def ones_outside(span: Span, tolerance: float) -> Float[Tensor, "*batch"]:
-    """Return ‖(I − U Uᵀ) 1‖², or 0 where [T, 1] has no more rank than T by the rule of `with_constant`."""
+def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
+    """Return ‖(I − U Uᵀ) 1‖²: what the ones have outside the space."""
     ones = span.basis.new_ones(span.basis.shape[:-1])
-    outside = (ones - span.project(ones[..., None, :])[..., 0, :]).square().sum(-1)
-    return torch.where(outside > tolerance**2 * ones.shape[-1], outside, 0.0)
+    return (ones - span.project(ones[..., None, :])[..., 0, :]).square().sum(-1)
 
 
 def significant(
     outside: Float[Tensor, "head row"], sizes: Int[Tensor, " row"], tolerance: Callable[[int], float]
 ) -> Float[Tensor, "head row"]:
-    """Return ‖(I − P_i) 1‖² of rows that see so many keys each, by the same rule."""
+    """Return ‖(I − P_i) 1‖² of rows that see so many keys each; up to the tolerance, as a share, it is 0."""
     least = torch.tensor([tolerance(size) ** 2 * size for size in sizes.tolist()], dtype=outside.dtype)
     return torch.where(outside > least.to(outside.device), outside, 0.0)
 
 
 def space_on(compact: Float[Tensor, "key r"], visible: Bool[Tensor, " key"], tolerance: float) -> SimplexSpace:
-    """Return the space of a row that sees some keys; its rank is that of `with_constant`.
+    """Return the space of a row that sees some keys; its rank is by `centred_rank`.
 
     ``compact`` is F, float64; at least one key is visible. Cost O(n² r).
     """
-    span = with_constant(factorise(compact[visible], tolerance), tolerance)
+    span = simplex_span(compact[visible], tolerance)
     # QR once more: the columns are off the constant only to rounding relative to their singular value.
     rank = int(span.rank)
     full = torch.linalg.qr(span.basis[:, :rank], mode="complete").Q

@@ -57,6 +57,11 @@ class Lengths:
         self._lengths = [{name: len(tokens) for name, tokens in item.tokens.items()} for item in items]
         self._padded = {name: max(length[name] for length in self._lengths) for name in self._lengths[0]}
 
+    @property
+    def padded(self) -> bool:
+        """Whether any text carries padding."""
+        return any(length[name] < size for length in self._lengths for name, size in self._padded.items())
+
     def of(self, index: int, kind: Kind, call: AttentionCall) -> tuple[int, int]:
         """Return the number of query and of key positions of one call that are the text's own."""
         query, key = sides(kind, self._padded)
@@ -65,4 +70,8 @@ class Lengths:
     def kept(self, index: int, sequence: str, positions: int) -> int:
         """Return how many of a sequence's positions are the text's own."""
         # A sequence of another length is not made of tokens (patches, audio frames) and carries no padding.
-        return self._lengths[index][sequence] if self._padded.get(sequence) == positions else positions
+        return self._lengths[index][sequence] if self.counted(sequence, positions) else positions
+
+    def counted(self, sequence: str, positions: int) -> bool:
+        """Return whether the positions of a padded sequence are tokens, whose number in each text is known."""
+        return self._padded.get(sequence) == positions

@@ -1,7 +1,7 @@
 """A model with its tokenizer, and the ways to look inside while it runs."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,9 @@ from identilens.errors import InputError
 from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.families import refuse_known
 from identilens.models.inputs import InputReader, Item, collate
-from identilens.models.interface import Handler, evaluation_mode, intercept
+from identilens.models.interface import AttentionCall, Handler, evaluation_mode, intercept
 from identilens.models.layout import Site, discover
+from identilens.models.proof import NOISE, Check, Proof
 from identilens.models.registration import register_attention
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
@@ -44,13 +45,19 @@ class Lens:
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.reader = InputReader(model.config, tokenizer, image_processor)
+        self._proven: set[Hashable] = set()
         self._sites: tuple[Site, ...] | None = None
-        self._sites_of: tuple = ()
+        self._sites_of: int | None = None
 
     @property
     def device(self) -> torch.device:
         """Where the model's parameters are."""
         return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the model's parameters."""
+        return next(self.model.parameters()).dtype
 
     @property
     def body(self) -> PreTrainedModel:
@@ -77,11 +84,11 @@ class Lens:
     @property
     def facts(self) -> dict[str, Any]:
         """What identifies the model in a result's provenance."""
-        config, dtype = self.model.config, next(self.model.parameters()).dtype
+        config = self.model.config
         return {
             "name": self.name, "class": type(self.model).__name__, "family": config.model_type,
             "revision": getattr(config, "_commit_hash", None), "sha256": self.digest,
-            "dtype": str(dtype).removeprefix("torch."), "device": str(self.device),
+            "dtype": str(self.dtype).removeprefix("torch."), "device": str(self.device),
         }  # fmt: skip
 
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
@@ -94,27 +101,86 @@ class Lens:
         Raises:
             UnsupportedModelError: If the attention cannot be captured faithfully.
         """
-        # In-place changes raise a tensor's version; other devices and precisions, and other modules, other tensors.
-        tensors = tuple(
-            (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
-            for one in self.model.parameters()
-        )
-        if self._sites is None or self._sites_of != tensors:
+        if self._sites is None or self._sites_of != self._weights:
             probe = collate([_short(item)], self.device)
             self._sites = discover(self.body, lambda: self.body(**probe, use_cache=False))
-            self._sites_of = tensors
+            self._sites_of = self._weights
         return self._sites
 
     @torch.no_grad()
-    def run(self, items: Sequence[Item], handler: Handler | None = None, *, whole: bool = False, **options: Any) -> Any:
+    def run(
+        self, items: Sequence[Item], handler: Handler | None = None, *, whole: bool = False, changes: bool = False,
+        **options: Any,
+    ) -> Any:  # fmt: skip
         """Return the model's output on one batch of items, padded on the right here; with its task head if ``whole``.
 
         Every attention call goes to ``handler``, which returns its output; to the model's own attention where none is
         given. ``options``, such as ``output_hidden_states=True``, go to the model's forward method.
+
+        The first batch of its kind proves that capture is faithful, at the cost of one more forward pass without
+        capture. A handler that ``changes`` attention leaves nothing to compare, so a faithful run comes before it.
+
+        Raises:
+            UnsupportedModelError: If a check fails, naming it with its figure.
         """
+        if handler is None or self._kind_of_batch(items) in self._proven:
+            return self._forward(items, handler, whole, options)
+        if changes:
+            self.prove_once(items)
+            return self._forward(items, handler, whole, options)
+        return self._proving(self._proof(items), handler, whole, options)
+
+    def prove_once(self, items: Sequence[Item]) -> None:
+        """Run a batch of a kind that has not proven itself yet.
+
+        Raises:
+            UnsupportedModelError: If a check fails, naming it with its figure.
+        """
+        if self._kind_of_batch(items) not in self._proven:
+            self.run(items, AttentionCall.run)
+
+    def prove(self, items: Sequence[Item]) -> tuple[Check, ...]:
+        """Return the checks of capture on one batch, each with its figure, whether they pass or not.
+
+        Raises:
+            UnsupportedModelError: If the attention cannot be captured at all.
+        """
+        proof = self._proof(items, strict=False)
+        with torch.no_grad():
+            self._proving(proof, lambda call: call.attend()[0], False, {})
+        return tuple(proof.checks.values())
+
+    def _proof(self, items: Sequence[Item], strict: bool = True) -> Proof:
+        name = f"{type(self.model).__name__} ({self.model.config.model_type})"
+        return Proof(name, self.sites(items[0]), items, NOISE[self.dtype], strict=strict)
+
+    def _proving(self, proof: Proof, handler: Handler, whole: bool, options: Mapping[str, Any]) -> Any:
+        plain = self._forward(proof.items, None, whole, options)
+        with proof.watching():
+            output = self._forward(proof.items, proof.answering(handler), whole, options)
+        proof.conclude(plain, output, lambda: self._forward(proof.items, AttentionCall.run, whole, options))
+        if proof.finite:
+            self._proven.add(self._kind_of_batch(proof.items))
+        return output
+
+    def _forward(self, items: Sequence[Item], handler: Handler | None, whole: bool, options: Mapping[str, Any]) -> Any:
         model = self.model if whole else self.body
         with evaluation_mode(model) if handler is None else intercept(model, handler):
             return model(**collate(items, self.device), use_cache=False, **options)
+
+    def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
+        """Return what a proof holds for: these weights, this attention, this kind of input, with padding or without."""
+        attention = self.model.config._attn_implementation, self.dtype
+        return self._weights, attention, frozenset(items[0].tensors), Lengths(items).padded
+
+    @property
+    def _weights(self) -> int:
+        """Changes with the weights: in place (a version rises), to another device or precision, or by others."""
+        versions = (
+            (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
+            for one in self.model.parameters()
+        )
+        return hash(tuple(versions))
 
     def capture(
         self, inputs: Any, *, weights: bool = False, hidden_states: bool = False, batch_size: int = 8,
@@ -176,7 +242,7 @@ class Lens:
         wanted = own_labels(self.model, item) if labels is None else torch.as_tensor(labels)
         options = {} if wanted is None else {"labels": wanted[None].to(self.device)}
         handler = Substitution(self.sites(item), replacements)
-        output = self.run([item], handler, whole=True, output_hidden_states=True, **options)
+        output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
         return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
 

@@ -58,6 +58,7 @@ class HiddenMap:
             raise InputError(
                 f"{lens.model.config.model_type} takes {' and '.join(sources(lens))} input; got {source!r}."
             )
+        lens.prove_once([item])
         self._body = lens.body
         self._batch = collate([item], lens.device)
         self._seq2seq = bool(lens.model.config.is_encoder_decoder)

@@ -33,6 +33,7 @@ REPRODUCTIONS = {
         ("wen2023-figure3", "wen2023_figure3:FIGURE3", "Balance violation and length generalisation."),
         ("wen2023-figure4", "wen2023_figure4:RECIPE", "Heads that look like a stack and are not used."),
         ("wen2023-figure7", "wen2023_figure7:RECIPE", "Attention of models trained on prefixes."),
+        ("wen2023-corollary2", "wen2023_corollary2:RECIPE", "Balance of minimisers as L2 regularisation goes to 0."),
         ("wen2023-figure10", "wen2023_figure3:FIGURE10", "Violation and generalisation, trained on prefixes."),
     )
 }

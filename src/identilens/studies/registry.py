@@ -16,7 +16,9 @@ class Entry:
 
 
 STUDIES: dict[str, Entry] = {
-    "audit": Entry("identilens.studies.audit.study:AuditStudy", "How much of each attention map has an effect."),
+    "audit": Entry(
+        "identilens.studies.audit.study:AuditStudy", "How much of each map is determined, influential, without effect."
+    ),
     "intervals": Entry("identilens.studies.intervals.study:IntervalStudy", "What is certain of each weight."),
     "trust": Entry("identilens.studies.trust.study:TrustStudy", "Which weights are determined, which influential."),
     "alternatives": Entry(

@@ -16,7 +16,6 @@ from identilens.measures.attention import (
     effective_attention,
     far_alternative,
     far_alternatives,
-    hit_and_run,
     largest_step,
     least_logit_rank,
     logit_alternative,
@@ -27,9 +26,10 @@ from identilens.measures.attention import (
     sample_alternatives,
     simplex_space,
     total_variation,
+    uniform_alternatives,
 )
 
-METHODS = ("brunner", "bhardwaj", "hit_and_run")
+METHODS = ("brunner", "bhardwaj", "uniform")
 
 
 @pytest.mark.parametrize("visible", ["causal", causal(5)])
@@ -84,7 +84,7 @@ def test_no_head_gives_empty_results(visible):
 
 def test_no_draw_gives_an_empty_tensor():
     A, T = random_weights(0, 5, 2)
-    assert hit_and_run(A[0], simplex_space(T), 0).shape == (0, 5)
+    assert uniform_alternatives(A[0], simplex_space(T), 0).shape == (0, 5)
     for method in METHODS:
         assert sample_alternatives(A, T, 0, method=method).shape == (0, 5, 5)
 
@@ -101,8 +101,7 @@ def empty_calls():
         yield "with at least one key; got", lambda function=function: function(torch.zeros(0), no_keys)
     yield "with at least one key; got", lambda: numerical_rank(no_keys)
     yield "count of at least 0; got -1", lambda: sample_alternatives(A, T, -1)
-    yield "count of at least 0; got -1", lambda: hit_and_run(A[0], space, -1)
-    yield "steps of at least 1; got 0", lambda: hit_and_run(A[0], space, 2, steps=0)
+    yield "count of at least 0; got -1", lambda: uniform_alternatives(A[0], space, -1)
     yield "starts of at least 1; got 0", lambda: far_alternatives(A, T, starts=0)
     yield "a weight for each of the space's 5 keys; got 4", lambda: far_alternative(A[0, :4], space)
 
@@ -125,7 +124,7 @@ def half_calls():
         yield function.__name__, lambda A, function=function: function(A[0], values)
     for function in (analytic_centre, far_alternative):
         yield function.__name__, lambda A, function=function: function(A[0], space)
-    yield "hit_and_run", lambda A: hit_and_run(A[0], space, 2)
+    yield "uniform", lambda A: uniform_alternatives(A[0], space, 2)
     yield "least_logit_rank", least_logit_rank
     yield "largest_step", lambda A: largest_step(A, A - 1)
     yield "total_variation", lambda A: total_variation(A, A)

@@ -12,6 +12,7 @@ from helpers.heads import causal, load_encoder, random_weights, real_head, seede
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues
 from identilens.linalg.programs import ACCEPTED_ERROR
+from identilens.measures.attention.billiard import uniform_alternatives
 from identilens.measures.attention.intervals import (
     attention_intervals,
     certified_order,
@@ -19,7 +20,7 @@ from identilens.measures.attention.intervals import (
     certify_row,
     minimum_norm_alternative,
 )
-from identilens.measures.attention.samplers import far_alternative, hit_and_run, sample_alternatives
+from identilens.measures.attention.samplers import far_alternative, sample_alternatives
 from identilens.measures.attention.simplex import simplex_space
 
 LINE = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
@@ -93,7 +94,7 @@ def test_no_alternative_leaves_its_interval_or_reverses_a_certified_pair(seed, n
     seen = None if visible is None else visible[query]
     found = certify_row(A[query], T, visible=seen)
     space = simplex_space(T, seen)
-    drawn = [hit_and_run(A[query], space, 60, generator=seeded(seed))]
+    drawn = [uniform_alternatives(A[query], space, 60, generator=seeded(seed))]
     drawn += [
         sample_alternatives(A, T, 20, method=method, visible=visible, generator=seeded(seed))[:, query]
         for method in ("brunner", "bhardwaj")
@@ -165,7 +166,7 @@ def test_minimum_norm_is_least_of_all_alternatives(seed, n, d, masked):
     found = minimum_norm_alternative(A[-1], T, visible=seen)
     assert found.point.min() >= 0
     assert (found.point @ T - A[-1] @ T).abs().max() < 1e-9
-    drawn = hit_and_run(A[-1], simplex_space(T, seen), 50, generator=seeded(seed))
+    drawn = uniform_alternatives(A[-1], simplex_space(T, seen), 50, generator=seeded(seed))
     least = torch.linalg.vector_norm(found.point)
     assert (torch.linalg.vector_norm(drawn, dim=-1) >= least - 1e-9).all()
     assert torch.linalg.vector_norm(A[-1]) >= least - 1e-9
@@ -184,7 +185,10 @@ def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
         assert (intervals.lo <= row).all()
         assert (row <= intervals.hi).all()
         points = torch.cat(
-            [hit_and_run(row, space, 40, generator=seeded()), far_alternative(row, space, generator=seeded())[None]]
+            [
+                uniform_alternatives(row, space, 40, generator=seeded()),
+                far_alternative(row, space, generator=seeded())[None],
+            ]
         )
         assert points.sub(intervals.lo).min() >= -ACCEPTED_ERROR
         assert intervals.hi.sub(points).min() >= -ACCEPTED_ERROR

@@ -1,5 +1,7 @@
 """LN([T, 1]), λ_max and the three samplers: known spaces, known laws, invariants on random and real heads."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,18 +9,19 @@ from hypothesis import strategies as st
 
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues
+from identilens.measures.attention.billiard import uniform_alternatives
 from identilens.measures.attention.centre import analytic_centre
+from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.rank import numerical_rank
 from identilens.measures.attention.samplers import (
     far_alternative,
     far_alternatives,
-    hit_and_run,
     iterate_alternatives,
     sample_alternatives,
 )
 from identilens.measures.attention.simplex import largest_step, simplex_space, total_variation
 
-METHODS = ("brunner", "bhardwaj", "hit_and_run")
+METHODS = ("brunner", "bhardwaj", "uniform")
 
 
 def seeded(seed=0):
@@ -134,22 +137,12 @@ def test_draws_repeat_with_the_seed():
         assert not torch.equal(first, sample_alternatives(A, T, 2, method=method, generator=seeded(6)))
 
 
-def test_hit_and_run_is_uniform_on_the_whole_simplex():
-    n, count = 6, 6000
-    row = torch.softmax(torch.arange(n).double(), 0)
-    drawn = hit_and_run(row, simplex_space(torch.ones(n, 2)), count, generator=seeded())
-    # Dirichlet(1, …, 1): mean 1/n, variance (1/n)(1 − 1/n)/(n + 1).
-    assert (drawn.mean(0) - 1 / n).abs().max() < 0.01
-    expected = (1 / n) * (1 - 1 / n) / (n + 1)
-    assert (drawn.var(0) / expected - 1).abs().max() < 0.1
-
-
 @pytest.mark.parametrize("start", [0.2, 1e-7])
-def test_hit_and_run_is_uniform_on_a_segment(start):
+def test_draws_are_uniform_on_a_segment(start):
     # Keys at 0, 1, 1/2: (start + t, start + t, 1 − 2 start − 2t), so the last weight is uniform on [0, 1].
     row = torch.tensor([start, start, 1 - 2 * start], dtype=torch.float64)
     T = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
-    drawn = hit_and_run(row, simplex_space(T), 4000, generator=seeded())[:, 2]
+    drawn = uniform_alternatives(row, simplex_space(T), 4000, generator=seeded())[:, 2]
     quantiles = torch.quantile(drawn, torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9]).double())
     assert quantiles.tolist() == pytest.approx([0.1, 0.25, 0.5, 0.75, 0.9], abs=0.03)
 
@@ -166,7 +159,7 @@ def test_one_hot_rows():
     T[1] = 100.0  # a corner: its one-hot row has none
     A = torch.eye(12, dtype=torch.float64)
     far = far_alternatives(A, T, generator=seeded())
-    walked = sample_alternatives(A, T, 3, method="hit_and_run", generator=seeded())
+    walked = sample_alternatives(A, T, 3, method="uniform", generator=seeded())
     scaled = sample_alternatives(A, T, 3, method="brunner", generator=seeded())
     for alternatives in (far[None], walked, scaled):
         assert (alternatives @ T - T).abs().max() < 1e-9
@@ -175,7 +168,7 @@ def test_one_hot_rows():
     assert total_variation(A, far)[0] == pytest.approx(1.0)
     assert total_variation(A, walked)[:, 0].min() > 0.5
     nearly = 0.999999 * A + 1e-6 / 12
-    assert total_variation(nearly, sample_alternatives(nearly, T, 3, method="hit_and_run"))[:, 0].min() > 0.5
+    assert total_variation(nearly, sample_alternatives(nearly, T, 3, method="uniform"))[:, 0].min() > 0.5
 
 
 def test_far_alternative_by_hand_and_beyond_the_samples():
@@ -184,8 +177,30 @@ def test_far_alternative_by_hand_and_beyond_the_samples():
     far = far_alternative(row, simplex_space(T), generator=seeded())
     assert far.tolist() == pytest.approx([0.5, 0.5, 0.0], abs=1e-9)  # t = 0.3: distance 0.6 against 0.4 for t = −0.2
     A, T = random_head(2, 20, 6)
-    drawn = sample_alternatives(A, T, 30, method="hit_and_run", generator=seeded())
+    drawn = sample_alternatives(A, T, 30, method="uniform", generator=seeded())
     assert (total_variation(A, far_alternatives(A, T, generator=seeded())) >= total_variation(A, drawn).amax(0)).all()
+
+
+def test_the_farthest_corner_of_small_polytopes_is_found():
+    """All corners are tried: a distribution over r + 1 keys that gives the same output, each the best for some row."""
+    short = []
+    for seed in range(12):
+        A, T = random_head(seed, 9, 2, sharpness=3.0)
+        kept = torch.cat([T, torch.ones(9, 1)], 1)
+        corners = torch.zeros(0, 9, dtype=torch.float64)
+        for keys in itertools.combinations(range(9), 3):
+            solved = torch.linalg.solve(kept[list(keys)].T, A[0] @ kept)
+            if solved.min() >= -1e-12:
+                corner = torch.zeros(1, 9, dtype=torch.float64)
+                corner[0, list(keys)] = solved
+                corners = torch.cat([corners, corner])
+        farthest = float(total_variation(A[0], corners).max())
+        found = float(total_variation(A[0], far_alternative(A[0], simplex_space(T), generator=seeded(seed))))
+        assert found <= farthest + 1e-9
+        assert farthest <= float(1 - certain_mass(A[:1], T)) + 1e-9
+        short.append(farthest - found)
+    assert max(short) < 0.02
+    assert sum(lost > 1e-6 for lost in short) <= 4
 
 
 def wrong_inputs():
@@ -200,7 +215,7 @@ def wrong_inputs():
     yield "visible hides every key", InputError, (A, T), {"visible": torch.zeros(5, 5, dtype=torch.bool)}
     yield "no weight on hidden keys; row 0", InputError, (A, T), {"visible": causal(5)}
     yield "share of λ_max in", InputError, (A, T), {"share": 1.5}
-    yield "no share with method", InputError, (A, T), {"share": 0.5, "method": "hit_and_run"}
+    yield "no share with method", InputError, (A, T), {"share": 0.5, "method": "uniform"}
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
@@ -212,5 +227,5 @@ def test_wrong_inputs_are_refused(message, kind, tensors, options):
 
 def test_an_unknown_method_lists_the_choices(unchecked_shapes):
     A, T = random_head(0, 5, 2)
-    with pytest.raises(InputError, match="'brunner', 'bhardwaj' or 'hit_and_run'; got 'gibbs'"):
+    with pytest.raises(InputError, match="'brunner', 'bhardwaj' or 'uniform'; got 'gibbs'"):
         sample_alternatives(A, T, 1, method="gibbs")

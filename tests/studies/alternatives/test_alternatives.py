@@ -10,7 +10,7 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError
-from identilens.measures.attention import maximum_entropy_alternative
+from identilens.measures.attention import attention_intervals, maximum_entropy_alternative
 from identilens.models.reading import read_head
 from identilens.studies.alternatives.put_back import compare_runs
 from identilens.studies.alternatives.search import entropy_note
@@ -29,9 +29,12 @@ TEXTS = [
 ]
 
 
+LAYERS = (1, 2, 4)
+
+
 @pytest.fixture(scope="module")
 def whole(bundled):
-    return idl.alternatives(bundled, TEXTS, heads=5, starts=2)
+    return idl.alternatives(bundled, TEXTS, layers=LAYERS, heads=5, starts=2)
 
 
 def test_put_back_they_change_nothing_though_they_lie_far_away(whole, bundled):
@@ -40,16 +43,35 @@ def test_put_back_they_change_nothing_though_they_lie_far_away(whole, bundled):
     assert dict(whole.table.schema) == idl.Alternatives.schema["table"]
     assert dict(whole.changes.schema) == idl.Alternatives.schema["changes"]
     far = whole.table.filter(pl.col("alternative") == "far")
-    assert len(far) == 3 * 6
+    assert len(far) == 3 * len(LAYERS)
     assert far["hidden_change"].max() < 1e-4
     assert far["output_error"].max() < 1e-8
     for (text,), rows in far.group_by("text"):
         assert (rows["simplex_nullity"] == lengths[text] - 33).all()
         if lengths[text] > 60:
             assert rows["mean_total_variation"].min() > 0.1
+    assert (far["distance_bound"] >= far["mean_total_variation"] - 1e-9).all()
+    assert (far["distance_bound"] <= 1).all()
+    assert whole.table.filter(pl.col("alternative") != "far")["distance_bound"].is_null().all()
     even = whole.table.filter(pl.col("alternative") == "maximum_entropy")
     assert even["logit_rank"].max() <= 32, "the head's own queries and keys could give it"
     assert even["hidden_change"].max() < 1e-4
+
+
+def test_the_finding_tells_found_from_possible(whole):
+    far, finding = whole.table.filter(pl.col("alternative") == "far"), whole.summary()
+    distance, bound = far["mean_total_variation"].mean(), far["distance_bound"].mean()
+    assert finding.numbers["distance_bound"] == pytest.approx(bound)
+    assert f"They are the farthest found: no alternative lies beyond {bound:.2f} on average" in finding.text
+    assert finding.headline[1][0] == f"{distance:.2f} to {bound:.2f}"
+
+
+def test_the_bound_is_one_minus_the_certain_mass(bundled):
+    found = idl.alternatives(bundled, TEXTS[0], layers=3, heads=2, starts=1)
+    head = read_head(bundled, bundled.read([TEXTS[0]])[0], 3, 2)
+    rows = [attention_intervals(row, head.projected) for row in head.attention]
+    expected = sum(float((one.weights - one.lo).sum()) for one in rows) / len(rows)
+    assert found.table.filter(alternative="far")["distance_bound"].item() == pytest.approx(expected, abs=1e-6)
 
 
 def test_states_before_the_head_do_not_move(whole):
@@ -63,7 +85,7 @@ def test_states_before_the_head_do_not_move(whole):
 def test_matrices_are_distributions_with_the_same_output(whole, bundled):
     captured = next(bundled.capture(TEXTS[0], weights=True))
     for head in captured.heads:
-        if head.head != 5:
+        if head.head != 5 or head.layer not in LAYERS:
             continue
         prefix = f"text0.layer{head.layer}.head5.encoder"
         raw, T = whole.matrices[f"{prefix}.raw"], (head.values.double() @ head.output_projection.double())

@@ -1,5 +1,7 @@
 """The audit's table against a plain reference on real and tiny models, streaming, matrices, resuming."""
 
+import json
+import lzma
 import math
 import os
 import signal
@@ -9,6 +11,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -24,6 +27,8 @@ from identilens.measures.attention import attention_intervals
 from identilens.models import Lens
 from identilens.studies.audit import runner as audit_runner
 from identilens.studies.audit.certain import mean_and_error
+
+WIKI = Path(__file__).parents[4] / "shared" / "data" / "wiki_en" / "segments_1000.jsonl.xz"
 
 TEXTS = [
     "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for it. "
@@ -224,7 +229,8 @@ def test_matrices_split_the_weights_and_masked_rows_keep_their_ranks():
     raw, effective = (result.matrices[f"text0.layer1.head3.decoder.{name}"] for name in ("raw", "effective"))
     row = result.table.row(by_predicate=(pl.col("layer") == 1) & (pl.col("head") == 3), named=True)
     assert float((raw - effective).square().sum() / raw.square().sum()) == pytest.approx(row["null_share"], abs=1e-5)
-    assert {name.rsplit(".", 1)[1] for name in result.matrices} == {"raw", "effective", "row_rank", "row_nullity"}
+    names = {"raw", "effective", "values", "visible", "row_rank", "row_nullity"}
+    assert {name.rsplit(".", 1)[1] for name in result.matrices} == names
     rank = result.matrices["text0.layer1.head3.decoder.row_rank"]
     nullity = result.matrices["text0.layer1.head3.decoder.row_nullity"]
     assert rank.tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8, 8, 8]
@@ -402,3 +408,22 @@ def test_show_prints_the_finding(bundled, capsys):
     assert "72 of 216 attention maps over 3 texts have a null space" in printed
     assert "lies where it is seen in every alternative" in printed
     assert "72 of 216" in result._repr_html_()
+
+
+@pytest.mark.skipif(not WIKI.exists(), reason="needs the Wikipedia segments of shared/data")
+@pytest.mark.parametrize("length", [33, 34, 64, 128])
+def test_integers_and_correlation_on_real_text(bundled, length):
+    """Audit, intervals and alternatives count the same, and the correlation is numpy's of the captured weights."""
+    with lzma.open(WIKI, "rt", encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    for place in (140, 131):
+        text = " ".join(json.loads(lines[place])[name] for name in ("par1", "par2"))
+        table = idl.audit(bundled, [text], max_length=length, examples=0).table
+        [captured] = bundled.capture([text], max_length=length, weights=True)
+        for head in captured.heads:
+            row = table.filter(layer=head.layer, head=head.head).row(0, named=True)
+            assert row["simplex_nullity"] == head.projected.simplex_space().nullity == head.simplex_nullity
+            assert row["rank"] == int(head.projected.rank)
+            weights = head.family_weights.double()
+            pair = np.stack([weights.flatten(), head.projected.effective(weights).flatten()])
+            assert row["pearson"] == pytest.approx(np.corrcoef(pair)[0, 1], abs=1e-6)

@@ -22,7 +22,7 @@ def test_null_share_and_reconstruction_are_those_of_effective_attention(family, 
     for text, captured in enumerate(lens.capture(texts, weights=True)):
         for head in captured.heads:
             row = rows.pop((text, head.layer, head.head, head.kind))
-            weights, W_O = head.attention, head.output_projection
+            weights, W_O = head.family_weights, head.output_projection
             found = effective_attention(head.values, weights=weights, output_projection=W_O, visible=head.visible)
             share = float(found.null.square().sum() / weights.square().sum())
             assert row["null_share"] == pytest.approx(share, abs=limit)

@@ -2,6 +2,9 @@
 
 from identilens.linalg import ProjectedValues as ProjectedValues
 from identilens.linalg import SimplexSpace as SimplexSpace
+from identilens.measures.attention.billiard import Mixing as Mixing
+from identilens.measures.attention.billiard import chain_mixing as chain_mixing
+from identilens.measures.attention.billiard import uniform_alternatives as uniform_alternatives
 from identilens.measures.attention.centre import Centre as Centre
 from identilens.measures.attention.centre import analytic_centre as analytic_centre
 from identilens.measures.attention.determined import FunctionalIntervals as FunctionalIntervals
@@ -45,7 +48,6 @@ from identilens.measures.attention.realise import RealisableAlternative as Reali
 from identilens.measures.attention.realise import realisable_alternative as realisable_alternative
 from identilens.measures.attention.samplers import far_alternative as far_alternative
 from identilens.measures.attention.samplers import far_alternatives as far_alternatives
-from identilens.measures.attention.samplers import hit_and_run as hit_and_run
 from identilens.measures.attention.samplers import iterate_alternatives as iterate_alternatives
 from identilens.measures.attention.samplers import sample_alternatives as sample_alternatives
 from identilens.measures.attention.simplex import largest_step as largest_step

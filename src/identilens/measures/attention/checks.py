@@ -26,6 +26,12 @@ def check_precision(weights: Tensor) -> None:
         )
 
 
+def check_number(name: str, given: int | None, least: int) -> None:
+    """Raise for a number that is too small."""
+    if given is not None and given < least:
+        raise InputError(f"expected {name} of at least {least}; got {given}.")
+
+
 def checked_weights(
     weights: Float[Tensor, "query key"], projected: ProjectedValues, visible: Bool[Tensor, "query key"] | None = None
 ) -> Float[Tensor, "query key"]:

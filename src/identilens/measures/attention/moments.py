@@ -25,7 +25,7 @@ class RowSums:
         effective: Σ e.
         effective_square: Σ e².
         cross: Σ w e.
-        outside: ‖(I − P) 1‖², 0 where the ones lie in col(T).
+        counted: ‖(I − P) 1‖², 0 where [T, 1] has no more rank than T.
     """
 
     even: float | Float[Tensor, " row"]
@@ -34,16 +34,23 @@ class RowSums:
     effective: PerRow
     effective_square: PerRow
     cross: PerRow
-    outside: PerRow
+    counted: PerRow
 
     @classmethod
     def of_projection(
-        cls, even: float, raw: PerRow, raw_square: PerRow, projected: PerRow, projected_square: PerRow, outside: PerRow
+        cls,
+        even: float,
+        raw: PerRow,
+        raw_square: PerRow,
+        projected: PerRow,
+        projected_square: PerRow,
+        outside: PerRow,
+        counted: PerRow,
     ) -> "RowSums":
-        """Return the sums from those of P w, where e = P w − m (I − P) 1 is not formed."""
+        """Return the sums from those of P w, where e = P w − m (I − P) 1 is not formed; ``outside`` is ‖(I − P) 1‖²."""
         return cls(
             even, raw, raw_square, projected - even * outside, projected_square + even**2 * outside,
-            projected_square + even * (projected - raw), outside,
+            projected_square + even * (projected - raw), counted,
         )  # fmt: skip
 
     @property
@@ -55,7 +62,7 @@ class RowSums:
     def simplex_null_square(self) -> PerRow:
         """What lies in LN([T, 1]): null attention less its component along (I − P) 1."""
         along = self.raw - self.effective
-        ones = torch.where(self.outside > 0, along.square() / torch.where(self.outside > 0, self.outside, 1.0), 0.0)
+        ones = torch.where(self.counted > 0, along.square() / torch.where(self.counted > 0, self.counted, 1.0), 0.0)
         return self.null_square - ones
 
 

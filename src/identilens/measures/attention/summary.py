@@ -99,24 +99,24 @@ class SummaryBuilder:
         """Return sums, attention by key type and output of rows that see every key, effective attention not formed."""
         # The even share as the weights' precision has it, so that taking it off is exact for weights close to it.
         even = float(torch.tensor(1 / weights.shape[-1], dtype=weights.dtype))
-        moved, counts = weights - even, even * self.key_types.sum(0)
+        moved, raw = weights - even, (weights @ self.key_types.to(weights.dtype)).double()
         square = torch.linalg.vector_norm(moved, dim=-1).double().square()
         if projector.independent:
-            raw = (moved @ self.key_types.to(weights.dtype)).double()
-            sums = RowSums(even, raw.sum(-1), square, raw.sum(-1), square, square, torch.zeros_like(square))
-            return sums, (raw + counts, raw + counts), weights.double() @ self.compact
+            total = moved.sum(-1, dtype=torch.float64)
+            sums = RowSums(even, total, square, total, square, square, torch.zeros_like(square))
+            return sums, (raw, raw), weights.double() @ self.compact
         if self._columns is None:
             types = self.key_types.expand(len(projector.basis), -1, -1)
-            self._columns = torch.cat([projector.basis, types], -1).to(weights.dtype)
+            self._columns = torch.cat([projector.basis, torch.ones_like(types[..., :1])], -1).to(weights.dtype)
             self._inner = projector.basis.mT @ torch.cat([types, self.compact], -1)
             self._ones = projector.basis.sum(-2)[:, None]
-        coordinates, raw = (moved @ self._columns).double().tensor_split([projector.basis.shape[-1]], -1)
+        coordinates, total = (moved @ self._columns).double().tensor_split([projector.basis.shape[-1]], -1)
         by_type, rebuilt = ((coordinates + even * self._ones) @ self._inner).tensor_split([raw.shape[-1]], -1)
         sums = RowSums.of_projection(
-            even, raw.sum(-1), square, (coordinates * self._ones).sum(-1), coordinates.square().sum(-1),
-            projector.ones_outside[:, None].expand_as(square),
+            even, total[..., 0], square, (coordinates * self._ones).sum(-1), coordinates.square().sum(-1),
+            *(ones[:, None].expand_as(square) for ones in (projector.ones_outside, projector.ones_counted)),
         )  # fmt: skip
-        return sums, (raw + counts, by_type), rebuilt
+        return sums, (raw, by_type), rebuilt
 
     def _masked_rows(
         self, projector: CausalRows | IrregularRows, rows: slice, weights: Tensor
@@ -128,7 +128,7 @@ class SummaryBuilder:
         moved, moved_effective = ((one - even).masked_fill(~seen, 0.0) for one in (given, effective))
         products = [(moved, moved), (moved_effective, moved_effective), (moved, moved_effective)]
         square, effective_square, cross = ((one * other).sum(-1) for one, other in products)
-        outside = projector.ones_outside(rows)
-        sums = RowSums(even[:, 0], moved.sum(-1), square, moved_effective.sum(-1), effective_square, cross, outside)
+        counted = projector.ones_counted(rows)
+        sums = RowSums(even[:, 0], moved.sum(-1), square, moved_effective.sum(-1), effective_square, cross, counted)
         received = (given @ self.key_types, effective @ self.key_types)
         return sums, received, effective @ self.compact

@@ -31,7 +31,8 @@ class Alternatives(Result):
     schema: ClassVar = {
         "table": {
             **_ALTERNATIVE, "n_query": pl.Int64, "n_key": pl.Int64, "d_k": pl.Int64, "simplex_nullity": pl.Int64,
-            "mean_total_variation": pl.Float64, "largest_total_variation": pl.Float64, "output_error": pl.Float64,
+            "mean_total_variation": pl.Float64, "largest_total_variation": pl.Float64, "distance_bound": pl.Float64,
+            "output_error": pl.Float64,
             "logit_rank": pl.Int64, "dimension": pl.Int64, "formula": pl.Int64, "hidden_change": pl.Float64,
             "logits_change": pl.Float64, "loss_change": pl.Float64, "note": pl.String,
         },
@@ -60,12 +61,16 @@ class Alternatives(Result):
         ]
         numbers = found.select(
             distance=pl.col("mean_total_variation").filter(pl.col("alternative") == "far").mean(),
+            distance_bound=pl.col("distance_bound").mean(),
             output_error=pl.col("output_error").max(),
             hidden_change=pl.col("hidden_change").max(),
         ).row(0, named=True)
         headline = (
             (f"{len(found):,}", "alternatives, each put back into the model"),
-            (_written(numbers["distance"], ".2f"), "mean distance of the far ones (total variation)"),
+            (
+                f"{_written(numbers['distance'], '.2f')} to {_written(numbers['distance_bound'], '.2f')}",
+                "mean distance of the farthest (total variation): found, and never beyond",
+            ),
             (_written(numbers["output_error"], ".1e"), "largest relative change of a head's output"),
             (_written(numbers["hidden_change"], ".1e"), "largest relative change of the final hidden state"),
         )
@@ -73,10 +78,19 @@ class Alternatives(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return distances and changes by alternative, and what readers must know of those with a note."""
-        shown = ["layer", "head", "alternative", "mean_total_variation", "output_error", "hidden_change"]
+        shown = [
+            "layer",
+            "head",
+            "alternative",
+            "mean_total_variation",
+            "distance_bound",
+            "output_error",
+            "hidden_change",
+        ]
         if self.table["text"].n_unique() > 1:
             shown.insert(0, "text")
-        names = {"mean_total_variation": "mean TV", "output_error": "output", "hidden_change": "final hidden"}
+        names = {"mean_total_variation": "mean TV", "distance_bound": "at most", "output_error": "output"}
+        names["hidden_change"] = "final hidden"
         notes = self.table.filter(pl.col("note") != "").select("alternative", "note").unique(maintain_order=True)
         frames = {"Distance from the weights, relative change of output": self.table.select(shown).rename(names)}
         return frames | ({"Notes": notes} if len(notes) else {})
@@ -110,8 +124,10 @@ class Alternatives(Result):
         for name, sentence in _SENTENCES.items():
             rows = self.found.filter(alternative=name)
             if len(rows):
-                distance, largest = rows["mean_total_variation"].mean(), rows["largest_total_variation"].max()
-                yield sentence.format(distance=distance, largest=largest, change=rows["hidden_change"].max())
+                yield sentence.format(
+                    distance=rows["mean_total_variation"].mean(), largest=rows["largest_total_variation"].max(),
+                    bound=rows["distance_bound"].mean(), change=rows["hidden_change"].max(),
+                )  # fmt: skip
 
 
 def _written(value: float | None, form: str) -> str:
@@ -128,7 +144,8 @@ _CHANGES = (
 )
 _SENTENCES = {
     "far": "Weights a total variation distance of {distance:.2f} away on average (up to {largest:.2f} in a row) "
-    "change the final hidden state by at most {change:.1e} of its size.",
+    "change the final hidden state by at most {change:.1e} of its size. They are the farthest found: no alternative "
+    "lies beyond {bound:.2f} on average (1 − certain mass).",
     "maximum_entropy": "The most even weights with the same output lie {distance:.2f} away on average and change it by "
     "at most {change:.1e}; notes say whether queries and keys of the head's own size give them.",
     "realisable": "Other queries and keys of the same size, found by walking, move the weights by {distance:.2f} on "

@@ -61,7 +61,7 @@ def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | 
 def alternatives_of(head: Head, starts: int, distance: float | None, generator: torch.Generator) -> Iterator[Found]:
     """Yield the alternatives of a head one by one: with a ``distance``, also a realisable one that is to go so far."""
     A, T, visible = head.attention, head.projected, head.visible
-    drawn = sample_alternatives(A, T, 1, method="hit_and_run", visible=visible, generator=generator)
+    drawn = sample_alternatives(A, T, 1, method="uniform", visible=visible, generator=generator)
     yield Found("sampled", drawn[0])
     yield Found("far", far_alternatives(A, T, visible=visible, starts=starts, generator=generator))
     yield _or_note("maximum_entropy", lambda: _maximum_entropy(head))
@@ -132,8 +132,8 @@ def _capped(head: Head, cap: float, weights: Float[Tensor, "query key"]) -> str:
     if rank <= head.d_k:
         return f"behind the soft cap of {cap:g}, queries and keys of size {_compared(rank, head)}"
     return (
-        f"behind the soft cap of {cap:g} its logits have rank {rank}, more than the head has (d_k = {head.d_k}), unless "
-        "other constants in the rows lower it"
+        f"behind the soft cap of {cap:g} its logits have rank {rank}, more than the head has (d_k = {head.d_k}), "
+        "unless other constants in the rows lower it"
     )
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from annotated_types import Ge, Gt, Lt
 
+from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
 from identilens.models.lens import Lens
@@ -26,7 +27,7 @@ class AlternativeSettings(KindSettings):
     Attributes:
         realisable: Also look for other queries and keys that give the same output, and parameters that make them.
         distance: Mean total variation distance that these are to reach.
-        starts: Random starts a row in the search for a far alternative.
+        starts: Random starts a row in the search for a far alternative, beside those that empty its largest weights.
         seed: Of the random numbers.
     """
 
@@ -39,11 +40,11 @@ class AlternativeSettings(KindSettings):
 class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     """Find other attention weights with the same output, and see what the model makes of them.
 
-    For each head: one drawn evenly from all alternatives (``sampled``), a far one (``far``), the most even one
-    (``maximum_entropy``) and, when asked for, one that other queries and keys give (``realisable``) and the weights
-    that the model itself computes with the parameters changed accordingly (``parameters``). Each is put back into
-    the model, and the change of every hidden state, the logits and the loss is measured. Derivations and limits:
-    docs/alternatives.md.
+    For each head: one drawn evenly from all alternatives (``sampled``), the farthest found (``far``, with a distance
+    that none exceeds), the most even one (``maximum_entropy``) and, when asked for, one that other queries and keys
+    give (``realisable``) and the weights that the model itself computes with the parameters changed accordingly
+    (``parameters``). Each is put back into the model, and the change of every hidden state, the logits and the loss is
+    measured. Derivations and limits: docs/alternatives.md.
 
     Args:
         lens: The model.
@@ -107,10 +108,13 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
 def _measures(head: Head, found: Found, put: PutBack | None) -> dict[str, Any]:
     (n_query, n_key), weights = head.attention.shape, found.weights
     distance = None if weights is None else total_variation(head.attention, weights)
+    far = found.name == "far"
     return {
         "n_query": n_query, "n_key": n_key, "d_k": head.d_k, "simplex_nullity": head.simplex_nullity,
         "mean_total_variation": None if distance is None else float(distance.mean()),
         "largest_total_variation": None if distance is None else float(distance.max()),
+        "distance_bound": float(1 - certain_mass(head.attention, head.projected, visible=head.visible).mean()) if far
+        else None,
         "output_error": None if weights is None else head.output_error(weights),
         "logit_rank": logit_rank(head, weights), "dimension": found.dimension, "formula": found.formula,
         "hidden_change": put and put.hidden, "logits_change": put and put.logits, "loss_change": put and put.loss,

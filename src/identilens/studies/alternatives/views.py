@@ -128,9 +128,11 @@ def _facts(row: dict[str, Any]) -> str:
     measured = [f"its final hidden state changed by {row['hidden_change']:.1e} of its length"]
     others = {what: row[f"{what}_change"] for what in ("logits", "loss")}
     measured += [f"its {what} by {change:.1e}" for what, change in others.items() if change is not None]
+    bound = row["distance_bound"]
+    bounded = "" if bound is None else f"; no alternative lies beyond {bound:.3f}"
     return (
         f"Simplex nullity {row['simplex_nullity']}. The alternative lies {row['mean_total_variation']:.3f} away (mean "
-        f"total variation; largest row {row['largest_total_variation']:.3f}); put into the model, "
+        f"total variation; largest row {row['largest_total_variation']:.3f}{bounded}); put into the model, "
         f"{', '.join(measured)}." + (f" Note: {row['note']}." if row["note"] else "")
     )
 

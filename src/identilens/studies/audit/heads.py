@@ -12,6 +12,10 @@ Half of what an average head of its layer writes. Comparing a head's output norm
 score that finds inactive heads best in Sandoval-Segura et al. 2025 (arXiv 2504.03889).
 """
 
+PARKED, BRINGS = 0.5, 0.1
+"""A head parks its attention when at least the first share of it lies on its sink, which brings less than the second
+share of the norms."""
+
 GROUPS = ("determined and influential", "determined and idle", "free and influential", "free and idle")
 
 _HEAD = ["kind", "layer", "head"]
@@ -20,6 +24,7 @@ _HEAD = ["kind", "layer", "head"]
 def heads_table(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Return each head's means over texts, the interval of attention on its sink, and its group.
 
+    ``sink_weight``, ``sink_lo`` and ``sink_hi`` are means over the rows that were looked at, ``sink_mass`` over all;
     ``relative_output`` is the head's output norm as a multiple of its layer's mean; ``group`` is missing where no
     certain mass was found.
     """
@@ -33,30 +38,34 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
             pl.col("certain_rows").sum(),
         )
     )  # fmt: skip
-    ends = rows.group_by(_HEAD).agg(pl.col("sink_lo", "sink_hi").mean())
+    ends = rows.group_by(_HEAD).agg(pl.col("sink_weight", "sink_lo", "sink_hi").mean())
     certain = pl.when(pl.col("certain_mass") >= DETERMINED).then(pl.lit("determined")).otherwise(pl.lit("free"))
     writes = pl.when(pl.col("relative_output") >= INFLUENTIAL).then(pl.lit("influential")).otherwise(pl.lit("idle"))
     group = pl.when(pl.col("certain_mass").is_not_null()).then(pl.format("{} and {}", certain, writes))
     joined = means.join(ends, on=_HEAD, how="left").with_columns(group=group).sort(_HEAD)
-    shown = ["group", "certain_mass", "relative_output", "sink_token", "sink_mass", "sink_lo", "sink_hi"]
+    shown = ["group", "certain_mass", "relative_output", "sink_token", "sink_mass", "sink_weight", "sink_lo", "sink_hi"]
     return joined.select(
         *_HEAD, *shown, "sink_norm_share", "sink_value_norm", "first_mass", "null_share", "certain_rows"
     )
 
 
 def heads_in_words(heads: pl.DataFrame) -> str:
-    """Return how many heads are in each group, and what those that are determined and idle do."""
+    """Return how many heads are in each group, and how many park their attention."""
     known = heads.drop_nulls("group")
     if known.is_empty():
         return ""
-    counts = [f"{len(known.filter(group=group))} {group}" for group in GROUPS]
-    said = f"Of {len(known)} heads {', '.join(counts[:-1])} and {counts[-1]}."
-    parked = known.filter(group=GROUPS[1])
+    sizes = {group: len(known.filter(group=group)) for group in GROUPS}
+    counts = [f"{size} {'is' if size == 1 else 'are'} {group}" for group, size in sizes.items() if size]
+    said = f"Of {len(known)} heads, {', '.join(counts)}."
+    parked = known.filter(pl.col("sink_mass") >= PARKED, pl.col("sink_norm_share") < BRINGS)
     if parked.is_empty():
         return said
-    mass, lo, hi = parked.select(pl.col("sink_mass", "sink_lo", "sink_hi").mean()).row(0)
-    token = parked["sink_token"].mode().sort()[0]
+    names = ("sink_mass", "sink_weight", "sink_lo", "sink_hi", "sink_norm_share")
+    mass, weight, lo, hi, norm = parked.select(pl.col(*names).mean()).row(0)
+    one = len(parked) == 1
     return (
-        f"{said} Heads that are determined and idle park {100 * mass:.0f} % of their attention on one token, mostly "
-        f"{token}, for certain between {100 * lo:.0f} % and {100 * hi:.0f} % in the rows looked at, and write little."
+        f"{said} {len(parked)} {'head parks its' if one else 'heads park their'} attention: {100 * mass:.0f} % of it "
+        f"lies on one token, mostly {parked['sink_token'].mode().sort()[0]}, which brings {100 * norm:.0f} % of the "
+        f"norms. In the rows looked at it has {100 * weight:.0f} %, and the output leaves it between {100 * lo:.0f} % "
+        f"and {100 * hi:.0f} % (means)."
     )

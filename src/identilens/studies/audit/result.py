@@ -122,8 +122,12 @@ class Audit(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the means by layer that the finding rests on; `by_layer` has all of them."""
-        shown = ["kind", "layer", "certain_mass", "sink_mass", "sink_norm_share", "null_share", "pearson", "maps"]
-        return {"Means by layer": self.by_layer().select(shown)}
+        shown = {
+            "certain_mass": "certain", "sink_mass": "on sink", "sink_norm_share": "its norm", "null_share": "null",
+            "pearson": "pearson",
+        }  # fmt: skip
+        means = self.by_layer().select("kind", "layer", *(pl.col(name).alias(short) for name, short in shown.items()))
+        return {"Means by layer": means}
 
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts by name.

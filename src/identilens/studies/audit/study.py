@@ -1,4 +1,4 @@
-"""How much of each attention map has no effect on its head's output (Brunner et al. 2020)."""
+"""How much of each attention map is determined, how much has influence, how much has no effect on the output."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -19,12 +19,13 @@ _PART = 32
 
 
 class AuditStudy(Study[AuditSettings, Audit]):
-    """Measure how much of every attention map has no effect on its head's output.
+    """Measure how much of every attention map is determined, influential, and without effect on its head's output.
 
-    For each text, layer and head: rank and nullity of T (Brunner et al. 2020, Eq. 6), the share of squared
-    weight in its null space (Eq. 8, 9), the correlation of raw and effective attention (Fig. 1a), and what
-    each token type receives (Fig. 1b, 1c, 5). Measures are taken while the model runs, layer by layer;
-    padding is cut away first.
+    Determined: certain mass of rows drawn by the seed (linear programs). Influential: norms of head outputs and of the
+    token that draws most attention. Without effect: rank and nullity of T (Brunner et al. 2020, Eq. 6), the share of
+    squared weight in its null space (Eq. 8, 9), the correlation of raw and effective attention (Fig. 1a), and what
+    each token type receives (Fig. 1b, 1c, 5). Measures are taken while the model runs, layer by layer; padding is cut
+    away first. Definitions: docs/concepts.md.
 
     Args:
         lens: The model.

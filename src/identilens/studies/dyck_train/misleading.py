@@ -61,7 +61,8 @@ def _heads_of(lens: Lens, number: int, tokens: Tensor, draws: int, seed: int) ->
         return output
 
     def accuracy(handler: Any) -> float:
-        logits = lens.run(items, handler, whole=True).logits[..., model.config.language.closing]
+        output = lens.run(items, handler, whole=True, changes=handler is not keep)
+        logits = output.logits[..., model.config.language.closing]
         return float((logits.argmax(-1) == found.top_type[:, :-1])[wanted].double().mean())
 
     whole = accuracy(keep)

@@ -1,0 +1,118 @@
+"""Minimisers of the squared loss with L2 regularisation behind a minimal first layer (Wen et al. 2023, Corollary 2)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.dyck.balance import Balance, measure_balance, second_layer
+from identilens.dyck.configuration import DyckConfig
+from identilens.dyck.modeling import DyckForCausalLM, attention_weights
+from identilens.dyck.prefixes import Prefixes
+from identilens.dyck.training import new_model
+from identilens.errors import InputError
+
+_REMEMBERED = 100
+"""Steps that L-BFGS remembers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """Where the minimisation ended for one λ.
+
+    Attributes:
+        strength: λ.
+        loss: E ‖T − p‖², T what the model gives, p the law of the next token.
+        norm: ‖θ‖.
+        gradient: Length of the gradient of the regularised loss over that of its regularising part, λ ‖θ‖: 0 at a
+            smooth stationary point. Where a ReLU's kink holds the weights it may stay large.
+        balance: Of the second layer.
+    """
+
+    strength: float
+    loss: float
+    norm: float
+    gradient: float
+    balance: Balance
+
+    @property
+    def objective(self) -> float:
+        """The regularised loss."""
+        return self.loss + self.strength / 2 * self.norm**2
+
+
+def predict(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, "prefix token"]:
+    """Return what a model of one Eq. 6 layer behind a minimal first layer gives at the end of each prefix.
+
+    With c_u symbols of kind u in a prefix and their logits l_u, its softmax is softmax_u(l_u + log c_u).
+    """
+    layer = model.get_submodule("dyck.layers.0")
+    attention = layer.get_submodule("attention")
+    table = model.get_buffer("dyck.embeddings.symbol_table")
+    query, key, value = (attention.get_submodule(f"{part}_proj")(table) for part in "qkv")
+    logits = query @ key.T * (model.config.key_size or 1) ** -0.5
+    weights = torch.softmax(logits[prefixes.last] + prefixes.counts.log(), -1)
+    mixed = layer.get_submodule("norm")(weights @ value)
+    return model.lm_head(layer.get_submodule("projection")(mixed + table[prefixes.last]))
+
+
+def minimise(
+    config: DyckConfig, prefixes: Prefixes, strengths: Sequence[float], seed: int, iterations: int
+) -> Iterator[Minimum]:
+    """Yield where L-BFGS ends for each λ, in order; each descent but the first begins where the one before ended.
+
+    Minimised over all parameters θ, in float64 and on all prefixes at once, is the squared loss with L2 regularisation,
+
+        E ‖T − p‖² + λ/2 ‖θ‖².
+
+    The expectation is exact. With the law p of the next token in place of its one-hot vector it is Eq. 5's less a
+    constant, so that 0 is its least. What is found may be a local minimum.
+
+    Raises:
+        InputError: For a model that is not one layer of Eq. 6 with one head behind a minimal first layer.
+    """
+    if config.block != "paper" or config.first_layer == "learned" or config.num_hidden_layers > 1:
+        raise InputError("expected one layer of the paper's block behind a minimal first layer; choose block paper")
+    model = new_model(config, seed).double()
+    for strength in strengths:
+        _descend(model, prefixes, strength, iterations)
+        yield _minimum(model, prefixes, strength)
+
+
+def _descend(model: DyckForCausalLM, prefixes: Prefixes, strength: float, iterations: int) -> None:
+    optimiser = torch.optim.LBFGS(
+        _trained(model), max_iter=iterations, max_eval=2 * iterations, history_size=_REMEMBERED,
+        line_search_fn="strong_wolfe", tolerance_grad=0.0, tolerance_change=0.0,
+    )  # fmt: skip
+
+    def objective() -> float:
+        optimiser.zero_grad()
+        value = _loss(model, prefixes) + strength / 2 * _squares(_trained(model))
+        value.backward()
+        return float(value.detach())
+
+    optimiser.step(objective)
+
+
+def _minimum(model: DyckForCausalLM, prefixes: Prefixes, strength: float) -> Minimum:
+    parameters = _trained(model)
+    loss = _loss(model, prefixes)
+    gradients = torch.autograd.grad(loss + strength / 2 * _squares(parameters), parameters)
+    layer = second_layer(model.get_buffer("dyck.embeddings.symbol_table"), *attention_weights(model, 0))
+    norm, slope = (float(_squares(parts).detach().sqrt()) for parts in (parameters, gradients))
+    balance = measure_balance(model.config.language, layer)
+    return Minimum(strength, float(loss.detach()), norm, slope / (strength * norm), balance)
+
+
+def _loss(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, ""]:
+    return prefixes.share @ (predict(model, prefixes) - prefixes.law).square().sum(1)
+
+
+def _squares(parts: Sequence[Tensor]) -> Float[Tensor, ""]:
+    return torch.stack([part.square().sum() for part in parts]).sum()
+
+
+def _trained(model: DyckForCausalLM) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]

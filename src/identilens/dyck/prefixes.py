@@ -1,0 +1,84 @@
+"""Every prefix of a bounded Dyck language up to a length, with its probability: a law to train on without sampling."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from identilens.dyck.embeddings import pair_symbols, symbols
+from identilens.dyck.language import SPECIAL, Dyck
+from identilens.dyck.parsing import next_token_distribution
+from identilens.errors import InputError
+
+LARGEST = 200_000
+"""Kinds of prefixes, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prefixes:
+    """Prefixes as a model without positions sees them: those with the same last symbol and the same counts are one.
+
+    Attributes:
+        last: The last symbol of each, counted as in `embeddings.symbols`.
+        counts: How often each symbol stands in it.
+        law: Law of the next token (Wen et al. 2023, Eq. 3).
+        share: Its probability.
+    """
+
+    last: Int[Tensor, " prefix"]
+    counts: Int[Tensor, "prefix symbol"]
+    law: Float[Tensor, "prefix token"]
+    share: Float[Tensor, " prefix"]
+
+
+def all_prefixes(language: Dyck, length: int) -> Prefixes:
+    """Return the prefixes of 0 to ``length`` − 1 brackets by Definition 1, every length as probable as any other.
+
+    Open brackets less closing ones, by type and depth, are what the stack holds: the counts tell the law.
+
+    Raises:
+        InputError: If there are more kinds of prefixes than can be held.
+    """
+    counts = torch.nn.functional.one_hot(torch.tensor([0]), symbols(language))
+    one = Prefixes(counts.argmax(1), counts, _law(language, counts), torch.ones(1, dtype=torch.float64))
+    found = [one]
+    for _ in range(length - 1):
+        found.append(_longer(language, found[-1]))
+        if sum(len(part.last) for part in found) > LARGEST:
+            raise InputError(
+                f"there are over {LARGEST:,} kinds of prefixes of up to {length} brackets; lower the length"
+            )
+    parts = (torch.cat([getattr(part, name) for part in found]) for name in ("last", "counts", "law", "share"))
+    last, counts, law, share = parts
+    return Prefixes(last, counts, law, share / length)
+
+
+def _longer(language: Dyck, found: Prefixes) -> Prefixes:
+    """Return the prefixes with one bracket more."""
+    opens, closes = pair_symbols(language)
+    depth, top = _stack(language, found.counts)
+    opening, closing = depth < language.max_depth, depth > 0
+    sources = [opening.nonzero()[:, 0]] * language.types + [closing.nonzero()[:, 0]]
+    added = [own[depth[opening]] for own in opens] + [closes[top[closing], depth[closing] - 1]]
+    tokens = [SPECIAL + kind for kind in range(language.types)]
+    shares = [found.law[opening, token] * found.share[opening] for token in tokens]
+    shares.append(found.law[closing, SPECIAL + language.types + top[closing]] * found.share[closing])
+    last = torch.cat(added)
+    counts = found.counts[torch.cat(sources)] + torch.nn.functional.one_hot(last, symbols(language))
+    keys, inverse = torch.cat([last[:, None], counts], 1).unique(dim=0, return_inverse=True)
+    share = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, inverse, torch.cat(shares))
+    return Prefixes(keys[:, 0], keys[:, 1:], _law(language, keys[:, 1:]), share)
+
+
+def _stack(language: Dyck, counts: Tensor) -> tuple[Int[Tensor, " prefix"], Int[Tensor, " prefix"]]:
+    """Return depth and type of the last unmatched bracket, 0 where there is none."""
+    opens, closes = pair_symbols(language)
+    held = counts[:, opens] - counts[:, closes]
+    depth = held.sum((1, 2))
+    rows = torch.arange(len(counts))
+    return depth, held[rows, :, (depth - 1).clamp_min(0)].argmax(1)
+
+
+def _law(language: Dyck, counts: Tensor) -> Float[Tensor, "prefix token"]:
+    return next_token_distribution(language, *_stack(language, counts))

@@ -1,0 +1,213 @@
+"""Billiard walks: points spread uniformly over the alternatives of rows, by chains as long as pilot chains ask for."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import pad
+
+from identilens.errors import NumericalError
+from identilens.linalg import SimplexSpace
+from identilens.measures.attention.centre import Centre, analytic_centre
+from identilens.measures.attention.checks import check_number
+
+Generator = torch.Generator | None
+LEG = 2.0
+"""Time of a leg: how far it goes along one direction, in radii of the Dikin ellipsoid."""
+FIRST = 8
+"""Legs of the first pilots."""
+LONGEST = 64
+"""Chains are at most this many times as long as twice the first pilots."""
+PAIRS, PLACES = 64, 2048
+"""Pairs of pilot chains, at least; pairs times free directions, at least."""
+BYTES = 64 * 2**20
+"""Matrices held for chains that run side by side."""
+_REFLECTIONS = 10_000
+"""Reflections of a leg for each free direction; about one is usual."""
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How long chains are, and what pilot chains showed after half their legs (t) and after all (2 t).
+
+    Distances are measured key by key as shares of the analytic centre's weight, where the chains start.
+
+    Attributes:
+        legs: Legs of a chain, 2 t.
+        memory: Correlation of a chain's places after t and 2 t legs.
+        memory_error: Its standard error.
+        growth: Growth of the mean squared distance from the centre between the two, as a share of it.
+        growth_error: Its standard error.
+    """
+
+    legs: int
+    memory: float
+    memory_error: float
+    growth: float
+    growth_error: float
+
+    @property
+    def settled(self) -> bool:
+        """Whether both are at most twice their standard error: after t legs chains had forgotten where they were."""
+        return self.memory <= 2 * self.memory_error and self.growth <= 2 * self.growth_error
+
+
+def uniform_alternatives(
+    weights_row: Float[Tensor, " key"],
+    space: SimplexSpace,
+    count: int,
+    *,
+    legs: int | None = None,
+    generator: Generator = None,
+) -> Float[Tensor, "count key"]:
+    """Return points spread uniformly over one row's alternatives.
+
+    Independent billiard walks start at the analytic centre. Each leg runs straight for a fixed time, at a velocity that
+    is normal in the metric of the Dikin ellipsoid there, and is reflected where a weight reaches zero. That leaves the
+    uniform distribution as it is, and thin polytopes are crossed as fast as round ones. The uniform distribution is
+    approached in ``legs``, by default those of `chain_mixing`. Cost O(n) a reflection, about k reflections a leg for
+    simplex nullity k.
+
+    Raises:
+        InputError: Weights that are no distribution over the space's keys or in half precision; numbers out of range.
+    """
+    centre = analytic_centre(weights_row, space)
+    check_number("count", count, 0)
+    check_number("legs", legs, 1)
+    if not count:
+        return centre.point.new_zeros((0, len(centre.point)))
+    chains = _Chains([centre], [space], count, generator)
+    chains.walk(_mixing([centre], [space], generator).legs if legs is None else legs)
+    return chains.points[0]
+
+
+def chain_mixing(
+    weights: Float[Tensor, "row key"], spaces: Sequence[SimplexSpace], generator: Generator = None
+) -> Mixing:
+    """Return how many legs it takes to forget the start, over the alternatives of some rows.
+
+    Pairs of pilot chains start at the analytic centres of the rows: 64 in all (of up to 64 rows, evenly spaced), or
+    2048 / k if that is more. After t = 8 legs and after 2 t their places are compared; t is doubled until the places'
+    correlation and the growth of their mean squared distance from the centre are each at most twice their standard
+    error. Chains then take 2 t legs: what the pilots still remember or lack after t of them, they have after 2 t to
+    about its square. At 1024 legs the search ends unsettled. The check is of all rows together: one that mixes much
+    worse than the others can hide.
+
+    Raises:
+        InputError: Weights that are no distributions over the spaces' keys, or in half precision.
+    """
+    centres = [analytic_centre(row, space) for row, space in zip(weights, spaces, strict=True)]
+    return _mixing(centres, spaces, generator)
+
+
+def walks(
+    rows: Float[Tensor, "query key"], spaces: Sequence[SimplexSpace], count: int, generator: Generator
+) -> Iterator[Float[Tensor, "query key"]]:
+    """Yield alternatives of all rows, by chains as long as each other that run side by side."""
+    centres = [analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)]
+    legs = _mixing(centres, spaces, generator).legs if centres and count else 0
+    for _ in range(count):
+        drawn = torch.empty_like(rows)
+        for start in range(0, len(rows), together := _side_by_side(centres)):
+            part = slice(start, start + together)
+            chains = _Chains(centres[part], spaces[part], 1, generator)
+            chains.walk(legs)
+            drawn[part] = chains.points[:, 0]
+        yield drawn
+
+
+def _side_by_side(centres: Sequence[Centre]) -> int:
+    """Return from how many centres chains may run at once."""
+    sizes = (8 * keys * (keys + size) for keys, size in (one.free.shape for one in centres))
+    return max(1, BYTES // max(sizes, default=1))
+
+
+def _mixing(centres: Sequence[Centre], spaces: Sequence[SimplexSpace], generator: Generator) -> Mixing:
+    size = max(centre.free.shape[1] for centre in centres)
+    if not size:
+        return Mixing(0, 0.0, 0.0, 0.0, 0.0)
+    rows = min(len(centres), PAIRS, _side_by_side(centres))
+    chosen = [(index + 1) * len(centres) // rows - 1 for index in range(rows)]
+    copies = 2 * -(-max(PAIRS, PLACES // size) // rows)
+    pilots = _Chains([centres[row] for row in chosen], [spaces[row] for row in chosen], copies, generator)
+    legs = FIRST
+    pilots.walk(legs)
+    while True:
+        before = pilots.shares()
+        pilots.walk(legs)
+        legs *= 2
+        found = _compared(legs, before, pilots.shares())
+        if found.settled or legs >= 2 * FIRST * LONGEST:
+            return found
+
+
+def _compared(legs: int, before: Tensor, after: Tensor) -> Mixing:
+    """Compare the places of pairs of chains, (pair, 2, key), half way and at the end."""
+    # The differences of a pair need no knowledge of the mean place: Cov(x, y) = E (x − x')(y − y') / 2.
+    apart, later = (places[:, 0] - places[:, 1] for places in (before, after))
+    memory = _ratio((apart * later).sum(-1), later.square().sum(-1))
+    sizes, grown = (places.square().sum((-2, -1)) for places in (before, after))
+    return Mixing(legs, *memory, *_ratio(grown - sizes, grown))
+
+
+def _ratio(part: Tensor, whole: Tensor) -> tuple[float, float]:
+    """Return mean(part) / mean(whole) and its standard error."""
+    mean = float(whole.mean()) or 1.0
+    ratio = float(part.mean()) / mean
+    return ratio, float((part - ratio * whole).std()) / mean / len(part) ** 0.5
+
+
+class _Chains:
+    """As many chains from each of some centres."""
+
+    def __init__(
+        self, centres: Sequence[Centre], spaces: Sequence[SimplexSpace], copies: int, generator: Generator
+    ) -> None:
+        self.spaces, self.generator = spaces, generator
+        self.starts = torch.stack([centre.point for centre in centres])[:, None]
+        self.points = self.starts.repeat(1, copies, 1)
+        # x moves by free L⁻ᵀ g: the rows of a chain's directions are those of free L⁻ᵀ, its columns the walls' normals.
+        solve = torch.linalg.solve_triangular
+        directions = [solve(centre.rounding.mT, centre.free, upper=True, left=False) for centre in centres]
+        # Rows with fewer free directions get zeros for the others.
+        most = max(one.shape[1] for one in directions)
+        self.directions = torch.stack([pad(one, (0, most - one.shape[1])) for one in directions]).mT
+        self.normals = self.directions.mT @ self.directions
+
+    def walk(self, legs: int) -> None:
+        """Run so many legs."""
+        size = self.directions.shape[1]
+        for _ in range(legs if size else 0):
+            shape = (*self.points.shape[:2], size)
+            draw = torch.randn(shape, dtype=self.points.dtype, generator=self.generator).to(self.points.device)
+            self._leg(draw @ self.directions, _REFLECTIONS * size)
+        for points, start, space in zip(self.points, self.starts, self.spaces, strict=True):
+            drift = (points - start) @ space.kept
+            points.copy_((points - drift @ space.kept.mT).clamp_min(0.0))
+
+    def shares(self) -> Float[Tensor, "pair 2 key"]:
+        """Return the pairs' places as shares of the centres' weights; 0 on keys that do not move."""
+        moved = torch.where(self.starts > 0, self.points / self.starts - 1, 0.0)
+        return moved.reshape(-1, 2, moved.shape[-1])
+
+    def _leg(self, velocity: Tensor, most: int) -> None:
+        """Run every chain for the time of a leg; a wall with normal w turns v into v − 2 (v·w) w / |w|²."""
+        left = torch.full_like(velocity[..., 0], LEG)
+        place = torch.arange(len(velocity), device=velocity.device)[:, None].expand(velocity.shape[:2])
+        sizes = self.normals.diagonal(dim1=1, dim2=2)
+        for _ in range(most):
+            reach, wall = torch.where(velocity < 0, -self.points / velocity, torch.inf).min(-1)
+            hit = reach < left
+            self.points = (self.points + torch.where(hit, reach, left)[..., None] * velocity).clamp_min(0.0)
+            if not hit.any():
+                return
+            left = torch.where(hit, left - reach, 0.0)
+            towards = velocity.gather(-1, wall[..., None])[..., 0]
+            turn = torch.where(hit, 2 * towards / sizes[place, wall], 0.0)
+            velocity = velocity - turn[..., None] * self.normals[place, wall]
+        raise NumericalError(
+            f"expected a leg of a billiard walk to end within {most} reflections; the alternatives may be too thin: "
+            "try a larger tolerance, or leave this row out."
+        )

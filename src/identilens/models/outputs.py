@@ -1,0 +1,55 @@
+"""Comparing what a model gave for the same batch in two runs, padding left out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from identilens.models.capture import Lengths
+from identilens.models.inputs import Item
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """Return the largest difference, relative to the largest entry expected."""
+    if not expected.numel():
+        return 0.0
+    return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
+
+
+def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -> float:
+    """Return the largest relative difference of any tensor of two model outputs on one text."""
+    worst = 0.0
+    others = dict(_tensors(other))
+    for name, expected in _tensors(plain):
+        for text in range(len(items)):
+            own = _own(name, expected, text, lengths, items)
+            if own is not None:
+                worst = max(worst, relative(others[name][own].double(), expected[own].double()))
+    return worst
+
+
+def _tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield every floating point tensor of a model output, named by its path."""
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield name, output
+        return
+    pairs = output.items() if isinstance(output, Mapping) else enumerate(output) if _is_list(output) else ()
+    for key, value in pairs:
+        yield from _tensors(value, f"{name}.{key}" if name else str(key))
+
+
+def _is_list(output: Any) -> bool:
+    return isinstance(output, list | tuple)
+
+
+def _own(name: str, tensor: Tensor, text: int, lengths: Lengths, items: Sequence[Item]) -> Any:
+    """Return the index of a text's own part of a tensor; None where it has none that is free of padding."""
+    if len(items) == 1:
+        return ...
+    if tensor.ndim < 2 or len(tensor) != len(items):
+        return None
+    sequence = "decoder" if "decoder" in items[0].tokens and not name.startswith("encoder") else "encoder"
+    if tensor.ndim == 2:
+        return None if lengths.padded else text
+    return text, slice(lengths.kept(text, sequence, tensor.shape[1]))

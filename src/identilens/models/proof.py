@@ -1,0 +1,270 @@
+"""Proof that capture is faithful on a batch, taken while the batch runs: each check with its figure and its limit."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from threading import get_ident
+from typing import Any, NoReturn
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+
+from identilens.errors import UnsupportedModelError
+from identilens.models.capture import Lengths
+from identilens.models.heads import CapturedLayer
+from identilens.models.inputs import Item
+from identilens.models.interface import AttentionCall, Handler
+from identilens.models.layout import Site
+from identilens.models.outputs import deviation, relative
+from identilens.models.sequences import sides
+
+NOISE = {torch.float64: 1e-9, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+"""Largest relative deviation that rounding explains, by the model's precision."""
+
+_ENTRIES = 2**24
+"""Attention weights held at a time; of calls with more, the first and last rows are looked at."""
+_EFFECTIVE_ROWS = 8
+
+_OTHER_MODEL = "Choose a model of a tested family (docs/capture.md); no approximate numbers are given."
+_CALLS = "attention calls are those found"
+_HIDDEN = "hidden keys have no weight"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check; its figure is the largest deviation found, in the units that the remark names."""
+
+    name: str
+    figure: float
+    limit: float
+    remark: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the figure is within the limit; NaN is not."""
+        return self.figure <= self.limit
+
+
+class Proof:
+    """Checks the attention calls of one batch as they are made, and the model's output once it is there.
+
+    Args:
+        model: Name for messages.
+        sites: What the calls should be.
+        items: The texts of the batch.
+        noise: Largest relative deviation allowed; see `NOISE`.
+        strict: Raise at the first check that fails; otherwise go on as far as possible.
+
+    Attributes:
+        checks: The largest figure of each check so far, by name.
+        finite: Whether all numbers were; if not nothing is proven, and whoever reads them says so.
+    """
+
+    def __init__(
+        self, model: str, sites: tuple[Site, ...], items: Sequence[Item], noise: float, *, strict: bool = True
+    ) -> None:
+        self.model, self.sites, self.items, self.noise, self.strict = model, sites, items, noise, strict
+        self.lengths = Lengths(items)
+        self.checks: dict[str, Check] = {}
+        self.finite = True
+        self._pending: tuple[AttentionCall, Tensor] | None = None
+        self._calls = 0
+
+    def answering(self, handler: Handler) -> Handler:
+        """Return a handler that checks each call before it hands it on."""
+
+        def answer(call: AttentionCall) -> Tensor:
+            self._calls += 1
+            self._check(call)
+            output = handler(call)
+            self._pending = call, output
+            return output
+
+        return answer
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Check what goes into and comes out of the output projections while the context lasts."""
+        with projections_watched(self._projected):
+            yield
+
+    def conclude(self, plain: Any, captured: Any, repeat: Callable[[], Any]) -> None:
+        """Compare the model's output under capture with its own.
+
+        Rounding may be blown up on the way (experts are chosen by a threshold), so a deviation counts only if it is
+        also there when ``repeat`` runs the model's own function under capture, where nothing is rounded differently.
+        """
+        self._note(_CALLS, abs(self._calls - len(self.sites)), 0.0, "calls too many or few")
+        found = deviation(plain, captured, self.lengths, self.items)
+        if self.finite and not found <= self.noise:
+            found = deviation(plain, repeat(), self.lengths, self.items)
+        if self.finite:
+            self._note("outputs unchanged by capture", found, self.noise, "relative, by text")
+
+    def _note(
+        self, name: str, figure: float | int, limit: float | int, remark: str, remedy: str = _OTHER_MODEL
+    ) -> None:
+        check = Check(name, float(figure), float(limit), remark)
+        before = self.checks.get(name)
+        if before is None or not check.figure <= before.figure:
+            self.checks[name] = check
+        if self.strict and not check.passed:
+            self._refuse(name, check.figure, limit, remark, remedy)
+
+    def _refuse(
+        self, name: str, figure: float | int, limit: float | int, remark: str, remedy: str = _OTHER_MODEL
+    ) -> NoReturn:
+        raise UnsupportedModelError(
+            f"{self.model} cannot be captured faithfully: the check {name!r} failed with {figure:.3g} "
+            f"(limit {limit:.3g}; {remark}). {remedy}"
+        )
+
+    def _check(self, call: AttentionCall) -> None:
+        self._check_layout(call)
+        own = call.run()
+        for rows in _blocks(call):
+            output, weights = call.attend(rows)
+            shape = (len(self.items), call.query.shape[1], output.shape[1], call.key.shape[2])
+            if weights is None or weights.shape != shape or own[:, rows].shape != output.shape:
+                remark = f"axes of the weights of {type(call.module).__name__}; expected the shape {shape}"
+                self._refuse("attention gives its weights", 0 if weights is None else weights.ndim, 4, remark)
+            reference = output if call.own is call.eager else _in_float32(call).attend(rows)[0]
+            for text in range(len(self.items)):
+                self._check_text(call, text, rows, (own[text, rows], output[text], reference[text], weights[text]))
+        self._check_effective(call)
+
+    def _check_layout(self, call: AttentionCall) -> None:
+        batch, heads = call.query.shape[:2]
+        who = type(call.module).__name__
+        if batch != len(self.items):
+            remark = f"rows of the attention batch; {who} attends in windows or tiles that are not mapped to texts"
+            self._refuse("attention rows are the texts", batch, len(self.items), remark)
+        if call.index >= len(self.sites) or heads != self.sites[call.index].heads:
+            remark = f"number of the call that does not belong there, {who}"
+            self._refuse(_CALLS, call.index, len(self.sites) - 1, remark)
+        if call.mask is not None and call.mask.ndim != 4:
+            self._refuse("masks say who sees whom", call.mask.ndim, 4, f"axes of the mask, {who}")
+
+    def _check_text(
+        self, call: AttentionCall, text: int, rows: slice, found: tuple[Tensor, Tensor, Tensor, Tensor]
+    ) -> None:
+        kind = self.sites[call.index].kind
+        kept, columns = self.lengths.of(text, kind, call)
+        places = range(*rows.indices(call.query.shape[2]))
+        here = torch.tensor([place < kept for place in places], device=call.query.device)
+        own, output, reference = (one[here].float() for one in found[:3])
+        weights = found[3][:, here]
+        if not bool(torch.isfinite(own.sum())) or not len(own):
+            self.finite &= bool(torch.isfinite(own.sum()))
+            return
+        values = call.value[text].repeat_interleave(call.query.shape[1] // call.value.shape[1], 0)
+        mixed = (weights.float() @ values.float()).transpose(0, 1)
+        remark = f"relative, {type(call.module).__name__}"
+        self._note("weights times values give the attention output", relative(mixed, output), self.noise, remark)
+        self._note("captured attention is the model's own", relative(reference, own), self.noise, remark)
+        self._check_sums(call, weights)
+        seen = torch.ones_like(weights[0], dtype=torch.bool)
+        if (visible := call.visible(rows)) is not None:
+            seen = visible[text][here].clone()
+        seen[:, columns:] = False
+        self._note(_HIDDEN, float((weights * ~seen).abs().max()), 0.0, "largest weight on padding or a masked key")
+        self._check_padding(call, text, seen if len(places) == call.query.shape[2] else None)
+
+    def _check_sums(self, call: AttentionCall, weights: Tensor) -> None:
+        sums, least = weights.double().sum(-1), float(weights.min())
+        sinks = call.arguments.get("s_aux") is not None or any(
+            "sink" in name for name in vars(call.module)["_parameters"]
+        )
+        over = float((sums - 1).max()) if sinks else float((sums - 1).abs().max())
+        name = "rows sum to 1, or to 1 less a sink"
+        self._note(name, max(over, -least), self.noise, f"smallest sum {float(sums.min()):.3f}")
+
+    def _check_padding(self, call: AttentionCall, text: int, seen: Tensor | None) -> None:
+        kind = self.sites[call.index].kind
+        sequence = sides(kind, self.items[text].tokens).key
+        if seen is None or kind == "cross" or self.lengths.counted(sequence, seen.shape[1]):
+            return
+        remedy = "Give recordings and images without padding, one at a time (a batch of one)."
+        self._note("padding is cut away", int((~seen.any(0)).sum()), 0.0, "positions that no query sees", remedy)
+
+    def _check_effective(self, call: AttentionCall) -> None:
+        """Check effective attention of some rows of the first text."""
+        site = self.sites[call.index]
+        kept, columns = self.lengths.of(0, site.kind, call)
+        places = sorted({round(place) for place in torch.linspace(0, kept - 1, _EFFECTIVE_ROWS).tolist()})
+        rows = call.only(0, kept, columns).rows(places)
+        layer = CapturedLayer.of(rows, site, *rows.attend())
+        if not bool(torch.isfinite(layer.head_output.sum())):
+            return
+        for head in layer.heads:
+            projection = head.output_projection.double()
+            expected = head.head_output.double() @ projection
+            effective = head.projected.effective(head.family_weights.double(), head.visible)
+            found = effective @ head.values.double() @ projection
+            self._note("effective attention gives the heads' output", relative(found, expected), self.noise, "relative")
+
+    def _projected(self, module: nn.Module, inputs: tuple, output: Any) -> None:
+        if self._pending is None or self.sites[self._pending[0].index].projection is not module:
+            return
+        call, given = self._pending
+        site, self._pending = self.sites[call.index], None
+        joined = given.sum(2) if site.added else given.flatten(2)
+        entered, left = (tensor.reshape(*given.shape[:2], -1) for tensor in (inputs[0], output))
+        summed = HeadsSum(site)
+        for text in range(len(self.items)):
+            own = slice(self.lengths.of(text, site.kind, call)[0])
+            if not bool(torch.isfinite(left[text, own].sum())):
+                self.finite = False
+                return
+            name = type(call.module).__name__
+            handed = relative(entered[text, own].float(), joined[text, own].float())
+            self._note("the module hands on the attention output", handed, self.noise, f"relative, {name}")
+            total = summed(given[text, own])
+            added = relative(total, left[text, own].double())
+            self._note("heads add up to the block's output", added, self.noise, f"relative, {name}")
+
+
+class HeadsSum:
+    """What heads' outputs add up to behind a site's output projection, its bias included."""
+
+    def __init__(self, site: Site) -> None:
+        self._projection, self._bias = site.output_projection.double(), site.output_bias.double()
+
+    def __call__(self, output: Float[Tensor, "query head d_v"]) -> Float[Tensor, "query d_model"]:
+        """Return the sum over heads of A V W_O, plus the bias."""
+        return torch.einsum("nhv,hvd->nd", output.double(), self._projection) + self._bias
+
+
+@contextmanager
+def projections_watched(listener: Callable[[nn.Module, tuple, Any], None]) -> Iterator[None]:
+    """Tell a listener what every module called in this thread was given and gives, while the context lasts.
+
+    No module gets a hook of its own, which would make an output projection look wrapped.
+    """
+    thread = get_ident()
+
+    def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
+        if get_ident() == thread:
+            listener(module, inputs, output)
+
+    with register_module_forward_hook(hook):
+        yield
+
+
+def _blocks(call: AttentionCall) -> list[slice]:
+    batch, heads, queries, _ = call.query.shape
+    held = max(2, _ENTRIES // (batch * heads * call.key.shape[2]))
+    return [slice(queries)] if queries <= held else [slice(held // 2), slice(queries - held // 2, queries)]
+
+
+def _in_float32(call: AttentionCall) -> AttentionCall:
+    def exact(value: Any) -> Any:
+        half = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+        return value.float() if half else value
+
+    return replace(
+        call, query=exact(call.query), key=exact(call.key), value=exact(call.value), mask=exact(call.mask),
+        arguments={name: exact(value) for name, value in call.arguments.items()},
+    )  # fmt: skip

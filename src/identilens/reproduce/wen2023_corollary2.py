@@ -1,0 +1,116 @@
+"""Corollary 2 of Wen et al. 2023 in its own setting: balance of minimisers of the squared loss as λ goes to 0."""
+
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import polars as pl
+from annotated_types import Ge, Gt
+
+from identilens.dyck.configuration import DyckConfig
+from identilens.dyck.minimiser import Minimum, minimise
+from identilens.dyck.prefixes import all_prefixes
+from identilens.errors import SettingError
+from identilens.reproduce.record import Recipe, Reproduction
+from identilens.runs.settings import LIST, Settings
+from identilens.runs.study import Progress
+from identilens.runs.tables import markdown_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corollary2Settings(Settings):
+    """What is minimised, and for how long.
+
+    Attributes:
+        types: Types of brackets.
+        depth: How many brackets may be open at once.
+        lengths: N, brackets in the sequences of the loss.
+        strengths: λ of the L2 regularisation.
+        hidden: Size of hidden states and of each layer of g.
+        seeds: Seeds of initial weights, for each length.
+        iterations: Steps of L-BFGS for each λ.
+        norm_constant: C_LN, above 0: without it a smaller W_V always lowers the objective, and there is no minimiser.
+    """
+
+    types: Annotated[int, Ge(2)] = 2
+    depth: Annotated[int, Ge(2)] = 2
+    lengths: Annotated[tuple[Annotated[int, Ge(2)], ...], LIST] = (8, 12, 16)
+    strengths: Annotated[tuple[Annotated[float, Gt(0)], ...], LIST] = (1e-3, 1e-4, 1e-5, 1e-6)
+    hidden: Annotated[int, Ge(1)] = 16
+    seeds: Annotated[int, Ge(1)] = 4
+    iterations: Annotated[int, Ge(1)] = 600
+    norm_constant: Annotated[float, Gt(0)] = 0.1
+
+    def check(self) -> None:
+        """Check that there is something to minimise, the largest λ first."""
+        if not self.lengths:
+            raise SettingError("lengths", "with at least one value", self.lengths)
+        if not self.strengths or list(self.strengths) != sorted(self.strengths, reverse=True):
+            raise SettingError("strengths", "with at least one value, the largest first", self.strengths)
+
+    def config(self) -> DyckConfig:
+        """Return the model: Eq. 6 behind Eq. 19's first layer, g fully connected with three hidden layers."""
+        return DyckConfig(
+            bracket_types=self.types, max_depth=self.depth, block="paper", first_layer="one-hot",
+            num_hidden_layers=1, hidden_size=self.hidden, projection_widths=[[self.hidden] * 3],
+            projection_residual=False, norm_constant=self.norm_constant, initializer_range=0.8 / self.hidden**0.5,
+        )  # fmt: skip
+
+
+def corollary2(
+    settings: Corollary2Settings, out: Path | None = None, *, progress: Progress | None = None, **run: Any
+) -> Reproduction:
+    """Balance of minimisers of the squared loss with L2 regularisation as that goes to 0."""
+    rows, runs = [], list(product(settings.lengths, range(settings.seeds)))
+    for done, (length, seed) in enumerate(runs, 1):
+        prefixes = all_prefixes(settings.config().language, length)
+        minima = minimise(settings.config(), prefixes, settings.strengths, seed, settings.iterations)
+        rows += [_row(length, seed, found) for found in minima]
+        if progress:
+            progress(done, len(runs), f"N = {length}, seed {seed}")
+    table = pl.DataFrame(rows)
+    best = nearest(table)
+    return Reproduction(
+        "wen2023-corollary2", "Wen et al. 2023, Corollary 2", settings.recorded(), {"runs": table, "best": best},
+        _findings(table, best), seed=0,
+    )  # fmt: skip
+
+
+def nearest(table: pl.DataFrame) -> pl.DataFrame:
+    """Return, for each N and λ, the seed with the least objective, and the violations of all seeds."""
+    groups = ["length", "strength"]
+    least, most = pl.col("violation").min().over(groups), pl.col("violation").max().over(groups)
+    ranked = table.with_columns(least_violation=least, most_violation=most).sort("objective")
+    return ranked.unique(groups, keep="first", maintain_order=True).sort("length", "strength", descending=[False, True])
+
+
+def _row(length: int, seed: int, found: Minimum) -> dict[str, Any]:
+    balance = found.balance
+    return {
+        "length": length, "strength": found.strength, "seed": seed, "objective": found.objective, "loss": found.loss,
+        "norm": found.norm, "gradient": found.gradient, "violation": balance.violation,
+        "largest_violation": balance.largest, "constant": length * balance.largest, "condition": balance.condition,
+    }  # fmt: skip
+
+
+def _findings(table: pl.DataFrame, best: pl.DataFrame) -> str:
+    small = pl.col("strength", "loss", "objective").map_elements(lambda value: f"{value:.1e}", return_dtype=pl.String)
+    shown = best.drop("norm", "condition").with_columns(small)
+    ends = table.sort("strength", descending=True).group_by("length", "seed", maintain_order=True)
+    fallen = ends.agg(fell=pl.col("violation").last() < pl.col("violation").first())["fell"]
+    least = table.filter(pl.col("strength") == pl.col("strength").min())
+    largest = least.group_by("length", maintain_order=True).agg(pl.col("constant").max())
+    constants = ", ".join(f"{value:.2f} (N = {length})" for length, value in largest.iter_rows())
+    return (
+        "Corollary 2 says that approximate balance holds for minimisers of the squared loss with L2 regularisation, as "
+        "its strength λ goes to 0: S ≤ (C/N) P for all queries and pairs, with one constant C. For each N and λ the "
+        f"seed with the least objective, and the range of the violation over seeds:\n\n{markdown_table(shown)}\n\n"
+        "`constant` is N times the largest S/P, the least C that the model needs; `gradient` the length of the "
+        "gradient over λ ‖θ‖. At the least λ the largest constant of any seed is "
+        f"{constants}. From the largest to the least λ the violation fell in {fallen.sum()} of {len(fallen)} runs. "
+        "Minima are local ones: seeds end in different ones."
+    )
+
+
+RECIPE = Recipe(Corollary2Settings, corollary2, "runs")

@@ -1,0 +1,138 @@
+"""The first batch of every run proves that capture is faithful, or names the check that fails."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import transformers as hf
+
+import identilens as idl
+from helpers.zoo import BUILDERS, MORE, build, example, granite_swa, ids, swin
+from identilens.errors import UnsupportedModelError
+from identilens.models import Lens
+from identilens.models.interface import AttentionCall
+from identilens.models.linearise import HiddenMap
+
+FAMILIES = sorted(BUILDERS | MORE)
+NAMES = {
+    "attention calls are those found",
+    "weights times values give the attention output",
+    "captured attention is the model's own",
+    "rows sum to 1, or to 1 less a sink",
+    "hidden keys have no weight",
+    "effective attention gives the heads' output",
+    "the module hands on the attention output",
+    "heads add up to the block's output",
+    "outputs unchanged by capture",
+}
+
+
+def implementations(model):
+    return ["eager"] + ["sdpa"] * bool(model._supports_sdpa and model.config.model_type != "gemma2")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_proves_itself_without_false_alarm(family, dtype):
+    model = build(family).to(dtype)
+    for implementation in implementations(model):
+        model.set_attn_implementation(implementation)
+        lens = Lens(model)
+        batch = example(family)
+        if isinstance(batch, dict):
+            batch = {name: one.to(dtype) if one.is_floating_point() else one for name, one in batch.items()}
+        checks = lens.prove(lens.read(batch))
+        assert {check.name for check in checks} >= NAMES
+        failed = [check for check in checks if not check.passed]
+        assert not failed, (implementation, failed)
+
+
+def passes(model):
+    """Lengths of the batches that the model runs from now on."""
+    seen = []
+    model.register_forward_pre_hook(lambda _, args, kwargs: seen.append(kwargs["input_ids"].shape[1]), with_kwargs=True)
+    return seen
+
+
+def test_the_proof_costs_one_pass_of_the_first_batch_of_each_kind():
+    model = build("bert")
+    lens, seen = Lens(model), passes(model)
+    list(lens.capture([ids(9), ids(9, 1), ids(9, 2)], batch_size=2))
+    assert seen == [8, 9, 9, 9]
+    seen.clear()
+    list(lens.capture([ids(9), ids(6)]))
+    assert seen == [9, 9], "a batch with padding proves what one without could not"
+    seen.clear()
+    list(lens.capture([ids(9), ids(6)]))
+    assert seen == [9]
+    with torch.no_grad():
+        model.encoder.layer[0].attention.self.value.weight.mul_(2)
+    seen.clear()
+    list(lens.capture([ids(9), ids(6)]))
+    assert seen == [9, 9], "other weights are another model"
+
+
+RUNS = {
+    "capture": lambda lens: list(lens.capture([ids(9), ids(6)])),
+    "audit": lambda lens: idl.audit(lens, [ids(9), ids(6)]),
+    "intervals": lambda lens: idl.intervals(lens, [ids(9)]),
+    "mixing": lambda lens: idl.mixing(lens, [ids(9)]),
+    "substitute": lambda lens: lens.substitute({(0, 0): torch.full((9, 9), 1 / 9)}, [ids(9)]),
+    "hidden map": lambda lens: HiddenMap(lens, lens.read([ids(9)])[0]),
+}
+
+
+@pytest.mark.parametrize("run", sorted(RUNS))
+def test_every_run_is_proven(run, monkeypatch):
+    """Attention that sees keys hidden by the model is found out wherever the lens is used."""
+    attend = AttentionCall.attend
+
+    def blind(call, rows=slice(None)):
+        return attend(replace(call, mask=None, own=call.eager), rows)
+
+    lens = Lens(build("gpt2" if run == "capture" else "bert_decoder"))
+    lens.sites(lens.read([ids(9)])[0])
+    monkeypatch.setattr(AttentionCall, "attend", blind)
+    with pytest.raises(UnsupportedModelError, match=r"check \"captured attention is the model's own\" failed with"):
+        RUNS[run](lens)
+
+
+def test_sinks_applied_to_the_output_are_refused():
+    with pytest.raises(UnsupportedModelError, match=r"'weights times values .* failed with .*limit 0.0005.*GraniteSWA"):
+        next(Lens(granite_swa()).capture([ids(9)]))
+
+
+def test_windows_in_the_batch_are_refused():
+    with pytest.raises(
+        UnsupportedModelError, match=r"'attention rows are the texts' failed with 8 \(limit 2; .*windows"
+    ):
+        next(Lens(swin()).capture({"pixel_values": torch.randn(2, 3, 16, 16)}))
+
+
+def test_an_output_that_capture_does_not_give_back_is_refused():
+    model = build("bert")
+    runs = iter(range(1, 99))
+    model.embeddings.register_forward_hook(lambda _, args, output: output * next(runs))
+    with pytest.raises(UnsupportedModelError, match="check 'outputs unchanged by capture' failed with"):
+        next(Lens(model).capture([ids(9)]))
+
+
+def test_a_block_that_is_not_the_sum_of_its_heads_is_refused():
+    model = build("bert")
+    lens = Lens(model)
+    lens.sites(lens.read([ids(9)])[0])
+    model.encoder.layer[1].attention.output.dense.register_forward_hook(lambda _, args, output: output.abs())
+    with pytest.raises(UnsupportedModelError, match='check "heads add up to the block\'s output" failed with'):
+        next(lens.capture([ids(9)]))
+
+
+def test_rounding_blown_up_by_the_choice_of_experts_is_no_failure():
+    config = hf.MixtralConfig(
+        vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, num_local_experts=8, num_experts_per_tok=1,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = hf.MixtralForCausalLM(config).to(torch.bfloat16).eval()
+    for seed in range(3):
+        lens = Lens(model)
+        assert all(check.passed for check in lens.prove(lens.read([ids(40, seed), ids(30, seed)])))
