@@ -29,6 +29,7 @@ class Lens:
         model: Any transformers model whose family uses the attention interface, also with an adapter of peft.
         tokenizer: Needed for text; token ids and prepared batches work without.
         image_processor: Needed for images; batches with pixel_values work without.
+        feature_extractor: Needed for recordings; batches of features work without.
         name: What to call the model in results; its own name or path when not given.
 
     Raises:
@@ -37,14 +38,15 @@ class Lens:
     """
 
     def __init__(
-        self, model: nn.Module, tokenizer: Any = None, *, image_processor: Any = None, name: str | None = None
-    ) -> None:
+        self, model: nn.Module, tokenizer: Any = None, *, image_processor: Any = None, feature_extractor: Any = None,
+        name: str | None = None,
+    ) -> None:  # fmt: skip
         model = _transformer(model)
         refuse_known(model.config)
         register_attention()
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
-        self.reader = InputReader(model.config, tokenizer, image_processor)
+        self.reader = InputReader(model.config, tokenizer, image_processor, feature_extractor)
         self._proven: set[Hashable] = set()
         self._sites: tuple[Site, ...] | None = None
         self._sites_of: int | None = None
