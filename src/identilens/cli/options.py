@@ -13,7 +13,8 @@ from rich.console import Console
 from identilens.errors import InputError
 from identilens.models.lens import Lens
 from identilens.models.loading import load
-from identilens.runs.settings import Names, Settings
+from identilens.models.media import read_audio, read_image
+from identilens.runs.settings import REPEATED, Names, Settings
 from identilens.runs.texts import read_texts
 
 console = Console()
@@ -51,10 +52,12 @@ class ModelOptions(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(Settings):
-    """The texts.
+    """The texts, or what the model takes in their place.
 
     Attributes:
         text: A text; give it once for each text.
+        image: An image file, for models that see; give it once for each image.
+        audio: A .wav file, for models that listen; give it once for each recording.
         file: .txt (one text a line), .jsonl, .csv, .tsv or .conllu; also .gz, .xz.
         column: Column with the texts; give two for sentence pairs.
         encoding: Encoding of the file.
@@ -63,6 +66,8 @@ class TextOptions(Settings):
     """
 
     text: Annotated[Names, Parameter(alias="-t")] = ()
+    image: Annotated[tuple[Path, ...], REPEATED] = ()
+    audio: Annotated[tuple[Path, ...], REPEATED] = ()
     file: Annotated[Path | None, Parameter(alias="-f")] = None
     column: Annotated[Names, Parameter(alias="-c")] = ()
     encoding: str = "utf-8"
@@ -70,13 +75,18 @@ class TextOptions(Settings):
     limit: Annotated[int | None, Ge(1)] = None
 
     def load(self) -> list[Any]:
-        """Return the texts.
+        """Return the texts, images or recordings.
 
         Raises:
             InputError: If they cannot be read, naming file and line.
         """
-        if bool(self.text) == (self.file is not None):
-            raise InputError("give either --text (once for each text) or --file, not both and not neither.")
+        if [bool(self.text), self.file is not None, bool(self.image), bool(self.audio)].count(True) != 1:
+            raise InputError(
+                "give either --text (once for each text), --file, --image or --audio, and one of them only."
+            )
+        if self.image or self.audio:
+            read = [*map(read_image, self.image), *map(read_audio, self.audio)]
+            return read[: self.limit]
         return read_texts(
             self.text if self.file is None else self.file,
             columns=self.column, encoding=self.encoding, pairs=self.pairs, limit=self.limit,

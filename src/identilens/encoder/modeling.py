@@ -15,6 +15,7 @@ from identilens.encoder.configuration import IdentifiableEncoderConfig
 from identilens.encoder.initialise import initialise
 from identilens.encoder.layer import IdentifiableAttention, IdentifiableEncoderLayer
 from identilens.errors import InputError
+from identilens.models.registration import EFFECTIVE
 
 
 class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
@@ -74,7 +75,7 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("give either input_ids or inputs_embeds.")
-        if kwargs.get("output_attentions") and self.config._attn_implementation != "eager":
+        if kwargs.get("output_attentions") and self.config._attn_implementation not in ("eager", EFFECTIVE):
             raise InputError('fused attention keeps no weights. Load with attn_implementation="eager".')
         embedded = self.token_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         positions = self._positions(embedded, attention_mask) if position_ids is None else position_ids

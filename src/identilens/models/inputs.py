@@ -9,6 +9,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.models.families import position_limit
+from identilens.models.media import Audio
 
 _PER_TOKEN = (
     "input_ids", "attention_mask", "token_type_ids", "position_ids", "bbox", "mm_token_type_ids",
@@ -67,9 +68,12 @@ class Item:
 
 
 class InputReader:
-    """Turns user input into items for one model: the only place that knows tokenizers and image processors."""
+    """Turns user input into items for one model: the only place that knows tokenizers and processors."""
 
-    def __init__(self, config: Any, tokenizer: Any = None, image_processor: Any = None) -> None:
+    def __init__(
+        self, config: Any, tokenizer: Any = None, image_processor: Any = None, feature_extractor: Any = None
+    ) -> None:
+        self.feature_extractor = feature_extractor
         self.config, self.tokenizer, self.image_processor = config, tokenizer, image_processor
         self.no_tokenizer = "the model came without one"
 
@@ -78,8 +82,9 @@ class InputReader:
 
         Args:
             inputs: An item; a string; token ids; a pair as a tuple of two strings; a mapping of batched model inputs
-                (padding on any side is cut away by its attention mask); an image; or a list of any of the first three
-                or of images. For encoder-decoder models a pair is (source, target); a single text is its own target.
+                (padding on any side is cut away by its attention mask); an image; a recording (`Audio`); or a list
+                of any of the first three, of images or of recordings. For encoder-decoder models a pair is (source,
+                target); a single text is its own target.
             max_length: Cut texts to this many tokens, special tokens kept; without it longer ones are an error.
 
         Raises:
@@ -89,7 +94,13 @@ class InputReader:
             return [inputs]
         if isinstance(inputs, Mapping):
             return list(self._from_batch(inputs, max_length))
-        if isinstance(inputs, str) or _is_pair(inputs) or _is_ids(inputs) or _is_image(inputs):
+        if (
+            isinstance(inputs, str)
+            or _is_pair(inputs)
+            or _is_ids(inputs)
+            or _is_image(inputs)
+            or isinstance(inputs, Audio)
+        ):
             inputs = [inputs]
         if not isinstance(inputs, Sequence) or not inputs:
             raise InputError(
@@ -101,6 +112,8 @@ class InputReader:
     def _one(self, entry: Any, index: int, max_length: int | None) -> Item:
         if _is_image(entry):
             return self._from_image(entry)
+        if isinstance(entry, Audio):
+            return self._from_audio(entry)
         if isinstance(entry, Tensor):
             entry = entry.tolist()
         if _is_ids(entry):
@@ -157,9 +170,24 @@ class InputReader:
         if self.image_processor is None:
             raise InputError(
                 "an image needs an image processor, and the model came without one. "
-                "Pass image_processor=... to Lens, or a batch with pixel_values."
+                "Put its preprocessor_config.json beside the model, pass image_processor=... to Lens, or a batch with "
+                "pixel_values."
             )
         return next(self._from_batch(dict(self.image_processor(images=image, return_tensors="pt")), None))
+
+    def _from_audio(self, audio: Audio) -> Item:
+        if self.feature_extractor is None:
+            raise InputError(
+                "a recording needs a feature extractor, and the model came without one. Put its "
+                "preprocessor_config.json beside the model, pass feature_extractor=... to Lens, or a batch of features."
+            )
+        rate = self.feature_extractor.sampling_rate
+        batch = dict(self.feature_extractor(audio.at(rate).samples, sampling_rate=rate, return_tensors="pt"))
+        # One recording by itself has no padding but what the model is to see (Whisper's 30 seconds).
+        batch.pop("attention_mask", None)
+        if self.config.is_encoder_decoder:
+            batch["decoder_input_ids"] = torch.tensor([self._target(None, [0], 0, None)])
+        return next(self._from_batch(batch, None))
 
     def _from_batch(self, batch: Mapping[str, Any], max_length: int | None) -> Iterator[Item]:
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
@@ -220,6 +248,11 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
             batch[name] = torch.cat(rows)
             continue
         if not is_per_token(name):
+            if len({row.shape for row in rows}) > 1:
+                raise InputError(
+                    f"{name} of one batch have unlike sizes: {', '.join(str(tuple(row.shape)) for row in rows)}. "
+                    "Give recordings and images of unlike size one at a time (batch_size=1, --batch-size 1)."
+                )
             batch[name] = torch.stack(rows)
             continue
         batch[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)

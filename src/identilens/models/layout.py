@@ -20,7 +20,6 @@ from identilens.models.interface import AttentionCall, intercept
 from identilens.models.sequences import Kind
 from identilens.models.threads import only_here
 
-
 Place = tuple[str, int]
 """A layer: path of the list that holds it inside the model, and its number there."""
 

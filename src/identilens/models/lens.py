@@ -15,6 +15,7 @@ from identilens.models.inputs import InputReader, Item, alike, collate
 from identilens.models.interface import AttentionCall, Handler, evaluation_mode, intercept
 from identilens.models.layout import Site, discover, layers_without_attention
 from identilens.models.proof import NOISE, Check, Proof
+from identilens.models.registration import register_attention
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 
@@ -25,10 +26,13 @@ _SHORT = 8
 class Lens:
     """A transformer and its tokenizer, opened for inspection; the model itself is never changed.
 
+    Making one also registers ``identilens_effective`` with transformers: see `register_attention`.
+
     Args:
         model: Any transformers model whose family uses the attention interface, also with an adapter of peft.
         tokenizer: Needed for text; token ids and prepared batches work without.
         image_processor: Needed for images; batches with pixel_values work without.
+        feature_extractor: Needed for recordings; batches of features work without.
         name: What to call the model in results; its own name or path when not given.
 
     Raises:
@@ -37,16 +41,18 @@ class Lens:
     """
 
     def __init__(
-        self, model: nn.Module, tokenizer: Any = None, *, image_processor: Any = None, name: str | None = None
-    ) -> None:
+        self, model: nn.Module, tokenizer: Any = None, *, image_processor: Any = None, feature_extractor: Any = None,
+        name: str | None = None,
+    ) -> None:  # fmt: skip
         model = _transformer(model)
         refuse_known(model.config)
+        register_attention()
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
-        self.reader = InputReader(model.config, tokenizer, image_processor)
+        self.reader = InputReader(model.config, tokenizer, image_processor, feature_extractor)
         self._proven: set[Hashable] = set()
         self._sites: tuple[Site, ...] | None = None
-        self._sites_of: tuple = ()
+        self._sites_of: int | None = None
 
     @property
     def device(self) -> torch.device:
@@ -106,15 +112,10 @@ class Lens:
         Raises:
             UnsupportedModelError: If the attention cannot be captured faithfully.
         """
-# In-place changes raise a tensor's version; other devices and precisions, and other modules, other tensors.
-        tensors = tuple(
-            (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
-            for one in self.model.parameters()
-        )
-        if self._sites is None or self._sites_of != tensors:
+        if self._sites is None or self._sites_of != self._weights:
             probe = collate([item.start(_SHORT)], self.device)
             self._sites = discover(self.body, lambda: self.body(**probe, use_cache=False))
-            self._sites_of = tensors
+            self._sites_of = self._weights
         return self._sites
 
     @torch.no_grad()
@@ -180,9 +181,17 @@ class Lens:
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
         """Return what a proof holds for: these weights, this attention, this kind of input, with padding or without."""
-        weights = hash(tuple((weight.data_ptr(), weight._version) for weight in self.model.parameters()))
         attention = self.model.config._attn_implementation, self.dtype
-        return weights, attention, frozenset(items[0].tensors), Lengths(items).padded
+        return self._weights, attention, frozenset(items[0].tensors), Lengths(items).padded
+
+    @property
+    def _weights(self) -> int:
+        """Changes with the weights: in place (a version rises), to another device or precision, or by others."""
+        versions = (
+            (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
+            for one in self.model.parameters()
+        )
+        return hash(tuple(versions))
 
     def capture(
         self, inputs: Any, *, weights: bool = False, hidden_states: bool = False, batch_size: int = 8,

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils.hub import cached_file
 
 from identilens.errors import InputError, ModelNotFoundError
@@ -56,7 +56,11 @@ def load(
     network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
     tokenizer, images = (_processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor))
     absent = _absent_files(tokenizer, model, common)
-    lens = Lens(network, None if absent else tokenizer, image_processor=images, name=str(model))
+    audio = _processor(AutoFeatureExtractor, model, common)
+    lens = Lens(
+        network, None if absent else tokenizer, image_processor=images,
+        feature_extractor=audio if hasattr(audio, "sampling_rate") else None, name=str(model),
+    )  # fmt: skip
     if absent:
         lens.reader.no_tokenizer = f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
     return lens

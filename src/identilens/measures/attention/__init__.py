@@ -9,6 +9,7 @@ from identilens.measures.attention.centre import Centre as Centre
 from identilens.measures.attention.centre import analytic_centre as analytic_centre
 from identilens.measures.attention.determined import FunctionalIntervals as FunctionalIntervals
 from identilens.measures.attention.determined import certain_mass as certain_mass
+from identilens.measures.attention.determined import certain_weights as certain_weights
 from identilens.measures.attention.determined import functional_interval as functional_interval
 from identilens.measures.attention.effective import EffectiveAttention as EffectiveAttention
 from identilens.measures.attention.effective import effective_attention as effective_attention

@@ -57,10 +57,31 @@ def certain_mass(
         InputError: Weights that are no distributions over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
+    return certain_weights(weights, projected_values, visible=visible).sum(-1)
+
+
+def certain_weights(
+    weights: Float[Tensor, "query key"],
+    projected_values: HeadValues,
+    *,
+    visible: Bool[Tensor, "query key"] | None = None,
+) -> Float[Tensor, "query key"]:
+    """Return lo_j of each weight, the least that any distribution with the same output has there: see `certain_mass`.
+
+    Example:
+        >>> certain_weights(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), torch.tensor([[0.0], [1.0], [2.0], [9.0]]))
+        tensor([[0.0000, 0.0000, 0.0000, 0.3143]], dtype=torch.float64)
+
+    Raises:
+        InputError: Weights that are no distributions over T's rows.
+        NumericalError: A program whose answer cannot be certified.
+    """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
-    pairs = zip(rows, T.simplex_spaces(len(rows), visible), strict=True)
-    return torch.tensor([float(RowSolver(row, space).lower().sum()) for row, space in pairs], dtype=torch.float64)
+    found = torch.zeros(rows.shape, dtype=torch.float64)
+    for lower, row, space in zip(found, rows, T.simplex_spaces(len(rows), visible), strict=True):
+        lower[space.visible.cpu()] = RowSolver(row, space).lower().cpu()
+    return found
 
 
 def functional_interval(

@@ -1,0 +1,70 @@
+"""What each query attends to, as the tuple of tensors that tools for transformers' `output_attentions` read."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError, SettingError
+from identilens.measures.attention import certain_weights, norm_share
+from identilens.models.heads import Head
+from identilens.models.lens import Lens
+from identilens.models.sequences import Kind
+
+Measure = Literal["raw", "effective", "norm", "certain_lo"]
+Signed = Literal["keep", "abs", "clip"]
+
+_MEASURES: dict[str, Callable[[Head], Tensor]] = {
+    "raw": lambda head: head.family_weights,
+    "effective": lambda head: head.projected.effective(head.family_weights.double(), head.visible),
+    "norm": lambda head: norm_share(head.family_weights, head.projected),
+    "certain_lo": lambda head: certain_weights(head.attention, head.projected, visible=head.visible),
+}
+_SIGNED: dict[str, Callable[[Tensor], Tensor]] = {
+    "keep": lambda found: found,
+    "abs": torch.abs,
+    "clip": lambda found: found.clamp_min(0),
+}
+
+
+def attentions(
+    lens: Lens, text: Any, *, measure: Measure = "effective", signed: Signed = "keep", kind: Kind | None = None,
+    max_length: int | None = None,
+) -> tuple[Float[Tensor, "1 head query key"], ...]:  # fmt: skip
+    """Return a measure of one text's attention as ``outputs.attentions`` of transformers: a tensor a layer.
+
+    Args:
+        lens: The model.
+        text: One text, pair, list of token ids, image or batch of one; see `InputReader.read`.
+        measure: ``raw``, attention weights; ``effective``, the part that the output depends on (Brunner et al. 2020,
+            Eq. 9), which may be negative; ``norm``, the share of a key in what all keys add (Kobayashi et al. 2020);
+            ``certain_lo``, the least weight of any distribution with the same output, one linear program a weight.
+        signed: What to do with negative numbers: ``keep``, ``abs``, or ``clip`` to 0.
+        kind: encoder, decoder or cross, where the model has several kinds of attention.
+        max_length: Cut a longer text.
+
+    Returns:
+        In the model's precision, at least float32.
+
+    Raises:
+        InputError: For several texts, an unknown measure, or several kinds of attention and none named.
+        UnsupportedModelError: If the attention cannot be captured faithfully.
+    """
+    for name, value, known in (("measure", measure, _MEASURES), ("signed", signed, _SIGNED)):
+        if value not in known:
+            raise SettingError(name, f"to be one of {', '.join(known)}", value)
+    items = lens.read(text, max_length)
+    if len(items) != 1:
+        raise InputError(
+            f"attention maps belong to one text; got {len(items)} texts. Call attentions for each of them."
+        )
+    (found,) = lens.capture(items[0], weights=True)
+    kinds = list(dict.fromkeys(layer.site.kind for layer in found.layers))
+    if kind not in kinds and (kind is not None or len(kinds) > 1):
+        raise InputError(f"the model has {', '.join(kinds)} attention; say which with kind=...; got {kind!r}.")
+    layers = [layer for layer in found.layers if kind in (None, layer.site.kind)]
+    maps = [torch.stack([_MEASURES[measure](head) for head in layer.heads]) for layer in layers]
+    dtypes = [torch.promote_types(layer.values.dtype, torch.float32) for layer in layers]
+    return tuple(_SIGNED[signed](one).to(dtype)[None] for one, dtype in zip(maps, dtypes, strict=True))

@@ -1,0 +1,78 @@
+"""Images and recordings from files."""
+
+from dataclasses import dataclass
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32
+from scipy.io import wavfile
+from scipy.signal import resample_poly
+
+from identilens.errors import InputError
+
+
+@dataclass(frozen=True)
+class Audio:
+    """A recording with one channel.
+
+    Attributes:
+        samples: In [-1, 1].
+        rate: Samples in a second.
+    """
+
+    samples: Float32[np.ndarray, " sample"]
+    rate: int
+
+    def at(self, rate: int) -> "Audio":
+        """Return the recording with another number of samples in a second."""
+        if rate == self.rate:
+            return self
+        common = gcd(rate, self.rate)
+        changed = resample_poly(self.samples, rate // common, self.rate // common)
+        return Audio(np.asarray(changed, dtype=np.float32), rate)
+
+
+def read_audio(file: str | Path) -> Audio:
+    """Return the recording that a .wav file holds, its channels averaged.
+
+    Raises:
+        InputError: If there is no such file, or it cannot be read.
+    """
+    try:
+        rate, samples = wavfile.read(_existing(file, "--audio"))
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{file} cannot be read as .wav: {error}. Convert it, for example with ffmpeg.") from error
+    if not samples.size:
+        raise InputError(f"{file} holds no samples.")
+    if samples.dtype == np.uint8:
+        samples = (samples.astype(np.float32) - 128) / 128
+    elif samples.dtype.kind == "i":
+        samples = samples.astype(np.float32) / np.iinfo(samples.dtype).max
+    mono = samples if samples.ndim == 1 else samples.mean(1)
+    return Audio(np.asarray(mono, dtype=np.float32), rate)
+
+
+def read_image(file: str | Path) -> Any:
+    """Return the image that a file holds, as Pillow gives it, in RGB.
+
+    Raises:
+        InputError: If there is no such file, it is no image, or Pillow is not installed.
+    """
+    path = _existing(file, "--image")
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise InputError("images need Pillow. Run: pip install 'identilens[images]'") from error
+    try:
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except (UnidentifiedImageError, OSError) as error:
+        raise InputError(f"{file} cannot be read as an image: {error}.") from error
+
+
+def _existing(file: str | Path, option: str) -> Path:
+    if not Path(file).is_file():
+        raise InputError(f"no such file: {file}. Check the path given to {option}.")
+    return Path(file)

@@ -1,0 +1,99 @@
+"""Effective attention as an attention implementation of transformers: what `output_attentions` gives then."""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+from identilens.errors import UnsupportedModelError
+from identilens.linalg import ProjectedValues
+
+EFFECTIVE = "identilens_effective"
+
+_FAMILY_DEFAULT = re.compile(r"get_interface\(\s*[\w.]+\s*,\s*(\w+)\s*,?\s*\)")
+_BY_NAME = re.compile(r"_attn_implementation\s*(?:==\s*\"sdpa\"|in\s*\(\"eager\")")
+
+
+def register_attention() -> None:
+    """Register ``identilens_effective`` with transformers, as making a `Lens` does; doing it again changes nothing.
+
+    After ``model.set_attn_implementation("identilens_effective")`` the model computes what it computes on eager
+    attention, and ``model(..., output_attentions=True).attentions`` holds effective attention (Brunner et al. 2020,
+    Eq. 9), [batch, head, query, key], rows off the null space of the values V that each query sees. Where a head's
+    output projection W_O loses directions of V, `attentions` takes that into account and this does not.
+    """
+    AttentionInterface.register(EFFECTIVE, _effective_forward)
+    AttentionMaskInterface.register(EFFECTIVE, eager_mask)
+
+
+def _effective_forward(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **arguments: Any
+) -> tuple[Tensor, Tensor]:
+    output, weights = _family_attention(type(module))(module, query, key, value, attention_mask, **arguments)
+    return output, effective_batch(weights, value, attention_mask)
+
+
+@torch.no_grad()
+def effective_batch(
+    weights: Float[Tensor, "batch head query key"], values: Float[Tensor, "batch group key d_v"], mask: Tensor | None
+) -> Float[Tensor, "batch head query key"]:
+    """Return effective attention of a padded batch; rows that see no key are 0.
+
+    ``mask`` is boolean (True may be seen) or additive, broadcastable to the weights, or None.
+    """
+    result = torch.zeros_like(weights)
+    values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
+    seen = torch.ones_like(weights[:1, :1], dtype=torch.bool) if mask is None else _seen(mask, weights.shape)
+    for text, (rows, held) in enumerate(zip(weights, values, strict=True)):
+        visible = seen[min(text, len(seen) - 1)]
+        # Heads that see the same keys go together.
+        for heads in [slice(None)] if len(visible) == 1 else [slice(head, head + 1) for head in range(len(visible))]:
+            result[text, heads] = _projected(rows[heads], held[heads], visible[heads][0]).to(result.dtype)
+    return result
+
+
+def _seen(mask: Tensor, shape: torch.Size) -> Bool[Tensor, "texts heads query key"]:
+    mask = mask[..., : shape[-1]]
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    return seen.expand(-1, -1, *shape[-2:])
+
+
+def _projected(
+    weights: Float[Tensor, "head query key"], values: Float[Tensor, "head key d_v"], visible: Bool[Tensor, "query key"]
+) -> Float[Tensor, "head query key"]:
+    result = torch.zeros_like(weights, dtype=torch.float64)
+    # Padding is cut away: rows of keys that all queries see need one projector only.
+    rows, keys = visible.any(1).nonzero()[:, 0], visible.any(0).nonzero()[:, 0]
+    if len(rows):
+        inside = weights.double()[:, rows[:, None], keys]
+        T = ProjectedValues.of(values[:, keys])
+        result[:, rows[:, None], keys] = T.effective(inside, visible[rows[:, None], keys]).double()
+    return result
+
+
+@cache
+def _family_attention(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Return the eager attention function that a class of attention modules falls back to in its own family.
+
+    Raises:
+        UnsupportedModelError: If the class names none, or its family chooses masks by the implementation's name.
+    """
+    forward = inspect.unwrap(kind.forward)
+    found = _FAMILY_DEFAULT.search(inspect.getsource(forward))
+    function = forward.__globals__.get(found.group(1) if found else "eager_attention_forward")
+    by_name = function is not None and _BY_NAME.search(inspect.getsource(sys.modules[kind.__module__]))
+    if function is None or by_name:
+        reason = "chooses its mask by the implementation's name" if by_name else "names no eager attention function"
+        raise UnsupportedModelError(
+            f"{kind.__name__} {reason}, so that {EFFECTIVE} would change its output. Put the implementation back "
+            '(set_attn_implementation("eager")) and use identilens.attentions(lens, text), which captures it.'
+        )
+    return function

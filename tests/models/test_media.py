@@ -1,0 +1,118 @@
+"""Images and recordings from files, in Python and on the command line."""
+
+import numpy as np
+import pytest
+import torch
+import transformers as hf
+from scipy.io import wavfile
+
+import identilens as idl
+from helpers.command import failing, identilens
+from helpers.zoo import build
+from identilens.errors import InputError
+from identilens.models import Lens
+from identilens.studies.audit.result import Audit
+
+_WAV2VEC2 = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 8,
+    "conv_dim": (8, 8), "conv_stride": (20, 16), "conv_kernel": (20, 16), "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
+}  # fmt: skip
+_WHISPER = {
+    "vocab_size": 40, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "num_mel_bins": 8,
+    "max_source_positions": 50, "max_target_positions": 16, "decoder_start_token_id": 2, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 3, "suppress_tokens": [], "begin_suppress_tokens": [],
+}  # fmt: skip
+
+
+@pytest.fixture
+def tone(tmp_path):
+    """Half a second of a tone at 8 kHz in two channels of 16 bits."""
+    wave = np.sin(np.arange(4000) * 2 * np.pi * 440 / 8000)
+    wavfile.write(tmp_path / "tone.wav", 8000, np.stack([wave, wave * 0.5], 1).astype(np.float32))
+    wavfile.write(tmp_path / "tone16.wav", 8000, (np.stack([wave, wave * 0.5], 1) * 32767).astype(np.int16))
+    return tmp_path / "tone.wav"
+
+
+def model_folder(folder, kind):
+    torch.manual_seed(0)
+    if kind == "wav2vec2":
+        hf.Wav2Vec2Model(hf.Wav2Vec2Config(**_WAV2VEC2)).save_pretrained(folder)
+        hf.Wav2Vec2FeatureExtractor().save_pretrained(folder)
+    elif kind == "whisper":
+        hf.WhisperModel(hf.WhisperConfig(**_WHISPER)).save_pretrained(folder)
+        hf.WhisperFeatureExtractor(feature_size=8, chunk_length=1).save_pretrained(folder)
+    else:
+        build("vit").save_pretrained(folder)
+        hf.ViTImageProcessor(size={"height": 12, "width": 12}).save_pretrained(folder)
+    return folder
+
+
+def picture(folder, seed=0):
+    image = pytest.importorskip("PIL.Image", reason="pip install pillow for images")
+    pixels = np.random.default_rng(seed).integers(0, 255, (30, 40, 3), dtype=np.uint8)
+    image.fromarray(pixels).save(folder / f"picture{seed}.png")
+    return folder / f"picture{seed}.png"
+
+
+def test_a_recording_is_read_in_every_width_and_brought_to_the_model_s_rate(tone):
+    audio, coarse = idl.read_audio(tone), idl.read_audio(tone.with_name("tone16.wav"))
+    assert (audio.rate, audio.samples.shape, audio.samples.dtype) == (8000, (4000,), np.float32)
+    np.testing.assert_allclose(audio.samples, coarse.samples, atol=1e-4)
+    faster = audio.at(16000)
+    assert faster.samples.shape == (8000,)
+    np.testing.assert_allclose(faster.samples[200:-200:2], audio.samples[100:-100], atol=1e-2)
+    assert audio.at(8000) is audio
+
+
+@pytest.mark.parametrize(("kind", "kinds"), [("wav2vec2", {"encoder"}), ("whisper", {"encoder", "decoder", "cross"})])
+def test_audio_on_the_command_line(tmp_path, tone, kind, kinds):
+    folder = model_folder(tmp_path / kind, kind)
+    identilens("audit", "-m", folder, "--audio", tone, "-o", tmp_path / "out", code=0)
+    table = Audit.load(tmp_path / "out").table
+    assert set(table["kind"]) == kinds
+    lens = idl.load(folder, device="cpu")
+    (text,) = lens.capture(idl.read_audio(tone))
+    batch = dict(
+        lens.reader.feature_extractor(idl.read_audio(tone).at(16000).samples, sampling_rate=16000, return_tensors="pt")
+    )
+    if kind == "whisper":
+        batch["decoder_input_ids"] = torch.tensor([[2]])
+    batch.pop("attention_mask", None)
+    (again,) = lens.capture(batch)
+    for one, other in zip(text.layers, again.layers, strict=True):
+        torch.testing.assert_close(one.head_output, other.head_output)
+
+
+def test_images_on_the_command_line(tmp_path):
+    file, folder = picture(tmp_path), model_folder(tmp_path / "vit", "vit")
+    identilens("audit", "-m", folder, "--image", file, "--image", picture(tmp_path, 1), "-o", tmp_path / "out", code=0)
+    found = Audit.load(tmp_path / "out")
+    assert found.table["n_key"].to_list() == [10] * 2 * 2 * 4
+    tuple_of_maps = idl.attentions(idl.load(folder, device="cpu"), idl.read_image(file), measure="raw")
+    assert [one.shape for one in tuple_of_maps] == [(1, 4, 10, 10)] * 2
+
+
+def test_what_cannot_be_read_or_used_is_told(tmp_path, tone):
+    (tmp_path / "bad.wav").write_bytes(b"no recording")
+    wavfile.write(tmp_path / "empty.wav", 8000, np.zeros(0, np.int16))
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    out = ["-o", tmp_path / "out"]
+    bert = ["-m", tmp_path / "none"]
+    assert "cannot be read as .wav" in failing("audit", *bert, "--audio", tmp_path / "bad.wav", *out)
+    assert "holds no samples" in failing("audit", *bert, "--audio", tmp_path / "empty.wav", *out)
+    assert "Check the path given to --audio" in failing("audit", *bert, "--audio", tmp_path / "no.wav", *out)
+    assert "cannot be read as an image" in failing("audit", *bert, "--image", tmp_path / "bad.png", *out)
+    assert "one of them only" in failing("audit", *bert, "--audio", tone, "--text", "a", *out)
+    with pytest.raises(InputError, match=r"a recording needs a feature extractor.*preprocessor_config\.json"):
+        Lens(build("bert")).read(idl.read_audio(tone))
+
+
+def test_recordings_of_unlike_length_go_one_at_a_time(tmp_path, tone):
+    lens = idl.load(model_folder(tmp_path / "w", "wav2vec2"), device="cpu")
+    audio = idl.read_audio(tone)
+    both = [audio, idl.Audio(audio.samples[:3000], audio.rate)]
+    assert len(list(lens.capture(both, batch_size=1))) == 2
+    with pytest.raises(InputError, match=r"unlike sizes: \(8000,\), \(6000,\).*batch_size=1"):
+        list(lens.capture(both))

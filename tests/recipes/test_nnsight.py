@@ -1,0 +1,26 @@
+"""docs/recipes.md on nnsight; run by `make test-recipes` in an environment with it."""
+
+import pytest
+import torch
+
+import identilens as idl
+from helpers.zoo import build, ids
+
+nnsight = pytest.importorskip("nnsight", reason="make test-recipes installs nnsight in an environment of its own")
+
+
+# Warnings of the tool itself.
+@pytest.mark.filterwarnings("ignore")
+def test_a_trace_reads_effective_attention():
+    model, tokens = build("bert"), torch.tensor([ids(30)])
+    lens = idl.Lens(model)
+    wanted = idl.attentions(lens, ids(30))
+    with torch.no_grad():
+        plain = model(tokens).last_hidden_state
+    model.set_attn_implementation("identilens_effective")
+    traced = nnsight.NNsight(model)
+    with traced.trace(tokens):
+        seen = traced.encoder.layer[1].attention.self.output[1].save()
+        output = traced.output.last_hidden_state.save()
+    torch.testing.assert_close(seen, wanted[1], atol=2e-5, rtol=1e-3)
+    torch.testing.assert_close(output, plain, atol=1e-5, rtol=1e-4)
