@@ -2,8 +2,8 @@
 
 import polars as pl
 import pytest
+from transformers import BertConfig, BertModel
 
-from helpers import zoo
 from helpers.command import failing, identilens
 
 TEXT = (
@@ -96,8 +96,8 @@ def test_bad_input(bundled_path, tmp_path):
 
 
 def test_an_audit_of_another_model_is_left_alone(audited, bundled, tmp_path):
-    zoo.build("bert").save_pretrained(tmp_path / "tiny")
-    # Token ids cannot be typed, so that the tiny model gets the bundled tokenizer.
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=len(bundled.tokenizer), **sizes)).save_pretrained(tmp_path / "tiny")
     bundled.tokenizer.save_pretrained(tmp_path / "tiny")
     message = failing("intervals", "--model", tmp_path / "tiny", "--text", TEXT, "--out", audited)
     assert "holds an audit of" in message

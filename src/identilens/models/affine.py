@@ -5,6 +5,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from identilens.models.interface import evaluation_mode
+
 _SIZE = 64.0
 """Of the unit vectors that are fed in: a bias is taken away without eating up the digits of small weights."""
 _MATCH = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
@@ -37,7 +39,7 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
         return False
     width, seen = inputs.shape[-1], inputs.reshape(-1, inputs.shape[-1])
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(seen.shape, generator=generator).to(seen) * seen.std().clamp_min(1e-3)
+    drawn = torch.randn(seen.shape, generator=generator, dtype=torch.float32).to(seen) * seen.std().clamp_min(1e-3)
     given = torch.cat([seen, drawn])
     try:
         weight, bias = linear_rows(module, width, slice(None), inputs), constant(module, width, inputs)
@@ -57,10 +59,5 @@ def _is_plain(module: nn.Module) -> bool:
 
 @torch.no_grad()
 def _run(module: nn.Module, inputs: Float[Tensor, "position d_in"]) -> Float[Tensor, "position d_out"]:
-    training = [(one, one.training) for one in module.modules()]
-    try:
-        with torch.autocast(inputs.device.type, enabled=False):
-            return module.eval()(inputs[None])[0]
-    finally:
-        for one, mode in training:
-            one.training = mode
+    with evaluation_mode(module):
+        return module(inputs[None])[0]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
+from identilens.models.threads import attribute
 
 Attend = Callable[..., tuple[Tensor, Tensor]]
 """Attention as transformers' interface has it: output (batch, n, heads, d_v) and weights, or None for them."""
@@ -158,26 +159,19 @@ def configured(model: nn.Module, name: str, value: str) -> Iterator[None]:
     """Set an attribute of every configuration of the model's modules that has it while the context lasts."""
     modules = [vars(module) for module in model.modules()]
     configs = {id(held["config"]): held["config"] for held in modules if held.get("config") is not None}
-    before = [(config, vars(config)[name]) for config in configs.values() if name in vars(config)]
-    try:
-        for config, _ in before:
-            setattr(config, name, value)
+    with attribute([config for config in configs.values() if name in vars(config)], name, value):
         yield
-    finally:
-        for config, previous in before:
-            setattr(config, name, previous)
 
 
 @contextmanager
-def evaluation_mode(model: PreTrainedModel) -> Iterator[None]:
-    """Put the model into evaluation mode while the context lasts; module by module as it was afterwards."""
-    training = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Put the model into evaluation mode, in its own precision, while the context lasts; as it was afterwards.
+
+    Autocast, which is a matter of the calling thread, is off meanwhile. Other threads see the evaluation mode.
+    """
+    device = next((one.device.type for one in model.parameters()), "cpu")
+    with attribute(model.modules(), "training", False), torch.autocast(device, enabled=False):
         yield
-    finally:
-        for module, mode in training:
-            module.training = mode
 
 
 class _Interface:

@@ -18,6 +18,7 @@ from identilens.models.affine import constant, is_linear, linear_rows
 from identilens.models.families import WORKS
 from identilens.models.interface import AttentionCall, intercept
 from identilens.models.sequences import Kind
+from identilens.models.threads import only_here
 
 
 Place = tuple[str, int]
@@ -86,12 +87,12 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     watch = _Watch(_members(model))
     with ExitStack() as hooks, intercept(model, watch.attending), torch.no_grad():
         for member in watch.members:
-            hooks.enter_context(member.register_forward_pre_hook(watch.reaching))
+            hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching)))
         for module in names:
             if _is_attention(module):
-                hooks.enter_context(module.register_forward_pre_hook(watch.entering, with_kwargs=True))
+                hooks.enter_context(module.register_forward_pre_hook(only_here(watch.entering), with_kwargs=True))
             else:
-                hooks.enter_context(module.register_forward_pre_hook(watch.projecting, with_kwargs=True))
+                hooks.enter_context(module.register_forward_pre_hook(only_here(watch.projecting), with_kwargs=True))
         forward()
     _refuse_bypass(model, watch)
     sites = []

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -47,6 +46,7 @@ class Lens:
         self.reader = InputReader(model.config, tokenizer, image_processor)
         self._proven: set[Hashable] = set()
         self._sites: tuple[Site, ...] | None = None
+        self._sites_of: tuple = ()
 
     @property
     def device(self) -> torch.device:
@@ -64,13 +64,20 @@ class Lens:
         body = self.model.base_model
         return body if isinstance(body, PreTrainedModel) else self.model
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """Sha256 over all parameters and buffers: two lenses with the same digest compute the same."""
+        """Sha256 over all parameters and buffers as they are now, and adapters in use: equal ones compute the same.
+
+        Every tensor is read each time: weights may change in ways that leave no trace.
+        """
         digest = hashlib.sha256()
         for name, tensor in sorted(self.model.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        for name, module in self.model.named_modules():
+            # Names that peft's layers have: the same tensors compute something else when an adapter is switched off.
+            if (active := getattr(module, "active_adapters", None)) is not None and not callable(active):
+                digest.update(f"{name} {active} {getattr(module, 'disable_adapters', None)}".encode())
         return digest.hexdigest()
 
     @property
@@ -94,14 +101,16 @@ class Lens:
         return self.reader.read(inputs, max_length)
 
     def sites(self, item: Item) -> tuple[Site, ...]:
-        """Return the model's attention layers in call order, found once on the start of an item.
+        """Return the model's attention layers in call order, found on the start of an item, anew after a change.
 
         Raises:
             UnsupportedModelError: If the attention cannot be captured faithfully.
         """
-        if self._sites is None:
+        weights = self._weights()
+        if self._sites is None or self._sites_of != weights:
             probe = collate([item.start(_SHORT)], self.device)
             self._sites = discover(self.body, lambda: self.body(**probe, use_cache=False))
+            self._sites_of = weights
         return self._sites
 
     @torch.no_grad()
@@ -156,7 +165,7 @@ class Lens:
         with proof.watching():
             output = self._forward(proof.items, proof.answering(handler), whole, options)
         proof.conclude(plain, output, lambda: self._forward(proof.items, AttentionCall.run, whole, options))
-        if proof.finite:
+        if proof.finite and all(check.passed for check in proof.checks.values()):
             self._proven.add(self._kind_of_batch(proof.items))
         return output
 
@@ -167,9 +176,18 @@ class Lens:
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
         """Return what a proof holds for: these weights, this attention, this kind of input, with padding or without."""
-        weights = hash(tuple((weight.data_ptr(), weight._version) for weight in self.model.parameters()))
-        attention = self.model.config._attn_implementation, self.dtype
-        return weights, attention, frozenset(items[0].tensors), Lengths(items).padded
+        kind = self.model.config._attn_implementation, frozenset(items[0].tensors), Lengths(items).padded
+        return self._weights(), kind
+
+    def _weights(self) -> tuple:
+        """Return what changes with the weights.
+
+        In-place changes raise a tensor's version; other devices and precisions, and other modules, other tensors.
+        """
+        return tuple(
+            (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
+            for one in self.model.parameters()
+        )
 
     def capture(
         self, inputs: Any, *, weights: bool = False, hidden_states: bool = False, batch_size: int = 8,

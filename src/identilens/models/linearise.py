@@ -16,6 +16,7 @@ from identilens.models.inputs import Item, collate
 from identilens.models.interface import configured, intercept
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
+from identilens.models.threads import only_here
 
 Source = Literal["encoder", "decoder"]
 Wrt = Literal["embeddings", "embedding_sum"]
@@ -95,7 +96,7 @@ class HiddenMap:
             handle.remove()
             return ((inputs[None], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": inputs[None]})
 
-        with self._module.register_forward_pre_hook(replace, with_kwargs=True) as handle:
+        with self._module.register_forward_pre_hook(only_here(replace), with_kwargs=True) as handle:
             output = self._forward()
         found: dict[Kind, tuple[Tensor, ...]]
         if not self._seq2seq:
@@ -116,7 +117,7 @@ class HiddenMap:
         def record(module: nn.Module, args: tuple, kwargs: dict) -> None:
             found.append(args[0] if args else kwargs.get("hidden_states"))
 
-        with self._module.register_forward_pre_hook(record, with_kwargs=True), torch.no_grad():
+        with self._module.register_forward_pre_hook(only_here(record), with_kwargs=True), torch.no_grad():
             self._forward()
         if not found or not isinstance(found[0], Tensor) or found[0].ndim != 3 or len(found[0]) != 1:
             raise UnsupportedModelError(
@@ -146,10 +147,14 @@ class HiddenMap:
         """Return the norm through which the embedding sum passes on its way to the first layer."""
         stack = attention.split(".")[0] + "." if self._seq2seq else ""
         called: list[nn.Module] = []
+
+        def listen(module: nn.Module, args: tuple) -> None:
+            called.append(module)
+
         with ExitStack() as hooks, torch.no_grad():
             for name, module in self._body.named_modules():
                 if module is self._module or ("Norm" in type(module).__name__ and name.startswith(stack)):
-                    hooks.enter_context(module.register_forward_pre_hook(lambda module, _: called.append(module)))
+                    hooks.enter_context(module.register_forward_pre_hook(only_here(listen)))
             self._forward()
         if called[0] is self._module:
             raise InputError(

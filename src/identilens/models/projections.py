@@ -1,6 +1,7 @@
 """The parameters that make one head's queries and keys, and putting others in their place."""
 
-from collections.abc import Iterator, Sequence
+import copy
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from identilens.errors import UnsupportedModelError
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
+from identilens.models.threads import only_here
 
 _MATCH = 1e-4
 """Largest relative difference between a projection's output and the queries or keys that it makes."""
@@ -83,21 +85,25 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
 def changed_parameters(
     changes: Sequence[tuple[HeadProjection, Float[Tensor, "d_k d_model"], Float[Tensor, " d_k"] | None]],
 ) -> Iterator[None]:
-    """Give the rows of projections other weights and biases while the context lasts; then the old ones are back."""
-    modules = {projection.module for projection, _, _ in changes}
-    before = [(module, {name: value.clone() for name, value in module.state_dict().items()}) for module in modules]
-    try:
-        with torch.no_grad():
-            for projection, weight, bias in changes:
-                target = projection.module.get_parameter("weight")
-                held = target.T if isinstance(projection.module, Conv1D) else target
-                held[projection.rows] = weight.to(target)
-                if bias is not None:
-                    projection.module.get_parameter("bias")[projection.rows] = bias.to(target)
+    """Run the model with other weights and biases in the rows of projections while the context lasts.
+
+    Copies of the layers stand in, in this thread only: the model's own parameters are not touched.
+    """
+    modules = {projection.module: copy.deepcopy(projection.module) for projection, _, _ in changes}
+    with torch.no_grad(), ExitStack() as hooks:
+        for projection, weight, bias in changes:
+            target = modules[projection.module].get_parameter("weight")
+            held = target.T if isinstance(projection.module, Conv1D) else target
+            held[projection.rows] = weight.to(target)
+            if bias is not None:
+                modules[projection.module].get_parameter("bias")[projection.rows] = bias.to(target)
+        for module, changed in modules.items():
+            hooks.enter_context(module.register_forward_hook(_instead(changed)))
         yield
-    finally:
-        for module, values in before:
-            module.load_state_dict(values)
+
+
+def _instead(changed: nn.Module) -> Callable[[nn.Module, tuple, Tensor], Tensor | None]:
+    return only_here(lambda _module, inputs, _output: changed(*inputs))
 
 
 def _matching(seen: Sequence[tuple[nn.Module, Tensor, Tensor]], wanted: Tensor) -> HeadProjection | None:

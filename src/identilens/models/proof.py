@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from threading import get_ident
 from typing import Any, NoReturn
 
 import torch
@@ -19,6 +18,7 @@ from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import Site
 from identilens.models.outputs import deviation, relative
 from identilens.models.sequences import sides
+from identilens.models.threads import only_here
 
 NOISE = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest relative deviation that rounding explains, by the model's precision; families take the softmax in float32."""
@@ -243,13 +243,7 @@ def projections_watched(listener: Callable[[nn.Module, tuple, Any], None]) -> It
 
     No module gets a hook of its own, which would make an output projection look wrapped.
     """
-    thread = get_ident()
-
-    def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
-        if get_ident() == thread:
-            listener(module, inputs, output)
-
-    with register_module_forward_hook(hook):
+    with register_module_forward_hook(only_here(listener)):
         yield
 
 

@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
 
 import polars as pl
+import torch
 from torch import Tensor
 
 from identilens.errors import InputError
@@ -143,11 +144,13 @@ _COMMON = """Besides its inputs it takes:
 """
 
 
+@torch.autocast("cuda", enabled=False)
+@torch.autocast("cpu", enabled=False)
 def run_study(
     study: Study[Any, R], *, out: str | Path | None = None, resume: bool = False, overwrite: bool = False,
     progress: Progress | None = None,
 ) -> R:  # fmt: skip
-    """Return the result of a study, run part by part in memory or into a folder.
+    """Return the result of a study, run part by part in memory or into a folder; autocast is off meanwhile.
 
     Raises:
         OutputFolderError: If the folder holds something else or cannot be written.

@@ -41,7 +41,12 @@ class MlpNetwork:
         """Return W₁ᵀ, b₁, W₂ᵀ, b₂: Glorot uniform weights, biases zero."""
         first = _glorot(d_in, self.hidden_units, generator)
         second = _glorot(self.hidden_units, d_out, generator)
-        return first, torch.zeros(self.hidden_units), second, torch.zeros(d_out)
+        return (
+            first,
+            torch.zeros(self.hidden_units, dtype=torch.float32),
+            second,
+            torch.zeros(d_out, dtype=torch.float32),
+        )
 
     def apply(self, parameters: Parameters, features: Features) -> Vectors:
         """Return W₂ gelu(W₁ e + b₁) + b₂; parameters and features may share leading axes."""
@@ -67,4 +72,4 @@ def row_losses(predicted: Vectors, wanted: Vectors, distance: Distance) -> Float
 
 def _glorot(d_in: int, d_out: int, generator: torch.Generator) -> Tensor:
     """Return a transposed Glorot uniform matrix (Glorot & Bengio 2010)."""
-    return xavier_uniform_(torch.empty(d_out, d_in), generator=generator).T.contiguous()
+    return xavier_uniform_(torch.empty(d_out, d_in, dtype=torch.float32), generator=generator).T.contiguous()

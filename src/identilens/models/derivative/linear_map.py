@@ -61,7 +61,7 @@ def linear_map(
     Cost:
         Two forward passes, and as many bytes as they and the constants take.
     """
-    tangent = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0)).to(inputs)
+    tangent = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(inputs)
     try:
         with LiveBytes(limit=budget) as meter:
             tracer = Tracer(tangent)

@@ -38,7 +38,9 @@ def leading_directions(
     kept = 3 * n * (passes + count) * width * inputs.element_size()
     found = _row_space(function, inputs, passes, generator, memory_budget, kept)
     # Subspace iteration on the rows: unlike a decomposition it cannot fail on the many zero rows.
-    basis = torch.linalg.qr(found.mT @ torch.randn(n, passes, count, generator=generator).to(found))[0]
+    basis = torch.linalg.qr(
+        found.mT @ torch.randn(n, passes, count, generator=generator, dtype=torch.float32).to(found)
+    )[0]
     for _ in range(3):
         basis = torch.linalg.qr(found.mT @ (found @ basis))[0]
     return basis
@@ -64,8 +66,8 @@ def _row_space(
         weights = zeros(stop - start)
         for index in range(start, stop):
             length, size = shapes[index % len(shapes)]
-            support = torch.rand(length, generator=generator) < 0.5
-            noise = torch.randn(length, size, generator=generator) * support[:, None]
+            support = torch.rand(length, generator=generator, dtype=torch.float32) < 0.5
+            noise = torch.randn(length, size, generator=generator, dtype=torch.float32) * support[:, None]
             weights[index % len(shapes)][index - start] = noise.to(inputs)
             if length == len(inputs):
                 own[:, index] = (~support).to(own)
@@ -87,5 +89,5 @@ def orthonormal_probes(
 ) -> Float[Tensor, "input d_in probe"]:
     """Return orthonormal probes for each input token: the given directions, then random ones in their complement."""
     n, width, leading = directions.shape
-    noise = torch.randn(n, width, count - leading, generator=generator).to(directions)
+    noise = torch.randn(n, width, count - leading, generator=generator, dtype=torch.float32).to(directions)
     return torch.linalg.qr(torch.cat([directions, noise], 2))[0]

@@ -1,0 +1,178 @@
+"""Threads, interrupts and global settings of torch neither change a number nor leave a model changed."""
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Thread, get_ident
+
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+import identilens as idl
+from helpers.zoo import build, ids
+from identilens.models import Lens
+from identilens.models.layout import discover
+
+TEXTS = [ids(12), ids(9, 1)]
+STUDIES = {
+    "audit": lambda lens: idl.audit(lens, TEXTS, value_bias="out").table,
+    "intervals": lambda lens: idl.intervals(lens, TEXTS[:1], queries=[3], layers=[0], heads=[0]).table,
+    "alternatives": lambda lens: idl.alternatives(lens, TEXTS[:1], layers=[1], heads=[0], realisable=True).table,
+    "logit_ranks": lambda lens: idl.logit_ranks(lens, [ids(20)], layers=[0], heads=[0], count=3).table,
+    "mixing": lambda lens: idl.mixing(lens, TEXTS[1:]).table,
+    "structure": lambda lens: idl.structure(lens, TEXTS, length=6).table,
+    "trust": lambda lens: idl.trust(lens, TEXTS[:1], queries=[3], layers=[0], heads=[0]).table,
+}
+
+
+def same(one, other):
+    """Equal but for the rounding that differs with where tensors lie in memory."""
+    assert_frame_equal(one, other, abs_tol=1e-6, rel_tol=1e-5)
+    return True
+
+
+def state(model):
+    """All that capture could leave behind: modes, implementation, hooks (those of transformers stay) and parameters."""
+    hooks = [
+        hook
+        for module in model.modules()
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+        if not hook.__module__.startswith("transformers.")
+    ]
+    return [one.training for one in model.modules()], model.config._attn_implementation, hooks, Lens(model).digest
+
+
+@contextmanager
+def switching_often():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_audits_and_plain_calls_of_one_model_at_once(family):
+    model = build(family)
+    model.lm_head.train() if family == "llama" else model.pooler.train()
+    lens, before = Lens(model), state(model)
+    batch = torch.tensor([ids(10)])
+    expected, plain = STUDIES["audit"](Lens(build(family))), torch.no_grad()(model)(batch)[0]
+
+    def work(number):
+        if number % 3 == 0:
+            return torch.allclose(torch.no_grad()(model)(batch)[0], plain, atol=1e-6)
+        return same(STUDIES["audit"](lens if number % 3 == 1 else Lens(model)), expected)
+
+    with switching_often(), ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(24)))
+    assert state(model) == before
+
+
+def test_a_model_in_training_stays_in_evaluation_mode_until_the_last_capture_has_ended():
+    model = build("bert").train()
+    model.pooler.eval()
+    lens, before, modes = Lens(model), state(model), []
+
+    def first(call):
+        if call.index == 0:
+            other = Thread(target=lambda: lens.run(lens.read([ids(5)]), lambda call: call.attend()[0]))
+            other.start()
+            other.join()
+            modes.append(model.encoder.training)
+        return call.attend()[0]
+
+    lens.run(lens.read([ids(5)]), first, whole=True)
+    assert modes == [False]
+    assert state(model) == before
+
+
+@pytest.mark.parametrize("study", ["audit", "alternatives", "mixing"])
+def test_a_plain_call_at_any_point_of_a_study_is_the_model_s_own(study):
+    """Each time that the study runs the model, another thread runs it too, and neither sees the other."""
+    model, other = build("bert"), torch.tensor([ids(7, 5)])
+    expected = STUDIES[study](Lens(build("bert")))
+    plain = torch.no_grad()(model)(other)[0]
+    home, found = get_ident(), []
+
+    def meanwhile(*_):
+        if get_ident() == home:
+            thread = Thread(target=lambda: found.append(torch.no_grad()(model)(other)[0]))
+            thread.start()
+            thread.join()
+
+    model.encoder.layer[0].attention.self.query.register_forward_hook(meanwhile)
+    model.encoder.layer[1].attention.output.dropout.register_forward_hook(meanwhile)
+    # A recorder of derivatives that other threads disturb is not used; what it would have given is worked out directly.
+    table = STUDIES[study](Lens(model))
+    assert found
+    assert all(torch.allclose(one, plain, atol=1e-6) for one in found)
+    assert same(table, expected)
+
+
+def test_finding_the_layers_takes_no_notice_of_other_threads():
+    model = build("bert")
+    wanted = discover(model, lambda: model(torch.tensor([TEXTS[0]])))
+
+    def forward():
+        thread = Thread(target=lambda: model(torch.tensor([ids(30, 8)])))
+        thread.start()
+        model(torch.tensor([TEXTS[0]]))
+        thread.join()
+
+    with switching_often():
+        for _ in range(5):
+            found = discover(model, forward)
+            assert [site.projection for site in found] == [site.projection for site in wanted]
+            assert all(
+                torch.allclose(a.value_bias, b.value_bias, atol=1e-6) for a, b in zip(found, wanted, strict=True)
+            )
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, AttributeError])
+@pytest.mark.parametrize("call", [0, 5])
+@pytest.mark.parametrize("study", ["audit", "alternatives", "mixing"])
+def test_after_an_interrupt_the_model_is_as_before(study, error, call):
+    model = build("bert").train()
+    model.pooler.eval()
+    before, calls = state(model), []
+
+    def stop(*_):
+        calls.append(0)
+        if len(calls) > call:
+            raise error
+
+    def work():
+        for _ in range(9):
+            STUDIES[study](Lens(model))
+
+    handle = model.encoder.layer[1].attention.output.dropout.register_forward_hook(stop)
+    with pytest.raises(error):
+        work()
+    handle.remove()
+    assert state(model) == before
+    assert same(STUDIES["audit"](Lens(model)), STUDIES["audit"](Lens(build("bert"))))
+
+
+@pytest.mark.parametrize("study", sorted(STUDIES))
+def test_autocast_and_the_default_precision_change_nothing(study):
+    expected, lens = STUDIES[study](Lens(build("bert"))), Lens(build("bert"))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert same(STUDIES[study](lens), expected)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert same(STUDIES[study](lens), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_capture_and_substitution_under_autocast():
+    lens = Lens(build("bert"))
+    text, plain = next(lens.capture([TEXTS[0]], weights=True)), lens.substitute({}, TEXTS[0])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        again, other = next(lens.capture([TEXTS[0]], weights=True)), lens.substitute({}, TEXTS[0])
+    for one, two in zip(text.heads, again.heads, strict=True):
+        assert torch.equal(one.weights, two.weights)
+    assert torch.equal(plain.hidden_states["encoder"], other.hidden_states["encoder"])
