@@ -7,12 +7,15 @@ import torch
 import transformers as hf
 
 import identilens as idl
-from helpers.zoo import BUILDERS, MORE, build, example, granite_swa, ids, swin
+from helpers.zoo import _BERT, _T5, _VIT, BUILDERS, MORE, build, example, granite_swa, ids, swin
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
+from identilens.studies.audit.selfcheck import selfcheck
 
+TEXTS = [ids(9), ids(6)]
+PICTURES = {"pixel_values": torch.linspace(-2, 2, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12).sin()}
 FAMILIES = sorted(BUILDERS | MORE)
 NAMES = {
     "attention calls are those found",
@@ -50,6 +53,32 @@ def test_every_family_proves_itself_without_false_alarm(family, dtype):
         assert {check.name for check in checks} >= NAMES
         failed = [check for check in checks if not check.passed]
         assert not failed, (implementation, failed)
+
+
+SELFCHECKED = {
+    "weights hardly matter": lambda: (hf.BertModel(hf.BertConfig(**_BERT)), TEXTS),
+    "tuples among the outputs": lambda: (hf.DPRContextEncoder(hf.DPRConfig(**_BERT)), TEXTS),
+    "positions in front of texts": lambda: (hf.MLCDVisionModel(hf.MLCDVisionConfig(**_VIT)), PICTURES),
+    "masks of one row": lambda: (
+        hf.SwitchTransformersForConditionalGeneration(hf.SwitchTransformersConfig(**_T5, num_experts=2)), TEXTS
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(SELFCHECKED))
+def test_selfcheck_gives_no_false_alarm(kind):
+    torch.manual_seed(0)
+    model, batch = SELFCHECKED[kind]()
+    checks = selfcheck(Lens(model.eval()), batch)
+    assert {"outputs unchanged in blocks of rows", "changing the weights changes the output"} <= {
+        c.name for c in checks
+    }
+    assert all(check.passed for check in checks), checks
+
+
+def test_selfcheck_shows_what_fails():
+    failed = [check.name for check in selfcheck(Lens(granite_swa()), TEXTS) if not check.passed]
+    assert "weights times values give the attention output" in failed
 
 
 def passes(model):

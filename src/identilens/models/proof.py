@@ -211,7 +211,7 @@ class Proof:
         call, given = self._pending
         site, self._pending = self.sites[call.index], None
         joined = given.sum(2) if site.added else given.flatten(2)
-        entered, left = (tensor.reshape(*given.shape[:2], -1) for tensor in (inputs[0], output))
+        entered, left = (by_text(tensor, *given.shape[:2]) for tensor in (inputs[0], output))
         summed = HeadsSum(site)
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
@@ -235,6 +235,13 @@ class HeadsSum:
     def __call__(self, output: Float[Tensor, "query head d_v"]) -> Float[Tensor, "query d_model"]:
         """Return the sum over heads of A V W_O, plus the bias."""
         return torch.einsum("nhv,hvd->nd", output.double(), self._projection) + self._bias
+
+
+def by_text(tensor: Tensor, texts: int, queries: int) -> Float[Tensor, "text query d"]:
+    """Return what goes into or comes out of an output projection, text by text; some families put positions first."""
+    if tensor.ndim == 3 and tensor.shape[:2] == (queries, texts) and queries != texts:
+        return tensor.transpose(0, 1)
+    return tensor.reshape(texts, queries, -1)
 
 
 @contextmanager
