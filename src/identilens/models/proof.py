@@ -1,7 +1,7 @@
 """Proof that capture is faithful on a batch, taken while the batch runs: each check with its figure and its limit."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -87,7 +87,7 @@ class Proof:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Check what goes into and comes out of the output projections while the context lasts."""
-        with projections_watched(self._projected):
+        with projections_watched(self.sites, self._projected):
             yield
 
     def conclude(self, plain: Any, captured: Any, repeat: Callable[[], Any]) -> None:
@@ -245,12 +245,23 @@ def by_text(tensor: Tensor, texts: int, queries: int) -> Float[Tensor, "text que
 
 
 @contextmanager
-def projections_watched(listener: Callable[[nn.Module, tuple, Any], None]) -> Iterator[None]:
-    """Tell a listener what every module called in this thread was given and gives, while the context lasts.
+def projections_watched(sites: Sequence[Site], listener: Callable[[nn.Module, tuple, Any], None]) -> Iterator[None]:
+    """Tell a listener what output projections called in this thread are given and give, while the context lasts.
 
-    No module gets a hook of its own, which would make an output projection look wrapped.
+    Plain modules get no hook of their own, which would make them look wrapped; those with hooks are heard last.
     """
-    with register_module_forward_hook(only_here(listener)):
+    modules = {site.projection for site in sites}
+    wrapped = {module for module in modules if module._forward_hooks}
+    plain = modules - wrapped
+
+    def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
+        if module in plain:
+            listener(module, inputs, output)
+
+    with ExitStack() as hooks:
+        hooks.enter_context(register_module_forward_hook(only_here(hook)))
+        for module in wrapped:
+            hooks.enter_context(module.register_forward_hook(only_here(listener)))
         yield
 
 

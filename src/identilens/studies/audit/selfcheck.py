@@ -75,6 +75,6 @@ def _changed(lens: Lens, items: list[Item], before: Any) -> tuple[float, float]:
             rows = slice(lengths.of(text, site.kind, call)[0])
             found.append(relative(summed(changed[text, rows]), blocks[text, rows]))
 
-    with projections_watched(projected):
+    with projections_watched(sites, projected):
         after = lens.run(items, answer, changes=True)
     return max(found), deviation(before, after, lengths, items)
