@@ -5,14 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 import transformers as hf
+from transformers.models.bert.modeling_bert import eager_attention_forward
 
 import identilens as idl
-from helpers.zoo import BUILDERS, MORE, build, example, granite_swa, ids, swin
+from helpers.zoo import _BERT, _T5, _VIT, BUILDERS, MORE, build, example, granite_swa, ids, swin
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
+from identilens.studies.audit.selfcheck import selfcheck
 
+TEXTS = [ids(9), ids(6)]
+PICTURES = {"pixel_values": torch.linspace(-2, 2, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12).sin()}
 FAMILIES = sorted(BUILDERS | MORE)
 NAMES = {
     "attention calls are those found",
@@ -52,6 +56,27 @@ def test_every_family_proves_itself_without_false_alarm(family, dtype):
         assert not failed, (implementation, failed)
 
 
+SELFCHECKED = {
+    "weights hardly matter": lambda: (hf.BertModel(hf.BertConfig(**_BERT)), TEXTS),
+    "tuples among the outputs": lambda: (hf.DPRContextEncoder(hf.DPRConfig(**_BERT)), TEXTS),
+    "positions in front of texts": lambda: (hf.MLCDVisionModel(hf.MLCDVisionConfig(**_VIT)), PICTURES),
+    "masks of one row": lambda: (
+        hf.SwitchTransformersForConditionalGeneration(hf.SwitchTransformersConfig(**_T5, num_experts=2)), TEXTS
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(SELFCHECKED))
+def test_selfcheck_gives_no_false_alarm(kind):
+    torch.manual_seed(0)
+    model, batch = SELFCHECKED[kind]()
+    checks = selfcheck(Lens(model.eval()), batch)
+    assert {"outputs unchanged in blocks of rows", "changing the weights changes the output"} <= {
+        c.name for c in checks
+    }
+    assert all(check.passed for check in checks), checks
+
+
 def passes(model):
     """Lengths of the batches that the model runs from now on."""
     seen = []
@@ -74,7 +99,7 @@ def test_the_proof_costs_one_pass_of_the_first_batch_of_each_kind():
         model.encoder.layer[0].attention.self.value.weight.mul_(2)
     seen.clear()
     list(lens.capture([ids(9), ids(6)]))
-    assert seen == [9, 9], "other weights are another model"
+    assert seen == [8, 9, 9], "other weights are another model"
 
 
 RUNS = {
@@ -102,9 +127,27 @@ def test_every_run_is_proven(run, monkeypatch):
         RUNS[run](lens)
 
 
-def test_sinks_applied_to_the_output_are_refused():
-    with pytest.raises(UnsupportedModelError, match=r"'weights times values .* failed with .*limit 0.0005.*GraniteSWA"):
-        next(Lens(granite_swa()).capture([ids(9)]))
+def test_an_output_changed_behind_the_values_is_refused(monkeypatch):
+    def halved(*args, **kwargs):
+        output, weights = eager_attention_forward(*args, **kwargs)
+        return output / 2, weights
+
+    monkeypatch.setattr("transformers.models.bert.modeling_bert.eager_attention_forward", halved)
+    lens = Lens(build("bert"))
+    with pytest.raises(UnsupportedModelError, match=r"'weights times values .* failed with .*limit 0.0005.*BertSelf"):
+        next(lens.capture([ids(9)]))
+    assert [check.name for check in selfcheck(lens, TEXTS) if not check.passed][0].startswith("weights times values")
+
+
+def test_sinks_applied_to_the_output_are_taken_into_the_weights():
+    model = granite_swa()
+    for number, layer in enumerate(next(Lens(model).capture([ids(9)], weights=True)).layers):
+        keys = layer.keys.repeat_interleave(2, 0)
+        logits = (layer.queries @ keys.mT * layer.scaling).masked_fill(~layer.visible, -torch.inf)
+        sinks = model.model.layers[number].self_attn.sinks.detach()[:, None, None].expand(-1, 9, 1)
+        expected = torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
+        assert float(expected.sum(-1).min()) < 0.9
+        torch.testing.assert_close(layer.weights, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_windows_in_the_batch_are_refused():

@@ -19,6 +19,9 @@ from identilens.models.threads import attribute
 Attend = Callable[..., tuple[Tensor, Tensor]]
 """Attention as transformers' interface has it: output (batch, n, heads, d_v) and weights, or None for them."""
 
+SUM_ERROR = 1e-2
+"""Rows of weights that sum to one within this, half precision included, have no sink in them."""
+
 READABLE = ("eager", "sdpa")
 """Implementations whose masks can be read; others (flash, flex) run as one of these while a capture lasts."""
 
@@ -102,7 +105,18 @@ class AttentionCall:
         bias = arguments.get("position_bias")
         if bias is not None and bias.shape[-2] > 1:
             arguments["position_bias"] = bias[..., rows, :]
-        return self.eager(self.module, query, self.key, self.value, mask, **arguments)
+        output, weights = self.eager(self.module, query, self.key, self.value, mask, **arguments)
+        if arguments.get("s_aux") is not None and weights is not None:
+            weights = weights * self._sink_factor(output, weights)
+        return output, weights
+
+    def _sink_factor(self, output: Tensor, weights: Tensor) -> Float[Tensor, "batch head row 1"]:
+        """Return g of a family that applies its sink late: output = diag(g) A V; 1 where A has the sink in it."""
+        values = self.value.repeat_interleave(self.query.shape[1] // self.value.shape[1], 1)
+        mixed, given = (weights.to(values.dtype) @ values).float(), output.transpose(1, 2).float()
+        size = mixed.square().sum(-1, keepdim=True)
+        late = (weights.float().sum(-1, keepdim=True) - 1).abs() <= SUM_ERROR
+        return torch.where(late & (size > 0), (given * mixed).sum(-1, keepdim=True) / size, 1.0).to(weights.dtype)
 
     def run(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of the function that the model calls outside of capture."""

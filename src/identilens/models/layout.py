@@ -86,7 +86,7 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     watch = _Watch(_members(model))
     with ExitStack() as hooks, intercept(model, watch.attending), torch.no_grad():
         for member in watch.members:
-            hooks.enter_context(member.register_forward_pre_hook(watch.reaching))
+            hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching)))
         for module in names:
             if _is_attention(module):
                 hooks.enter_context(module.register_forward_pre_hook(only_here(watch.entering), with_kwargs=True))
@@ -134,7 +134,7 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
 def _numbers(watch: "_Watch") -> list[int]:
     """Return the number of each call's layer."""
     kinds = [kind for _, _, kind in watch.sites]
-    own: dict[Kind, list[Place | None]] = {kind: [] for kind in kinds}
+    own: dict[str, list[Place | None]] = {kind: [] for kind in kinds}
     for kind, place in zip(kinds, watch.places, strict=True):
         own[kind].append(place)
     counts: Counter[str] = Counter()

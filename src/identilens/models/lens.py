@@ -170,7 +170,7 @@ class Lens:
         with proof.watching():
             output = self._forward(proof.items, proof.answering(handler), whole, options)
         proof.conclude(plain, output, lambda: self._forward(proof.items, AttentionCall.run, whole, options))
-        if proof.finite:
+        if proof.finite and all(check.passed for check in proof.checks.values()):
             self._proven.add(self._kind_of_batch(proof.items))
         return output
 

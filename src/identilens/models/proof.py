@@ -1,9 +1,8 @@
 """Proof that capture is faithful on a batch, taken while the batch runs: each check with its figure and its limit."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from threading import get_ident
 from typing import Any, NoReturn
 
 import torch
@@ -19,6 +18,7 @@ from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import Site
 from identilens.models.outputs import deviation, relative
 from identilens.models.sequences import sides
+from identilens.models.threads import only_here
 
 NOISE = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest relative deviation that rounding explains, by the model's precision; families take the softmax in float32."""
@@ -87,7 +87,7 @@ class Proof:
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Check what goes into and comes out of the output projections while the context lasts."""
-        with projections_watched(self._projected):
+        with projections_watched(self.sites, self._projected):
             yield
 
     def conclude(self, plain: Any, captured: Any, repeat: Callable[[], Any]) -> None:
@@ -211,7 +211,7 @@ class Proof:
         call, given = self._pending
         site, self._pending = self.sites[call.index], None
         joined = given.sum(2) if site.added else given.flatten(2)
-        entered, left = (tensor.reshape(*given.shape[:2], -1) for tensor in (inputs[0], output))
+        entered, left = (by_text(tensor, *given.shape[:2]) for tensor in (inputs[0], output))
         summed = HeadsSum(site)
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
@@ -237,19 +237,31 @@ class HeadsSum:
         return torch.einsum("nhv,hvd->nd", output.double(), self._projection) + self._bias
 
 
-@contextmanager
-def projections_watched(listener: Callable[[nn.Module, tuple, Any], None]) -> Iterator[None]:
-    """Tell a listener what every module called in this thread was given and gives, while the context lasts.
+def by_text(tensor: Tensor, texts: int, queries: int) -> Float[Tensor, "text query d"]:
+    """Return what goes into or comes out of an output projection, text by text; some families put positions first."""
+    if tensor.ndim == 3 and tensor.shape[:2] == (queries, texts) and queries != texts:
+        return tensor.transpose(0, 1)
+    return tensor.reshape(texts, queries, -1)
 
-    No module gets a hook of its own, which would make an output projection look wrapped.
+
+@contextmanager
+def projections_watched(sites: Sequence[Site], listener: Callable[[nn.Module, tuple, Any], None]) -> Iterator[None]:
+    """Tell a listener what output projections called in this thread are given and give, while the context lasts.
+
+    Plain modules get no hook of their own, which would make them look wrapped; those with hooks are heard last.
     """
-    thread = get_ident()
+    modules = {site.projection for site in sites}
+    wrapped = {module for module in modules if module._forward_hooks}
+    plain = modules - wrapped
 
     def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
-        if get_ident() == thread:
+        if module in plain:
             listener(module, inputs, output)
 
-    with register_module_forward_hook(hook):
+    with ExitStack() as hooks:
+        hooks.enter_context(register_module_forward_hook(only_here(hook)))
+        for module in wrapped:
+            hooks.enter_context(module.register_forward_hook(only_here(listener)))
         yield
 
 

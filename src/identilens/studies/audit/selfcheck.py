@@ -10,7 +10,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 from identilens.models.outputs import deviation, relative
-from identilens.models.proof import NOISE, Check, HeadsSum, projections_watched
+from identilens.models.proof import NOISE, Check, HeadsSum, by_text, projections_watched
 
 
 @torch.no_grad()
@@ -69,12 +69,12 @@ def _changed(lens: Lens, items: list[Item], before: Any) -> tuple[float, float]:
         if not pending or sites[pending[0][0].index].projection is not module:
             return
         call, changed = pending.pop()
-        site, blocks = sites[call.index], output.reshape(*changed.shape[:2], -1).double()
+        site, blocks = sites[call.index], by_text(output, *changed.shape[:2]).double()
         summed = HeadsSum(site)
         for text in range(len(items)):
             rows = slice(lengths.of(text, site.kind, call)[0])
             found.append(relative(summed(changed[text, rows]), blocks[text, rows]))
 
-    with projections_watched(projected):
+    with projections_watched(sites, projected):
         after = lens.run(items, answer, changes=True)
     return max(found), deviation(before, after, lengths, items)
