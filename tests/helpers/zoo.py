@@ -166,6 +166,31 @@ MORE: dict[str, Callable[[], Any]] = {
 """Families of other masks, on which capture is tested, and not everything that builds on it."""
 
 
+_HYBRID = {**_LLAMA, "num_hidden_layers": 4}
+_JAMBA = {
+    "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 1, "mamba_d_state": 4, "mamba_dt_rank": 4,
+    "mamba_d_conv": 2, "use_mamba_kernels": False,
+}  # fmt: skip
+_ZAMBA = {
+    "num_key_value_heads": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 4, "mamba_dt_rank": 4,
+    "n_mamba_heads": 2, "use_mamba_kernels": False, "layers_block_type": ["mamba", "hybrid"] * 2,
+}  # fmt: skip
+_GRANITE = {
+    "layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 4,
+    "mamba_n_groups": 1, "num_local_experts": 0,
+}  # fmt: skip
+
+HYBRIDS: dict[str, Callable[[], Any]] = {
+    "jamba": lambda: hf.JambaForCausalLM(hf.JambaConfig(**_HYBRID, **_JAMBA)),
+    "lfm2": lambda: hf.Lfm2ForCausalLM(
+        hf.Lfm2Config(**_HYBRID, layer_types=["conv", "full_attention"] * 2, block_multiple_of=8)
+    ),
+    "granitemoehybrid": lambda: hf.GraniteMoeHybridForCausalLM(hf.GraniteMoeHybridConfig(**_HYBRID, **_GRANITE)),
+    "zamba": lambda: hf.ZambaForCausalLM(hf.ZambaConfig(**(_HYBRID | _ZAMBA))),
+}
+"""Models of four layers, of which 1 and 3 hold attention."""
+
+
 def _random(model: Any) -> Any:
     """Give a model weights that make its attention far from uniform, and evaluation mode."""
     with torch.no_grad():
@@ -193,7 +218,7 @@ def swin() -> Any:
 def build(family: str, seed: int = 0) -> Any:
     """A tiny random model in evaluation mode whose attention is far from uniform."""
     torch.manual_seed(seed)
-    return _random((BUILDERS | MORE)[family]())
+    return _random((BUILDERS | MORE | HYBRIDS)[family]())
 
 
 def ids(length: int, seed: int = 0) -> list[int]:

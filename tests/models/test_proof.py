@@ -31,14 +31,19 @@ def implementations(model):
     return ["eager"] + ["sdpa"] * bool(model._supports_sdpa and model.config.model_type != "gemma2")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_proves_itself_without_false_alarm(family, dtype):
     model = build(family).to(dtype)
+    if dtype == torch.float64 and family in ("deepseek_v3", "deepseek_v32", "gpt_oss"):
+        pytest.skip("torch has no grouped product for experts in float64")
     for implementation in implementations(model):
         model.set_attn_implementation(implementation)
         lens = Lens(model)
         batch = example(family)
+        if dtype == torch.float64 and implementation == "eager":
+            # There transformers masks with what is minus infinity to the softmax: padding of windows is NaN.
+            batch = batch[:1] if isinstance(batch, list) else batch
         if isinstance(batch, dict):
             batch = {name: one.to(dtype) if one.is_floating_point() else one for name, one in batch.items()}
         checks = lens.prove(lens.read(batch))

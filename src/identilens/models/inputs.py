@@ -11,7 +11,16 @@ from identilens.errors import InputError
 from identilens.models.families import position_limit
 from identilens.models.media import Audio
 
-_PER_TOKEN = ("input_ids", "attention_mask", "token_type_ids", "position_ids", "bbox")
+_PER_TOKEN = (
+    "input_ids", "attention_mask", "token_type_ids", "position_ids", "bbox", "mm_token_type_ids",
+    "cross_attention_mask", "image_attention_mask", "xpath_tags_seq", "xpath_subs_seq",
+)  # fmt: skip
+_MASKED = {
+    "attention_mask": (*_PER_TOKEN, "input_values", "input_features"),
+    "decoder_attention_mask": tuple(f"decoder_{name}" for name in _PER_TOKEN),
+    "pixel_attention_mask": ("pixel_values", "pixel_attention_mask"),
+}
+"""What each mask of a batch may say the padding of, where it has a place for every position of it."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,7 @@ class Item:
 
     Attributes:
         tensors: Inputs by the names of the model's forward arguments.
+        joined: Names of tensors that hold all of an item's pictures in a row, and are joined in a batch.
         tokens: What stands at each position, by kind of sequence: "encoder", "decoder".
         text: The original text where there is one.
     """
@@ -27,6 +37,24 @@ class Item:
     tensors: dict[str, Tensor]
     tokens: dict[str, tuple[str, ...]] = field(default_factory=dict)
     text: str | None = None
+    joined: frozenset[str] = frozenset()
+
+    @property
+    def shapes(self) -> frozenset[tuple]:
+        """Sizes in which items of one batch must agree: those of all that cannot be padded here."""
+        free = [(name, tensor.shape) for name, tensor in self.tensors.items() if not is_per_token(name)]
+        return frozenset((name, shape[1:] if name in self.joined else shape) for name, shape in free)
+
+    def start(self, length: int) -> "Item":
+        """Return the first tokens, at least two even of a single one; the whole item where more than tokens is held."""
+        if not all(map(is_per_token, self.tensors)):
+            return self
+        tensors = {
+            name: (tensor if len(tensor) > 1 else tensor.repeat(2, *[1] * (tensor.ndim - 1)))[:length]
+            for name, tensor in self.tensors.items()
+        }
+        names = {"encoder": "input_ids", "decoder": "decoder_input_ids"}
+        return Item(tensors, {kind: ("",) * len(tensors[names[kind]]) for kind in self.tokens})
 
     @property
     def length(self) -> int:
@@ -155,8 +183,6 @@ class InputReader:
             )
         rate = self.feature_extractor.sampling_rate
         batch = dict(self.feature_extractor(audio.at(rate).samples, sampling_rate=rate, return_tensors="pt"))
-        # One recording by itself has no padding but what the model is to see (Whisper's 30 seconds).
-        batch.pop("attention_mask", None)
         if self.config.is_encoder_decoder:
             batch["decoder_input_ids"] = torch.tensor([self._target(None, [0], 0, None)])
         return next(self._from_batch(batch, None))
@@ -168,20 +194,27 @@ class InputReader:
                 f"a batch needs tensors such as input_ids or pixel_values; got {sorted(batch)}. "
                 'Call the tokenizer with return_tensors="pt".'
             )
-        for row in range(len(next(iter(tensors.values())))):
-            item = {name: value[row] for name, value in tensors.items() if not name.endswith("attention_mask")}
-            for prefix in ("", "decoder_"):
-                mask = batch.get(f"{prefix}attention_mask")
-                own = slice(None) if mask is None else mask[row].bool()
-                for name in item.keys() & {prefix + name for name in _PER_TOKEN}:
-                    item[name] = item[name][own][:max_length]
+        texts = [tensors[name] for name in ("input_ids", "decoder_input_ids") if name in tensors]
+        count = len(next(iter([*texts, *tensors.values()])))
+        joined = frozenset(name for name, value in tensors.items() if len(value) != count)
+        if joined and count > 1:
+            raise InputError(
+                f"the batch holds {count} texts and {', '.join(sorted(joined))} with another number of rows, so it "
+                "cannot be told which rows belong to which text. Give one text at a time (a batch of one)."
+            )
+        for row in range(count):
+            item = {name: value if name in joined else value[row] for name, value in tensors.items()}
+            _cut_padding(item)
+            for name in filter(is_per_token, item):
+                if "input_ids" in item or name.startswith("decoder_"):
+                    item[name] = item[name][:max_length]
             tokens = {}
             for kind, name in (("encoder", "input_ids"), ("decoder", "decoder_input_ids")):
                 if name in item:
                     self._check_ids(item[name].tolist(), row)
                     self._check_length(len(item[name]), row, truncated=max_length is not None)
                     tokens[kind] = self._names(item[name].tolist())
-            yield Item(item, tokens)
+            yield Item(item, tokens, joined=joined)
 
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
         size = getattr(self.config.get_text_config(), "vocab_size", None)
@@ -209,12 +242,10 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
     batch: dict[str, Tensor] = {}
     for name in items[0].tensors:
         rows = [item.tensors[name] for item in items]
-        if name.removeprefix("decoder_") not in _PER_TOKEN:
-            if len({row.shape for row in rows}) > 1:
-                raise InputError(
-                    f"{name} of one batch have unlike sizes: {', '.join(str(tuple(row.shape)) for row in rows)}. "
-                    "Give recordings and images of unlike size one at a time (batch_size=1, --batch-size 1)."
-                )
+        if name in items[0].joined:
+            batch[name] = torch.cat(rows)
+            continue
+        if not is_per_token(name):
             batch[name] = torch.stack(rows)
             continue
         batch[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -223,6 +254,49 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
             mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
             batch[name.removesuffix("input_ids") + "attention_mask"] = mask.long()
     return {name: value.to(device) for name, value in batch.items()}
+
+
+def alike(items: Sequence[Item], order: Sequence[int], size: int) -> Iterator[list[int]]:
+    """Yield the numbers of items in a given order, so many at a time that can share a batch."""
+    batch: list[int] = []
+    for number in order:
+        if batch and (len(batch) == size or items[number].shapes != items[batch[0]].shapes):
+            yield batch
+            batch = []
+        batch.append(number)
+    if batch:
+        yield batch
+
+
+def is_per_token(name: str) -> bool:
+    """Return whether an input has a row for every token, so that it is cut and padded with the tokens."""
+    return name.removeprefix("decoder_") in _PER_TOKEN
+
+
+def _cut_padding(item: dict[str, Tensor]) -> None:
+    """Cut away what the masks of one text say is padding; masks that say nothing of the kind reach the model."""
+    for mask_name, names in _MASKED.items():
+        mask = item.get(mask_name)
+        if mask is None or (mask.ndim > 1 and mask_name == "pixel_attention_mask"):
+            continue
+        if mask.ndim != 1:
+            raise InputError(
+                f"{mask_name} has {mask.ndim + 1} axes; expected 2 (text, position), with 1 for positions of the "
+                "text's own. Leave out masks between positions."
+            )
+        own = mask.bool()
+        cut = [name for name in names if name in item and name != mask_name and _has_place_for(item[name], name, mask)]
+        for name in cut:
+            item[name] = item[name][own]
+        if any(name.endswith("input_ids") for name in cut):
+            del item[mask_name]
+        elif cut:
+            item[mask_name] = mask[own]
+
+
+def _has_place_for(tensor: Tensor, name: str, mask: Tensor) -> bool:
+    # Pictures and spectrograms with channels first have no axis of positions in front.
+    return len(tensor) == len(mask) and (is_per_token(name) or tensor.ndim <= 2)
 
 
 def _is_pair(entry: Any) -> bool:

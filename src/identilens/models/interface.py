@@ -92,9 +92,12 @@ class AttentionCall:
         """
         query = self.query[:, :, rows]
         mask = self._mask_rows(rows)
+        # Families take the softmax in float32, where the least number of float64 is minus infinity.
+        least = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
         if mask is not None and mask.dtype == torch.bool:
-            least = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, least)
+        elif mask is not None:
+            mask = mask.clamp_min(least)
         arguments = dict(self.arguments)
         bias = arguments.get("position_bias")
         if bias is not None and bias.shape[-2] > 1:

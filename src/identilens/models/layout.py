@@ -2,7 +2,7 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -21,17 +21,23 @@ from identilens.models.sequences import Kind
 from identilens.models.threads import only_here
 
 
+Place = tuple[str, int]
+"""A layer: path of the list that holds it inside the model, and its number there."""
+
+
 @dataclass(frozen=True)
 class Site:
     """One attention layer as the forward pass meets it.
 
     Attributes:
-        layer: Counts from 0 within its kind, in call order (a shared module counts anew each time).
+        layer: The model's own number where each layer of a kind holds one attention at most; otherwise counted from 0
+            within the kind, in call order (a shared module counts anew each time).
         kind: ``encoder`` sees both ways, ``decoder`` only backwards, ``cross`` another sequence.
         name: Path of the attention module inside the model.
         projection: The linear map applied to the head outputs.
         value_bias: What the values are for a zero input: the bias of the value map.
         added: Head outputs are added before they are projected; they are put side by side otherwise.
+        place: The list of layers and the number in it, where attention stands in one.
     """
 
     layer: int
@@ -41,6 +47,7 @@ class Site:
     projection: nn.Module
     value_bias: Float[Tensor, "group d_v"]
     added: bool = False
+    place: Place | None = None
 
     @property
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
@@ -77,8 +84,10 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
         NumericalError: If the attention output has NaN or infinite entries.
     """
     names = {module: name for name, module in model.named_modules()}
-    watch = _Watch()
+    watch = _Watch(_members(model))
     with ExitStack() as hooks, intercept(model, watch.attending), torch.no_grad():
+        for member in watch.members:
+            hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching)))
         for module in names:
             if _is_attention(module):
                 hooks.enter_context(module.register_forward_pre_hook(only_here(watch.entering), with_kwargs=True))
@@ -86,9 +95,8 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
                 hooks.enter_context(module.register_forward_pre_hook(only_here(watch.projecting), with_kwargs=True))
         forward()
     _refuse_bypass(model, watch)
-    counts: Counter[str] = Counter()
     sites = []
-    for call, candidates, kind in watch.sites:
+    for (call, candidates, kind), layer in zip(watch.sites, _numbers(watch), strict=True):
         linear = ((module, added) for module, inputs, added in candidates if is_linear(module, inputs))
         projection, added = next(linear, (None, False))
         if projection is None:
@@ -97,9 +105,47 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
                 f"(a gate or a norm), so its heads have no fixed output projection; {WORKS}"
             )
         bias = _value_bias(model, call.module, *watch.inputs[call.module])
-        sites.append(Site(counts[kind], kind, names[call.module], call.query.shape[1], projection, bias, added))
-        counts[kind] += 1
+        place = watch.places[len(sites)]
+        sites.append(Site(layer, kind, names[call.module], call.query.shape[1], projection, bias, added, place))
     return tuple(sites)
+
+
+def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
+    """Return the layers that stand in one list with layers of attention and hold none, by path and class."""
+    places = {site.place for site in sites if site.place is not None}
+    return tuple(
+        f"{path}.{number} ({type(layer).__name__})"
+        for path in dict.fromkeys(path for path, _ in sorted(places))
+        for number, layer in enumerate(model.get_submodule(path).children())
+        if (path, number) not in places
+    )
+
+
+def _members(model: nn.Module) -> dict[nn.Module, Place]:
+    """Return the layers of a model: members of the outermost lists."""
+    found: dict[nn.Module, Place] = {}
+    inside: tuple[str, ...] = ()
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and not path.startswith(inside):
+            inside = (*inside, f"{path}.")
+            found |= {member: (path, number) for number, member in enumerate(module)}
+    return found
+
+
+def _numbers(watch: "_Watch") -> list[int]:
+    """Return the number of each call's layer."""
+    kinds = [kind for _, _, kind in watch.sites]
+    own: dict[Kind, list[Place | None]] = {kind: [] for kind in kinds}
+    for kind, place in zip(kinds, watch.places, strict=True):
+        own[kind].append(place)
+    counts: Counter[str] = Counter()
+    numbers = []
+    for kind in kinds:
+        places = [place for place in own[kind] if place is not None]
+        alone = len(set(places)) == len(own[kind]) and len({path for path, _ in places}) == 1
+        numbers.append(places[counts[kind]][1] if alone else counts[kind])
+        counts[kind] += 1
+    return numbers
 
 
 def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None = None) -> int:
@@ -113,11 +159,19 @@ def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None 
         raise InputError(f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind).")
     found = {site.layer: index for index, site in enumerate(sites) if kind in (None, site.kind)}
     if layer not in found:
-        raise InputError(f"the model has layers {min(found)} to {max(found)}; got {layer}. Layers count from 0.")
+        raise InputError(f"the model has {layers_in_words(found)}; got {layer}. Layers count from 0.")
     heads = sites[found[layer]].heads
     if not 0 <= head < heads:
         raise InputError(f"layer {layer} has heads 0 to {heads - 1}; got {head}. Heads count from 0.")
     return found[layer]
+
+
+def layers_in_words(numbers: Collection[int]) -> str:
+    """Return which layers hold attention, for messages."""
+    held = sorted(numbers)
+    if held == list(range(held[0], held[-1] + 1)):
+        return f"layers {held[0]} to {held[-1]}"
+    return f"attention in layers {', '.join(map(str, held))}"
 
 
 def chosen_heads(
@@ -146,11 +200,17 @@ def _kinds(sites: tuple[Site, ...], kind: Kind | None) -> list[Kind]:
 class _Watch:
     """Listens to one forward pass: attention modules entered, attention calls, linear layers applied."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: Mapping[nn.Module, Place]) -> None:
+        self.members = members
+        self.reached: Place | None = None
+        self.places: list[Place | None] = []
         self.sites: list[tuple[AttentionCall, list[tuple[nn.Module, Tensor, bool]], Kind]] = []
         self.entered: dict[nn.Module, bool] = {}
         self.inputs: dict[nn.Module, tuple[tuple, dict]] = {}
         self.pending: Tensor | None = None
+
+    def reaching(self, module: nn.Module, args: tuple) -> None:
+        self.reached = self.members[module]
 
     def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
@@ -170,6 +230,7 @@ class _Watch:
         seen = call.visible()
         backwards = seen is not None and not bool(seen[0].triu(1).any())
         kind: Kind = "cross" if self.entered.get(call.module, False) else "decoder" if backwards else "encoder"
+        self.places.append(self.reached)
         self.sites.append((call, [], kind))
         self.pending = output
         return output

@@ -11,13 +11,16 @@ from transformers import PreTrainedModel
 from identilens.errors import InputError
 from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.families import refuse_known
-from identilens.models.inputs import InputReader, Item, collate
+from identilens.models.inputs import InputReader, Item, alike, collate
 from identilens.models.interface import AttentionCall, Handler, evaluation_mode, intercept
-from identilens.models.layout import Site, discover
+from identilens.models.layout import Site, discover, layers_without_attention
 from identilens.models.proof import NOISE, Check, Proof
 from identilens.models.registration import register_attention
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
+
+_SHORT = 8
+"""Tokens of the first text on which attention layers are looked for."""
 
 
 class Lens:
@@ -91,7 +94,13 @@ class Lens:
             "name": self.name, "class": type(self.model).__name__, "family": config.model_type,
             "revision": getattr(config, "_commit_hash", None), "sha256": self.digest,
             "dtype": str(self.dtype).removeprefix("torch."), "device": str(self.device),
+            **({"layers_without_attention": list(self.other_layers)} if self.other_layers else {}),
         }  # fmt: skip
+
+    @property
+    def other_layers(self) -> tuple[str, ...]:
+        """Layers beside those of attention that hold none (state spaces, convolutions), once `sites` were found."""
+        return layers_without_attention(self.body, self._sites or ())
 
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return the inputs as unpadded items, one for each text; see `InputReader.read`."""
@@ -103,10 +112,11 @@ class Lens:
         Raises:
             UnsupportedModelError: If the attention cannot be captured faithfully.
         """
-        if self._sites is None or self._sites_of != self._weights:
-            probe = collate([_short(item)], self.device)
+        weights = self._weights()
+        if self._sites is None or self._sites_of != weights:
+            probe = collate([item.start(_SHORT)], self.device)
             self._sites = discover(self.body, lambda: self.body(**probe, use_cache=False))
-            self._sites_of = self._weights
+            self._sites_of = weights
         return self._sites
 
     @torch.no_grad()
@@ -161,7 +171,7 @@ class Lens:
         with proof.watching():
             output = self._forward(proof.items, proof.answering(handler), whole, options)
         proof.conclude(plain, output, lambda: self._forward(proof.items, AttentionCall.run, whole, options))
-        if proof.finite:
+        if proof.finite and all(check.passed for check in proof.checks.values()):
             self._proven.add(self._kind_of_batch(proof.items))
         return output
 
@@ -172,17 +182,18 @@ class Lens:
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
         """Return what a proof holds for: these weights, this attention, this kind of input, with padding or without."""
-        attention = self.model.config._attn_implementation, self.dtype
-        return self._weights, attention, frozenset(items[0].tensors), Lengths(items).padded
+        kind = self.model.config._attn_implementation, frozenset(items[0].tensors), Lengths(items).padded
+        return self._weights(), kind
 
-    @property
-    def _weights(self) -> int:
-        """Changes with the weights: in place (a version rises), to another device or precision, or by others."""
-        versions = (
+    def _weights(self) -> tuple:
+        """Return what changes with the weights.
+
+        In-place changes raise a tensor's version; other devices and precisions, and other modules, other tensors.
+        """
+        return tuple(
             (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
             for one in self.model.parameters()
         )
-        return hash(tuple(versions))
 
     def capture(
         self, inputs: Any, *, weights: bool = False, hidden_states: bool = False, batch_size: int = 8,
@@ -203,8 +214,8 @@ class Lens:
         """
         items = self.read(inputs, max_length)
         sites = self.sites(items[0])
-        for start in range(0, len(items), batch_size):
-            chunk = items[start : start + batch_size]
+        for numbers in alike(items, range(len(items)), batch_size):
+            chunk = [items[number] for number in numbers]
             collector = Collector(sites, chunk, weights)
             output = self.run(chunk, collector, **({"output_hidden_states": True} if hidden_states else {}))
             lengths = Lengths(chunk)
@@ -256,20 +267,6 @@ def _transformer(model: nn.Module) -> PreTrainedModel:
     if not isinstance(inner, PreTrainedModel):
         raise InputError(f"expected a transformers model; got {type(model).__name__}. Load one with identilens.load.")
     return inner
-
-
-def _short(item: Item, length: int = 8) -> Item:
-    """Return the start of an item, repeated where it has too few tokens to tell causal attention apart."""
-
-    def cut(name: str, tensor: Tensor) -> Tensor:
-        if not name.removeprefix("decoder_").startswith(("input_ids", "token_type_ids", "position_ids")):
-            return tensor
-        return (tensor if len(tensor) > 1 else tensor.repeat(2))[:length]
-
-    tensors = {name: cut(name, tensor) for name, tensor in item.tensors.items()}
-    names = {"encoder": "input_ids", "decoder": "decoder_input_ids"}
-    tokens = {kind: ("",) * len(tensors[names[kind]]) for kind in item.tokens}
-    return Item(tensors, tokens)
 
 
 def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:

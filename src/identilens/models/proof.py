@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from threading import get_ident
 from typing import Any, NoReturn
 
 import torch
@@ -19,9 +18,10 @@ from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import Site
 from identilens.models.outputs import deviation, relative
 from identilens.models.sequences import sides
+from identilens.models.threads import only_here
 
-NOISE = {torch.float64: 1e-9, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-"""Largest relative deviation that rounding explains, by the model's precision."""
+NOISE = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
+"""Largest relative deviation that rounding explains, by the model's precision; families take the softmax in float32."""
 
 _ENTRIES = 2**24
 """Attention weights held at a time; of calls with more, the first and last rows are looked at."""
@@ -154,13 +154,13 @@ class Proof:
         kept, columns = self.lengths.of(text, kind, call)
         places = range(*rows.indices(call.query.shape[2]))
         here = torch.tensor([place < kept for place in places], device=call.query.device)
-        own, output, reference = (one[here].float() for one in found[:3])
+        own, output, reference = (one[here].double() for one in found[:3])
         weights = found[3][:, here]
         if not bool(torch.isfinite(own.sum())) or not len(own):
             self.finite &= bool(torch.isfinite(own.sum()))
             return
         values = call.value[text].repeat_interleave(call.query.shape[1] // call.value.shape[1], 0)
-        mixed = (weights.float() @ values.float()).transpose(0, 1)
+        mixed = (weights.double() @ values.double()).transpose(0, 1)
         remark = f"relative, {type(call.module).__name__}"
         self._note("weights times values give the attention output", relative(mixed, output), self.noise, remark)
         self._note("captured attention is the model's own", relative(reference, own), self.noise, remark)
@@ -219,7 +219,7 @@ class Proof:
                 self.finite = False
                 return
             name = type(call.module).__name__
-            handed = relative(entered[text, own].float(), joined[text, own].float())
+            handed = relative(entered[text, own].double(), joined[text, own].double())
             self._note("the module hands on the attention output", handed, self.noise, f"relative, {name}")
             total = summed(given[text, own])
             added = relative(total, left[text, own].double())
@@ -243,13 +243,7 @@ def projections_watched(listener: Callable[[nn.Module, tuple, Any], None]) -> It
 
     No module gets a hook of its own, which would make an output projection look wrapped.
     """
-    thread = get_ident()
-
-    def hook(module: nn.Module, inputs: tuple, output: Any) -> None:
-        if get_ident() == thread:
-            listener(module, inputs, output)
-
-    with register_module_forward_hook(hook):
+    with register_module_forward_hook(only_here(listener)):
         yield
 
 

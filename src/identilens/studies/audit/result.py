@@ -192,6 +192,8 @@ class Audit(Result):
         return self.table.group_by(keys).agg(pl.col(_MEASURES).mean(), pl.len().alias("maps")).sort(keys)
 
     def _sentences(self) -> Iterator[str]:
+        if others := self.provenance["model"].get("layers_without_attention"):
+            yield f"Only attention is audited. {len(others)} of the model's layers hold none: {', '.join(others)}."
         table, texts = self.table, self.table["text"].n_unique()
         looked = table.filter(pl.col("certain_rows") > 0)
         if len(looked):

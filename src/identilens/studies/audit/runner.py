@@ -9,7 +9,7 @@ from torch import Tensor
 from identilens.linalg import row_factor
 from identilens.measures.attention.token_types import token_types, type_names
 from identilens.models.capture import Lengths
-from identilens.models.inputs import Item
+from identilens.models.inputs import Item, alike
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
@@ -45,8 +45,7 @@ class Runner:
         measured = _Part(self)
         # Texts of like length share a batch, so that little is padded.
         order = sorted(part, key=lambda text: self.items[text].length)
-        for start in range(0, len(order), self.settings.batch_size):
-            batch = order[start : start + self.settings.batch_size]
+        for batch in alike(self.items, order, self.settings.batch_size):
             items = [self.items[text] for text in batch]
             self.lens.run(items, partial(measured.attend, batch, Lengths(items)))
         return measured.output()

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS
 from identilens.models.inputs import Item
+from identilens.models.layout import layers_in_words
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
@@ -49,7 +50,7 @@ class AuditStudy(Study[AuditSettings, Audit]):
         sites = lens.sites(self.items[0])
         held = sorted({site.layer for site in sites})
         if missing := sorted(set(settings.layers or ()) - set(held)):
-            raise InputError(f"the model has layers {held[0]} to {held[-1]}; got {missing}. Layers count from 0.")
+            raise InputError(f"the model has {layers_in_words(held)}; got {missing}. Layers count from 0.")
         self.runner = Runner(lens, self.items, sites, settings, _kept_texts(self.items, settings))
         self.parts = [range(start, min(start + _PART, len(self.items))) for start in range(0, len(self.items), _PART)]
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from identilens.measures.attention import effective_attention
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
+from identilens.errors import UnsupportedModelError
 from identilens.models.capture import Collector
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
@@ -20,8 +21,18 @@ class Rollout(NamedTuple):
 
 
 def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
-    """Return raw and effective attention rollout of every kind of self-attention."""
-    collector = Collector(lens.sites(item), [item], weights=True)
+    """Return raw and effective attention rollout of every kind of self-attention.
+
+    Raises:
+        UnsupportedModelError: If some layers are no attention.
+    """
+    sites = lens.sites(item)
+    if lens.other_layers:
+        raise UnsupportedModelError(
+            f"rollout multiplies the attention of all layers, and {', '.join(lens.other_layers)} hold none. "
+            "Take a model whose layers all hold attention, or audit this one, which looks at one layer at a time."
+        )
+    collector = Collector(sites, [item], weights=True)
     lens.run([item], collector)
     layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for layer in collector.layers[0]:

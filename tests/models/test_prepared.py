@@ -1,0 +1,61 @@
+"""Batches of recordings, pictures and boxes: every mask reaches attention, and weights are the family's own."""
+
+import pytest
+import torch
+
+import identilens as idl
+from helpers.prepared import PREPARED, prepared
+from helpers.zoo import build, ids
+from identilens.errors import InputError, UnsupportedModelError
+from identilens.models import Lens
+
+
+@pytest.mark.parametrize("family", sorted(PREPARED))
+def test_weights_are_those_the_family_reports(family):
+    model, batch = prepared(family)
+    model.set_attn_implementation("eager")
+    lens = Lens(model)
+    with torch.no_grad():
+        own = lens.body(**batch, output_attentions=True).attentions
+    for index, text in enumerate(lens.capture(batch, weights=True)):
+        for layer, reported in zip(text.layers[-len(own) :], own, strict=True):
+            rows, keys = layer.weights.shape[-2:]
+            torch.testing.assert_close(layer.weights, reported[index, :, :rows, :keys], atol=5e-5, rtol=0)
+
+
+def test_a_padded_recording_is_the_recording_alone():
+    model, batch = prepared("wav2vec2")
+    lens = Lens(model)
+    _, together = lens.capture(batch, weights=True)
+    alone = next(lens.capture({"input_values": batch["input_values"][1:, :96]}, weights=True))
+    assert together.layers[0].weights.shape == (4, 12, 12)
+    for one, other in zip(together.heads, alone.heads, strict=True):
+        torch.testing.assert_close(one.weights, other.weights, atol=5e-5, rtol=0)
+    table = idl.audit(lens, batch).table
+    assert dict(table.select("text", "n_key").unique().iter_rows()) == {0: 20, 1: 12}
+
+
+def test_boxes_are_cut_with_their_tokens():
+    model, batch = prepared("layoutlm")
+    texts = list(Lens(model).capture(batch))
+    assert [text.layers[0].values.shape[1] for text in texts] == [11, 7]
+
+
+def test_pictures_of_several_texts_in_a_row_are_refused():
+    model, batch = prepared("qwen2_vl")
+    two = {name: torch.cat([tensor, tensor]) for name, tensor in batch.items()}
+    with pytest.raises(InputError, match="2 texts and pixel_values with another number of rows"):
+        next(Lens(model).capture(two))
+
+
+def test_masks_between_positions_are_refused():
+    batch = {"input_ids": torch.tensor([ids(5)]), "attention_mask": torch.ones(1, 1, 5, 5)}
+    with pytest.raises(InputError, match=r"attention_mask has 4 axes; expected 2 \(text, position\)"):
+        next(Lens(build("bert")).capture(batch))
+
+
+def test_padding_that_cannot_be_cut_away_is_refused(monkeypatch):
+    model, batch = prepared("wav2vec2")
+    monkeypatch.setattr("identilens.models.inputs._cut_padding", lambda item: None)
+    with pytest.raises(UnsupportedModelError, match="check 'padding is cut away' failed with 8"):
+        list(Lens(model).capture(batch))
