@@ -20,7 +20,6 @@ from identilens.models.interface import AttentionCall, intercept
 from identilens.models.sequences import Kind
 from identilens.models.threads import only_here
 
-
 Place = tuple[str, int]
 """A layer: path of the list that holds it inside the model, and its number there."""
 
@@ -134,7 +133,7 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
 
 def _numbers(watch: "_Watch") -> list[int]:
     """Return the number of each call's layer."""
-    kinds = [kind for _, _, kind in watch.sites]
+    kinds: list[Kind] = [kind for _, _, kind in watch.sites]
     own: dict[Kind, list[Place | None]] = {kind: [] for kind in kinds}
     for kind, place in zip(kinds, watch.places, strict=True):
         own[kind].append(place)

@@ -52,7 +52,7 @@ class Lens:
         self.reader = InputReader(model.config, tokenizer, image_processor, feature_extractor)
         self._proven: set[Hashable] = set()
         self._sites: tuple[Site, ...] | None = None
-        self._sites_of: int | None = None
+        self._sites_of: tuple | None = None
 
     @property
     def device(self) -> torch.device:

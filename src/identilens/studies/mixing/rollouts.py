@@ -5,9 +5,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from identilens.errors import UnsupportedModelError
 from identilens.measures.attention import effective_attention
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
-from identilens.errors import UnsupportedModelError
 from identilens.models.capture import Collector
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
