@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Torch goes in first and by itself, so that no other package chooses its build.
 TORCH := torch==2.13.0
 
-.PHONY: help demo test test-all test-gpu check bench docs clean
+.PHONY: help demo test test-all test-gpu test-recipes check bench docs clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -30,6 +30,14 @@ test-all: $(STAMP) ## every test but those that need a GPU
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
+
+test-recipes: ## the recipes for other tools, each in an environment of its own
+	for tool in bertviz nnsight captum; do \
+		test -x .venv-$$tool/bin/python || $(PYTHON) -m venv .venv-$$tool || exit 1; \
+		.venv-$$tool/bin/python -m pip install --quiet $(TORCH) || exit 1; \
+		.venv-$$tool/bin/python -m pip install --quiet --editable '.[demo,dev]' $$tool || exit 1; \
+		.venv-$$tool/bin/python -m pytest -n 0 tests/recipes/test_$$tool.py || exit 1; \
+	done
 
 check: $(STAMP) ## ruff and pyright
 	$(BIN)/ruff check src tests benchmarks

@@ -46,15 +46,14 @@ class Item:
         return frozenset((name, shape[1:] if name in self.joined else shape) for name, shape in free)
 
     def start(self, length: int) -> "Item":
-        """Return the first tokens, at least two even of a single one; the whole item where more than tokens is held."""
-        if not all(map(is_per_token, self.tensors)):
-            return self
+        """Return the first tokens, at least two even of a single one; all of a sequence that holds more than tokens."""
+        whole = not all(map(is_per_token, self.tensors))
         tensors = {
-            name: (tensor if len(tensor) > 1 else tensor.repeat(2, *[1] * (tensor.ndim - 1)))[:length]
+            name: tensor if whole and not name.startswith("decoder_") else _at_least_two(tensor)[:length]
             for name, tensor in self.tensors.items()
         }
         names = {"encoder": "input_ids", "decoder": "decoder_input_ids"}
-        return Item(tensors, {kind: ("",) * len(tensors[names[kind]]) for kind in self.tokens})
+        return Item(tensors, {kind: ("",) * len(tensors[names[kind]]) for kind in self.tokens}, joined=self.joined)
 
     @property
     def length(self) -> int:
@@ -183,8 +182,6 @@ class InputReader:
             )
         rate = self.feature_extractor.sampling_rate
         batch = dict(self.feature_extractor(audio.at(rate).samples, sampling_rate=rate, return_tensors="pt"))
-        # One recording by itself has no padding but what the model is to see (Whisper's 30 seconds).
-        batch.pop("attention_mask", None)
         if self.config.is_encoder_decoder:
             batch["decoder_input_ids"] = torch.tensor([self._target(None, [0], 0, None)])
         return next(self._from_batch(batch, None))
@@ -248,11 +245,6 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
             batch[name] = torch.cat(rows)
             continue
         if not is_per_token(name):
-            if len({row.shape for row in rows}) > 1:
-                raise InputError(
-                    f"{name} of one batch have unlike sizes: {', '.join(str(tuple(row.shape)) for row in rows)}. "
-                    "Give recordings and images of unlike size one at a time (batch_size=1, --batch-size 1)."
-                )
             batch[name] = torch.stack(rows)
             continue
         batch[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -278,6 +270,10 @@ def alike(items: Sequence[Item], order: Sequence[int], size: int) -> Iterator[li
 def is_per_token(name: str) -> bool:
     """Return whether an input has a row for every token, so that it is cut and padded with the tokens."""
     return name.removeprefix("decoder_") in _PER_TOKEN
+
+
+def _at_least_two(tensor: Tensor) -> Tensor:
+    return tensor if len(tensor) > 1 else tensor.repeat(2, *[1] * (tensor.ndim - 1))
 
 
 def _cut_padding(item: dict[str, Tensor]) -> None:

@@ -133,8 +133,8 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
 
 def _numbers(watch: "_Watch") -> list[int]:
     """Return the number of each call's layer."""
-    kinds = [kind for _, _, kind in watch.sites]
-    own: dict[str, list[Place | None]] = {kind: [] for kind in kinds}
+    kinds: list[Kind] = [kind for _, _, kind in watch.sites]
+    own: dict[Kind, list[Place | None]] = {kind: [] for kind in kinds}
     for kind, place in zip(kinds, watch.places, strict=True):
         own[kind].append(place)
     counts: Counter[str] = Counter()

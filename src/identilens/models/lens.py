@@ -52,7 +52,7 @@ class Lens:
         self.reader = InputReader(model.config, tokenizer, image_processor, feature_extractor)
         self._proven: set[Hashable] = set()
         self._sites: tuple[Site, ...] | None = None
-        self._sites_of: int | None = None
+        self._sites_of: tuple | None = None
 
     @property
     def device(self) -> torch.device:
@@ -112,10 +112,11 @@ class Lens:
         Raises:
             UnsupportedModelError: If the attention cannot be captured faithfully.
         """
-        if self._sites is None or self._sites_of != self._weights:
+        weights = self._weights()
+        if self._sites is None or self._sites_of != weights:
             probe = collate([item.start(_SHORT)], self.device)
             self._sites = discover(self.body, lambda: self.body(**probe, use_cache=False))
-            self._sites_of = self._weights
+            self._sites_of = weights
         return self._sites
 
     @torch.no_grad()
@@ -181,17 +182,18 @@ class Lens:
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
         """Return what a proof holds for: these weights, this attention, this kind of input, with padding or without."""
-        attention = self.model.config._attn_implementation, self.dtype
-        return self._weights, attention, frozenset(items[0].tensors), Lengths(items).padded
+        kind = self.model.config._attn_implementation, frozenset(items[0].tensors), Lengths(items).padded
+        return self._weights(), kind
 
-    @property
-    def _weights(self) -> int:
-        """Changes with the weights: in place (a version rises), to another device or precision, or by others."""
-        versions = (
+    def _weights(self) -> tuple:
+        """Return what changes with the weights.
+
+        In-place changes raise a tensor's version; other devices and precisions, and other modules, other tensors.
+        """
+        return tuple(
             (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
             for one in self.model.parameters()
         )
-        return hash(tuple(versions))
 
     def capture(
         self, inputs: Any, *, weights: bool = False, hidden_states: bool = False, batch_size: int = 8,
