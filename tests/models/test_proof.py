@@ -136,7 +136,8 @@ def test_an_output_changed_behind_the_values_is_refused(monkeypatch):
     lens = Lens(build("bert"))
     with pytest.raises(UnsupportedModelError, match=r"'weights times values .* failed with .*limit 0.0005.*BertSelf"):
         next(lens.capture([ids(9)]))
-    assert [check.name for check in selfcheck(lens, TEXTS) if not check.passed][0].startswith("weights times values")
+    failed = next(check.name for check in selfcheck(lens, TEXTS) if not check.passed)
+    assert failed.startswith("weights times values")
 
 
 def test_sinks_applied_to_the_output_are_taken_into_the_weights():
