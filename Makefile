@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Torch goes in first and by itself, so that no other package chooses its build.
 TORCH := torch==2.13.0
 
-.PHONY: help demo test test-all test-gpu test-recipes check bench docs clean
+.PHONY: help demo test test-all test-slow test-gpu test-recipes check bench docs clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -27,6 +27,9 @@ test: $(STAMP) ## the tests to run while working: a few minutes, every study, br
 
 test-all: $(STAMP) ## every test but those that need a GPU
 	$(BIN)/python -m pytest -m 'not gpu' -n auto
+
+test-slow: $(STAMP) ## the tests that make test leaves out
+	$(BIN)/python -m pytest -m 'slow and not gpu' -n auto
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu

@@ -27,7 +27,7 @@ def test_null_share_and_reconstruction_are_those_of_effective_attention(family, 
             share = float(found.null.square().sum() / weights.square().sum())
             assert row["null_share"] == pytest.approx(share, abs=limit)
             expected = head.head_output.double() @ W_O.double()
-            lost = found.effective @ head.values.double() @ W_O.double() - expected
+            lost = found.effective.double() @ head.values.double() @ W_O.double() - expected
             error = float(torch.linalg.matrix_norm(lost) / torch.linalg.matrix_norm(expected))
             assert row["reconstruction_error"] == pytest.approx(error, abs=limit)
             assert row["rank"] == int(found.rank if head.visible is None else found.rank[-1])
