@@ -1,5 +1,6 @@
 """A result as one HTML file: text, charts, tables and token maps that ask nothing of the network."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -19,7 +20,8 @@ from identilens.charts.labels import visible_text
 from identilens.charts.palette import DARK, LIGHT, theme
 from identilens.charts.save import VEGA_LITE
 from identilens.charts.token_lines import TokenLine
-from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
+from identilens.charts.packing import deflated
+from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data, viewer_script
 from identilens.runs.files import write_atomically
 
 MOST_ROWS = 500
@@ -104,9 +106,15 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
     return environment.get_template("page.html").render(
         page=page, parts=parts, data=data, looks={"light": LIGHT.variables, "dark": DARK.variables},
         facts=run_facts(page.record), citation=citation(page.record), version=version("identilens"),
-        vega=Markup(vega()) if data["charts"] else "",
+        vega=packed_vega() if data["charts"] else "", viewer=Markup(viewer_script()),
         own_file=lambda name: Markup((Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")),
     )  # fmt: skip
+
+
+@cache
+def packed_vega() -> str:
+    """Return `vega`, deflated and in base64: a third of its size."""
+    return base64.b64encode(deflated(vega().encode())).decode("ascii")
 
 
 @cache

@@ -29,10 +29,13 @@ PRINTED = 12
 CELLS = 20_000
 """Weights whose intervals travel inside a page."""
 
+SIGNS = "●○▲△·"
+"""Of the verdicts, for those who do not see the colour."""
+
 _MARKS = {
     verdict: Mark(verdict, sign, series, strong)
     for verdict, sign, series, strong in zip(
-        VERDICTS, "●○▲△·", (0, 0, 1, 1, None), (True, False, True, False, False), strict=True
+        VERDICTS, SIGNS, (0, 0, 1, 1, None), (True, False, True, False, False), strict=True
     )
 }
 _HELD = ("determined", "free", "negligible")
