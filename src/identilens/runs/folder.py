@@ -151,4 +151,5 @@ def finished_record(folder: str | Path, analysis: str) -> dict[str, Any]:
 
 def describe(record: dict[str, Any]) -> str:
     """Return a run in a few words, for error messages."""
-    return f"{record['analysis']} of {record['model'].get('name')} on {record['texts']['count']} texts"
+    count = record["texts"]["count"]
+    return f"{record['analysis']} of {record['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"

@@ -66,6 +66,10 @@ class Result(ABC):
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts by name, for notebooks, reports and print."""
 
+    def page_charts(self) -> dict[str, AnyChart]:
+        """Return the charts that the report shows by name; those that are for print alone need not be made."""
+        return self.charts()
+
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the tables that are printed under the finding, by title."""
         return {"Table": self.table}
@@ -133,15 +137,17 @@ class Result(ABC):
         tables = {file.stem: pl.read_parquet(file) for file in path.glob("*.parquet") if file.stem in cls.schema}
         return cls.of(tables, record, stored, stored.tokens)
 
-    def to_html(self, path: str | Path, *, more: Sequence[Section] = ()) -> Path:
-        """Write the report, with ``more`` sections behind its own, as one self-contained HTML file and return its path.
+    def to_html(self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()) -> Path:
+        """Write the report as one self-contained HTML file and return its path.
+
+        ``more`` sections come behind its own, and what is ``said`` behind its finding.
 
         Raises:
             OutputFolderError: If the file cannot be written.
         """
         finding, sections = self.summary(), [*self.sections(), *more]
-        words = (self.title, self.subject(), finding.text.splitlines(), finding.headline)
-        return write_page(Page(*words, self.provenance, sections, self.charts()), path)
+        words = (self.title, self.subject(), [*finding.text.splitlines(), *said], finding.headline)
+        return write_page(Page(*words, self.provenance, sections, self.page_charts()), path)
 
     def save_figures(self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
         """Write every chart for print, in any of png, svg and pdf, over files of the same names; return the paths.

@@ -101,8 +101,10 @@ def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: To
 
 
 def _telling(row: Mapping[str, Any]) -> float:
-    """Return how much there is to see in a map, to open on the one with the most."""
-    return row["null_share"] if row["certain_mass"] is None else row["certain_mass"]
+    """Return how much there is to learn from a map: much of it certain, and yet unlike what the output depends on."""
+    if row["certain_mass"] is None or row["pearson"] is None:
+        return row["null_share"]
+    return row["certain_mass"] * (1 - row["pearson"])
 
 
 def _facts(row: Mapping[str, Any]) -> str:

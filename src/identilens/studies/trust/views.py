@@ -84,7 +84,8 @@ def bars(table: pl.DataFrame, rows: int | None = None) -> AnyChart:
     )  # fmt: skip
     longest = int(drawn.group_by("row").len()["len"].max())  # pyright: ignore[reportArgumentType] a number of rows
     chart = intervals(
-        frame, "label", "lo", "hi", "weight", "held", x_title="Attention weight, its interval, and norm share (tick)",
+        frame, "label", "lo", "hi", "weight", "held", root_x=True,
+        x_title="Attention weight, its interval, and norm share (tick), by square root",
         also=("lo", "hi", "norm_share", "contribution", "removal", "verdict"), color_title="Weight",
         height=17 * longest + 10, title="Intervals of the weights of one query, with influence",
     )  # fmt: skip

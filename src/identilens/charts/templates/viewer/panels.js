@@ -22,7 +22,7 @@ class RowPanel {
     const shut = made("button", { type: "button", textContent: "Close", title: "Escape" });
     shut.addEventListener("click", close);
     this.list = made("tbody", {});
-    const heads = ["Key", "Weight in every alternative", "Weight", "Influence"].map((name) => made("th", { scope: "col", textContent: name }));
+    const heads = ["Key", "Range", "Weight", "Share of norm"].map((name) => made("th", { scope: "col", textContent: name }));
     const table = made("table", { className: "row-keys" }, made("thead", {}, made("tr", {}, ...heads)), this.list);
     this.root = made("aside", { className: "viewer-row", hidden: true }, made("div", { className: "viewer-row-head" }, this.title, shut), this.note, made("div", { className: "viewer-bar" }, this.order, this.more), table);
     this.root.setAttribute("aria-label", "Keys of the chosen row");
@@ -74,7 +74,8 @@ class RowPanel {
     const number = made("td", { className: "number", textContent: written(value) }), verdict = made("td", {});
     const bar = made("td", { className: "bar" }, made("div", {}, span, dot));
     if (shares) verdict.textContent = `${(100 * shares[key]).toFixed(shares[key] < 0.0995 ? 1 : 0)} %`;
-    const element = made("tr", { data: { key } }, made("th", { scope: "row", textContent: shortened(keys[key], 18), title: `${keys[key]} (key ${key})` }, made("small", { textContent: ` ${key}` })), bar, number, verdict);
+    const named = made("th", { scope: "row", title: `${keys[key]} (key ${key})` }, shortened(keys[key], 18), made("small", { textContent: ` ${key}` }));
+    const element = made("tr", { data: { key } }, named, bar, number, verdict);
     const one = { key, value, element };
     one.draw = (place) => {
       dot.style.left = `${place(value)}%`;
@@ -88,8 +89,8 @@ class RowPanel {
       const [sign, words] = rules.verdicts[at];
       Object.assign(element.dataset, { lo, hi, weight: value, verdict: words });
       element.classList.add(at < 2 ? "held" : at < 4 ? "free" : "negligible");
-      number.append(made("br", {}), made("small", { textContent: `${written(lo)} to ${written(hi)}` }));
-      verdict.append(made("br", {}), made("small", { className: "verdict", textContent: `${sign} ${words.replace(", ", ",\u00a0")}` }));
+      number.append(made("br", {}), made("small", { textContent: hi - lo < 0.0005 ? "fixed" : `${written(lo)} to ${written(hi)}` }));
+      verdict.append(made("br", {}), made("small", { className: "verdict", textContent: `${sign} ${words}` }));
     };
     return one;
   }
@@ -157,7 +158,7 @@ class Gallery {
     this.stop();
     const sorted = (name) => [...new Set(places.map((one) => one[name]))].sort((a, b) => a - b);
     [this.layers, this.heads] = [sorted("layer"), sorted("head")];
-    this.grid.style.gridTemplateColumns = `auto repeat(${this.heads.length}, minmax(12px, 44px))`;
+    this.grid.style.gridTemplateColumns = `max-content repeat(${this.heads.length}, minmax(12px, 44px))`;
     this.buttons.clear();
     const line = (layer) => [made("small", { textContent: layer }), ...this.heads.map((head) => {
       const place = places.find((one) => one.layer === layer && one.head === head);

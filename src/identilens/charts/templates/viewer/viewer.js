@@ -245,6 +245,8 @@ function tokenMaps(root, { maps, tokens, first, rules }, look) {
     row = row === query ? null : query;
     rows();
     drawn();
+    // Where the panel stands below the map it would go unseen.
+    if (row !== null && panel.root.getBoundingClientRect().top > window.innerHeight - 80) panel.root.scrollIntoView({ block: "nearest" });
   }
 
   // The address holds the view: choices by number where they are numbers, else by their place among all.
@@ -282,7 +284,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look) {
     if (!asked) map = set(maps[first].choices);
     await choose();
     if (asked) root.scrollIntoView();
-    root.dataset.ready = "true";
+    root.dataset.ready = Math.round(performance.now());
     let width = root.clientWidth;
     new ResizeObserver(() => {
       if (root.clientWidth === width) return;
