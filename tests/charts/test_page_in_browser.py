@@ -60,9 +60,8 @@ def test_a_map_is_read_cell_by_cell_by_pointer_and_keyboard(visit, maps):
     assert text.startswith(f"{TOKENS[1]} (query 1) → {TOKENS[1]} (key 1): ")
     shown = float(text.split("effective ")[1].replace("−", "-"))
     assert shown == pytest.approx(float(effective[1, 1]), abs=2e-3)
-    visit.layer("null").scroll_into_view_if_needed()
     box = visit.layer("null").bounding_box()
-    visit.page.mouse.move(box["x"] + box["width"] - 12, box["y"] + box["height"] / 2)
+    visit.layer("null").hover(position={"x": box["width"] - 12, "y": box["height"] / 2})
     text = visit.read()
     assert f"→ {TOKENS[-1]} (key {len(TOKENS) - 1})" in text
     query = int(text.split("(query ")[1].split(")")[0])

@@ -239,6 +239,7 @@ def test_the_report_of_a_real_model_opens(browser, bundled, tmp_path, width, sch
         result.matrices["text0.layer1.head0.encoder.raw"].sum(-1), torch.ones(result.table["n_query"][0])
     )
     visit = Visit(browser, result.to_html(tmp_path / "report.html"), width, scheme)
+    visit.page.wait_for_selector("#maps .viewer-heads[data-drawn]")
     assert visit.page.locator("#maps .viewer-heads canvas").count() == 12
     for chart in visit.page.locator(".chart").all():
         assert chart.locator("svg").bounding_box()["width"] <= chart.bounding_box()["width"] + 1

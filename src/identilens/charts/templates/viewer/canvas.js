@@ -1,5 +1,5 @@
 // One map on a canvas: cells as colours, tokens on both axes at every zoom, a cursor and a locked row.
-const FONT = 11, LABEL = 14, GAP = 6, BAR = 30, BIG = 64;
+const FONT = 11, LABEL = 14, GAP = 6, BAR = 30, BIG = 104;
 
 function made(tag, properties = {}, ...children) {
   const { data, ...rest } = properties, element = Object.assign(document.createElement(tag), rest);
@@ -37,12 +37,15 @@ function painterOf([low, high], root, { sequential, diverging }) {
       return Math.round(from + share * (to - from));
     });
   };
-  const ramps = [sequential, warm].map((colors) => Array.from({ length: STEPS + 1 }, (_, at) => blend(colors, at / STEPS)));
-  const color = (value) => {
+  const ramp = [sequential, warm].flatMap((colors) => Array.from({ length: STEPS + 1 }, (_, at) => blend(colors, at / STEPS)));
+  // Bytes of an opaque pixel, in the order of this machine.
+  const pixels = new Uint32Array(Uint8Array.from(ramp.flatMap((parts) => [...parts, 255])).buffer);
+  const place = (value) => {
     const share = Math.min(1, Math.abs(value) / reach);
-    return ramps[value < 0 ? 1 : 0][Math.round(STEPS * (root ? Math.sqrt(share) : share))];
+    return Math.round(STEPS * (root ? Math.sqrt(share) : share)) + (value < 0 ? STEPS + 1 : 0);
   };
-  return { from: low < 0 ? -reach : 0, to: reach, color, css: (value) => `rgb(${color(value).join()})`, dark: (value) => color(value).reduce((sum, part, at) => sum + part * [0.299, 0.587, 0.114][at], 0) < 140 };
+  const color = (value) => ramp[place(value)];
+  return { from: low < 0 ? -reach : 0, to: reach, pixel: (value) => pixels[place(value)], css: (value) => `rgb(${color(value).join()})`, dark: (value) => color(value).reduce((sum, part, at) => sum + part * [0.299, 0.587, 0.114][at], 0) < 140 };
 }
 
 // Cells as a picture of at most `most` pixels a side, the largest of those that share a pixel.
@@ -56,7 +59,8 @@ function pictureOf(values, queries, keys, painter, most = Infinity) {
       if (!(Math.abs(value) <= Math.abs(largest[at]))) { if (!Number.isNaN(value)) largest[at] = value; }
     }
   }
-  largest.forEach((value, at) => { if (!Number.isNaN(value)) image.data.set([...painter.color(value), 255], 4 * at); });
+  const pixels = new Uint32Array(image.data.buffer);
+  for (let at = 0; at < largest.length; at += 1) if (!Number.isNaN(largest[at])) pixels[at] = painter.pixel(largest[at]);
   context.putImageData(image, 0, 0);
   return canvas;
 }
