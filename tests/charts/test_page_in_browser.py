@@ -4,6 +4,7 @@ from helpers.browsing import Visit
 from helpers.pages import SCRIPT, TOKENS
 from identilens.charts import write_page
 
+
 @pytest.fixture(scope="module")
 def path(tricky_page, tmp_path_factory):
     return write_page(tricky_page, tmp_path_factory.mktemp("page") / "page.html")

@@ -89,7 +89,7 @@ class RowPanel {
       const [sign, words] = rules.verdicts[at];
       Object.assign(element.dataset, { lo, hi, weight: value, verdict: words });
       element.classList.add(at < 2 ? "held" : at < 4 ? "free" : "negligible");
-      number.append(made("br", {}), made("small", { textContent: hi - lo < 0.0005 ? "fixed" : `${written(lo)} to ${written(hi)}` }));
+      number.append(made("br", {}), made("small", { textContent: hi - lo < Math.min(0.0005, 0.02 * value) ? "fixed" : `${written(lo)} to ${written(hi)}` }));
       verdict.append(made("br", {}), made("small", { className: "verdict", textContent: `${sign} ${words}` }));
     };
     return one;

@@ -257,7 +257,8 @@ function tokenMaps(root, { maps, tokens, first, rules }, look) {
     if (shown.join() !== numbers(map).layers[0]) state.set("show", shown.join());
     if (row !== null) state.set("row", row);
     if (view.zoom > 1) state.set("zoom", [view.zoom, view.query, view.key].map((value) => value.toFixed(2)).join());
-    history.replaceState(null, "", `#${root.id}?${state}`);
+    // A page inside another (a notebook's output) has no address of its own.
+    if (location.protocol !== "about:") history.replaceState(null, "", `#${root.id}?${state}`);
   }
 
   function recall() {
