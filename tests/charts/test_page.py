@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 import torch
 
-from helpers.pages import SCRIPT, TOKENS
+from helpers.pages import SCRIPT
 from identilens.charts import Page, Section, TokenMap, render_page, write_page
-from identilens.charts.page import MOST_ROWS
 from identilens.charts.packing import HeadSpace, packed_matrix
+from identilens.charts.page import MOST_ROWS
 from identilens.charts.viewer import fitting
 from identilens.errors import InputError
 

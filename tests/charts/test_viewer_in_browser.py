@@ -15,7 +15,7 @@ RULES = {
     "within": 0.5,
     "even": 1.0,
     "floor": 0.5,
-    "verdicts": [("●", "held, much"), ("○", "held, little"), ("▲", "free, much"), ("△", "free, little"), ("·", "nothing")],
+    "verdicts": [(sign, f"kind, {sign}") for sign in "●○▲△·"],
 }  # fmt: skip
 TOKENS = ["[CLS]", SCRIPT, *(f"word{at}" for at in range(N - 2))]
 

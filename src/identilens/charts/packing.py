@@ -30,8 +30,8 @@ class HeadSpace:
         values: The projected values in as many columns as a value vector has, see `ProjectedValues.compact`.
         rank: Of the projected values.
         visible: Which keys each query sees, where it does not see all.
-        rules: Of the verdicts on a weight: thresholds ``within``, ``even`` and ``floor``, and ``verdicts``, pairs of sign
-            and words.
+        rules: Of the verdicts on a weight: thresholds ``within``, ``even`` and ``floor``; ``verdicts``, each a sign and
+            words.
     """
 
     values: Float[Tensor, "key r"]

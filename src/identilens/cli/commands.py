@@ -1,6 +1,7 @@
 """The command of each study, made from its settings when it is called."""
 
 import inspect
+import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
@@ -34,11 +35,18 @@ def study_command(study: Any) -> Callable[..., None]:
         # Texts come first, so that bad ones are told before a model is loaded.
         inputs = [given[name].load() for name in reversed(study.takes)][::-1]
         bound = study(*inputs, given["settings"])
-        with progress_bar(study.unit) if bound.reports else nullcontext() as update:
+        shown = bound.reports and not (run.json or run.quiet)
+        with progress_bar(study.unit) if shown else nullcontext() as update:
             result = run_study(bound, out=run.out, resume=run.resume, overwrite=run.overwrite, progress=update)
-        if bound.reports:
+        if not bound.reports:
+            return
+        report = write_report(run.out)
+        if shown:
             result.show()
-            console.print(f"report: {write_report(run.out)}", soft_wrap=True, highlight=False)
+            console.print(f"report: {report}", soft_wrap=True, highlight=False)
+        elif run.json:
+            finding = result.summary()
+            print(json.dumps({"finding": finding.text, "numbers": finding.numbers, "report": str(report)}))
 
     groups = [*groups, ("settings", "Settings", study.settings_type), ("run", "Run", RunOptions)]
     return with_options(command, study.__doc__ or "", groups)

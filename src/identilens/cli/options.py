@@ -101,11 +101,15 @@ class RunOptions(Settings):
         out: Folder for the results.
         resume: Go on with an interrupted run.
         overwrite: Drop the run that the folder holds.
+        json: Print the finding, its numbers and the report's path as JSON, and nothing else.
+        quiet: Print nothing.
     """
 
     out: Annotated[Path, Parameter(alias="-o")]
     resume: Annotated[bool, Parameter(negative="")] = False
     overwrite: Annotated[bool, Parameter(negative="")] = False
+    json: Annotated[bool, Parameter(negative="")] = False
+    quiet: Annotated[bool, Parameter(negative="", alias="-q")] = False
 
 
 INPUTS = {"lens": ("Model", ModelOptions), "texts": ("Texts", TextOptions)}

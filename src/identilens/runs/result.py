@@ -1,5 +1,6 @@
 """The base of every result: tables with a schema, provenance, a finding, charts; saved, loaded and shown alike."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +13,13 @@ from rich.console import Console
 from torch import Tensor
 
 from identilens.charts.kit import AnyChart
+from identilens.charts.notebook import folded_maps
 from identilens.charts.page import Page, Section, write_page
 from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
+from identilens.charts.viewer import TokenMap
 from identilens.errors import OutputFolderError
-from identilens.runs.files import write_json, write_table
+from identilens.runs.files import write_atomically, write_json, write_table
 from identilens.runs.folder import finished_record, read_record
 from identilens.runs.matrices import StoredMatrices, Tokens, add_matrices
 from identilens.runs.tables import Columns, print_table
@@ -77,6 +80,26 @@ class Result(ABC):
     def token_lines(self) -> Sequence[TokenLine]:
         """Return lines of marked tokens, shown above the tables; most results have none."""
         return ()
+
+    def notebook_maps(self) -> Sequence[TokenMap]:
+        """Return the maps that a notebook shows under the finding; most results have none."""
+        return ()
+
+    def to_csv(self, folder: str | Path) -> list[Path]:
+        """Write every table as a CSV file into a folder and return the paths; lists in cells become JSON."""
+        place, paths = Path(folder), []
+        for name, columns in self.schema.items():
+            frame = getattr(self, name).with_columns(
+                pl.col(column).map_elements(lambda held: json.dumps(held.to_list()), return_dtype=pl.String)
+                for column, kind in columns.items() if isinstance(kind, pl.List)
+            )  # fmt: skip
+            paths.append(place / f"{name}.csv")
+            write_atomically(paths[-1], lambda temporary, frame=frame: frame.write_csv(temporary))
+        return paths
+
+    def to_pandas(self) -> Any:
+        """Return the main table as a pandas data frame; needs pandas and pyarrow."""
+        return self.table.to_pandas()
 
     def sections(self) -> list[Section]:
         """Return what the report shows under the finding: every chart, then the overview."""
@@ -160,5 +183,5 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<p>{escape(line)}</p>" for line in self.summary().text.splitlines())
-        lines += notebook_html(self.token_lines())
+        lines += notebook_html(self.token_lines()) + folded_maps(self.notebook_maps())
         return lines + "".join(frame._repr_html_() for frame in list(self.overview().values())[:1])

@@ -19,7 +19,7 @@ _MARKS = "Ġ▁Ċ# "
 
 
 def type_names(special_tokens: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of all types: each special token, or the first token without any, full stops and commas, rest."""
+    """Return the names of all types: each special token (or the first token), full stops and commas, the rest."""
     return (*(dict.fromkeys(special_tokens) or [FIRST]), PUNCTUATION, OTHER)
 
 

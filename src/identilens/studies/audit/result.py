@@ -1,13 +1,16 @@
 """The result of an audit: its table, what the token types receive, and the matrices that were kept."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
+from identilens.charts.notebook import MapView
 from identilens.charts.page import Section
+from identilens.charts.viewer import TokenMap
+from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, percent
@@ -99,6 +102,27 @@ class Audit(Result):
         """
         columns = {"text": text, "layer": layer, "head": head} | ({"kind": kind} if kind else {})
         return kept_trust(kept_maps(self.table, self.matrices).filter(**columns), self, query)
+
+    def view(self, text: int, layer: int, head: int, kind: Kind | None = None) -> MapView:
+        """Return all maps of a text that were kept, open at one head: a notebook shows them, `to_html` writes them.
+
+        Raises:
+            InputError: For a map that was not kept.
+        """
+        columns = {"text": text} | ({"kind": kind} if kind else {})
+        held = kept_maps(self.table, self.matrices).filter(**columns)
+        places = [row["layer"] == layer and row["head"] == head for row in held.iter_rows(named=True)]
+        if True not in places:
+            raise InputError(
+                f"the map of text {text}, layer {layer}, head {head} was not kept. Keep those of a text with examples= "
+                "or matrices=True."
+            )
+        return MapView(page_maps(held, self.matrices, self.tokens), places.index(True))
+
+    def notebook_maps(self) -> Sequence[TokenMap]:
+        """Return the maps of the first text that was kept."""
+        kept = kept_maps(self.table, self.matrices)
+        return page_maps(kept.filter(text=kept["text"][0]), self.matrices, self.tokens) if len(kept) else ()
 
     def summary(self) -> Finding:
         """Return the finding: how much is determined, how much has influence, how much has no effect."""
