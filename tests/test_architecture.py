@@ -31,7 +31,8 @@ BELOW = {
     "studies": {"errors", "linalg", "measures", "models", "runs", "charts", "encoder", "dyck"},
     "demo": set(),
     "reproduce": {"errors", "linalg", "measures", "models", "runs", "charts", "encoder", "dyck", "studies"},
-    "cli": {"errors", "models", "runs", "studies", "reproduce", "demo"},
+    "explorer": {"errors", "measures", "models", "charts", "studies"},
+    "cli": {"errors", "models", "runs", "studies", "reproduce", "demo", "explorer"},
 }
 """What each package may import, beside itself."""
 

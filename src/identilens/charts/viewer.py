@@ -1,7 +1,8 @@
 """Maps by query and key token, small enough to travel inside a page, for the viewer that draws them."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from identilens.charts.labels import visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace, packed_matrix, packed_space
+from identilens.charts.palette import DARK, LIGHT
 from identilens.errors import InputError
 
 MAP_BUDGET = 8_000_000
@@ -106,3 +108,8 @@ def viewer_script() -> str:
     folder = Path(__file__).parent / "templates" / "viewer"
     parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
     return '"use strict";\n(() => {\n' + "".join(parts) + "Object.assign(window, { tokenMaps, inflated });\n})();\n"
+
+
+def looks_script() -> str:
+    """Return a script that defines ``identilensLooks``, the colours of the viewer in the light and the dark look."""
+    return f"window.identilensLooks = {json.dumps({'light': asdict(LIGHT), 'dark': asdict(DARK)})};\n"

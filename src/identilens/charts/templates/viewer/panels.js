@@ -48,7 +48,10 @@ class RowPanel {
     const some = this.all ? order : order.slice(0, KEYS_SHOWN);
     this.more.hidden = order.length <= KEYS_SHOWN;
     this.more.textContent = this.all ? `Show ${KEYS_SHOWN} keys` : `Show all ${order.length} keys`;
-    this.note.textContent = intervals
+    this.root.dataset.proven = String(Boolean(intervals?.proven));
+    this.note.textContent = intervals?.proven
+      ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), proven by linear programs."
+      : intervals
       ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights; the command trust proves them."
       : `Values of the layer ${layer}, largest first (square-root scale).`;
     const rows = some.map((key) => this.line(key, shown));

@@ -154,6 +154,14 @@ class RowIntervals {
     return NaN;
   }
 
+  // The alternative that the last program ended at, by key.
+  vertex() {
+    const found = Float64Array.from(this.row);
+    this.seen.forEach((key) => (found[key] = 0));
+    this.base.forEach((place, line) => { if (place < this.seen.length) found[this.seen[place]] = this.table[line][this.size]; });
+    return found;
+  }
+
   lower(key) {
     const place = this.seen.indexOf(key);
     if (place < 0) return 0;

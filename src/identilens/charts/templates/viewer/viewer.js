@@ -1,5 +1,6 @@
-// Maps by query and key token: tokenMaps(root, {maps, tokens, first, rules}, look) fills `root` and returns
-// {redraw, open, ready}; look() gives {page, sequential, diverging}.
+// Maps by query and key token: tokenMaps(root, {maps, tokens, first, rules}, look, ask) fills `root` and returns what
+// can be done with it; look() gives {page, sequential, diverging}; ask(choices, query), where there is someone to ask,
+// promises the proven columns of a row ({key, weight, lo, hi, norm_share}).
 const LAYER_WORDS = {
   raw: "the weights after the softmax", effective: "the part of the weights that the output depends on as a direction",
   null: "raw − effective: has no effect on the output as a direction",
@@ -7,9 +8,9 @@ const LAYER_WORDS = {
   certain: "what every alternative with the same output leaves on each key",
 };
 
-function tokenMaps(root, { maps, tokens, first, rules }, look) {
+function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null) {
   const names = Object.keys(maps[0].choices), cache = new Map(), view = new Window();
-  let map = maps[first], found = {}, shown = [], panels = [], cell = null, row = null, stop = () => {}, turn = 0;
+  let map = maps[first], found = {}, shown = [], panels = [], cell = null, row = null, stop = () => {}, turn = 0, asked = 0;
 
   const select = (label, options, change) => {
     const one = made("select", { ariaLabel: label }, ...options.map(([value, words]) => made("option", { value, textContent: words })));
@@ -177,7 +178,19 @@ function tokenMaps(root, { maps, tokens, first, rules }, look) {
     if (row === null) { panel.hide(); return; }
     const keys = tokens[map.keys], part = (values) => values.subarray(row * keys.length, (row + 1) * keys.length), { space, raw } = found;
     const more = space ? { weights: part(raw), shares: part(influenceOf(raw, space, tokens[map.queries].length, keys.length)), intervals: new RowIntervals(part(raw), space, row), rules } : {};
-    panel.show({ query: row, name: tokens[map.queries][row], keys, layer: shown[0], values: part(found.layers[shown[0]]), ...more });
+    const about = { query: row, name: tokens[map.queries][row], keys, layer: shown[0], values: part(found.layers[shown[0]]), ...more };
+    panel.show(about);
+    root.dispatchEvent(new CustomEvent("row", { bubbles: true, detail: { choices: map.choices, query: row, ...about } }));
+    if (ask && space) proven(about);
+  }
+
+  // The same row as someone else has proven it, once that is known.
+  async function proven(about) {
+    const now = (asked += 1), columns = await ask(map.choices, about.query).catch(() => null);
+    if (!columns || now !== asked || row !== about.query) return;
+    const of = (name) => { const all = new Float64Array(about.keys.length); columns.key.forEach((key, at) => (all[key] = columns[name][at])); return all; };
+    const [lo, hi] = [of("lo"), of("hi")];
+    panel.show({ ...about, weights: of("weight"), shares: of("norm_share"), intervals: { seen: columns.key, lower: (key) => lo[key], upper: (key) => hi[key], proven: true } });
   }
 
   // What a map shows, in words.
@@ -252,7 +265,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look) {
   // The address holds the view: choices by number where they are numbers, else by their place among all.
   const all = Object.fromEntries(names.map((name) => [name, [...new Set(maps.map((one) => one.choices[name]))]]));
   function remember() {
-    if (!root.dataset.ready) return;
+    if (!root.dataset.ready || !root.isConnected) return;
     const state = new URLSearchParams(names.map((name) => [name, typeof map.choices[name] === "number" ? map.choices[name] : `~${all[name].indexOf(map.choices[name])}`]));
     if (shown.join() !== numbers(map).layers[0]) state.set("show", shown.join());
     if (row !== null) state.set("row", row);
@@ -293,6 +306,22 @@ function tokenMaps(root, { maps, tokens, first, rules }, look) {
       requestAnimationFrame(drawn);
     }).observe(root);
   })();
-  window.addEventListener("hashchange", () => { if (recall()) choose(); });
-  return { redraw: () => { filled = ""; choose(); }, open, ready, has: (place) => several && maps.some((one) => Object.entries(place).every(([name, value]) => one.choices[name] === value)) };
+  window.addEventListener("hashchange", () => { if (root.isConnected && recall()) choose(); });
+  // More maps of the same texts, and one more layer of a map.
+  function add(more) {
+    maps.push(...more);
+    for (const name of names) all[name] = [...new Set(maps.map((one) => one.choices[name]))];
+    filled = "";
+    chosen();
+    if (several && root.dataset.ready) heads();
+  }
+  function addLayer(choices, name, packed, differences) {
+    const target = maps.find((one) => names.every((other) => one.choices[other] === choices[other]));
+    target.layers[name] = packed;
+    Object.assign(target.differences, differences);
+    cache.delete(target);
+    if (target === map) pick(name);
+  }
+  const now = () => ({ choices: map.choices, shown, row });
+  return { redraw: () => { filled = ""; choose(); }, open, ready, add, addLayer, now, lock, has: (place) => several && maps.some((one) => Object.entries(place).every(([name, value]) => one.choices[name] === value)) };
 }
