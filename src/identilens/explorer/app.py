@@ -156,9 +156,7 @@ async def _body(request: Request) -> Mapping[str, Any] | None:
 
 
 def _style() -> str:
-    colors = environment().get_template("colors.css").render(
-        looks={"light": LIGHT.variables, "dark": DARK.variables}
-    )
+    colors = environment().get_template("colors.css").render(looks={"light": LIGHT.variables, "dark": DARK.variables})
     own = (_STATIC / "explorer.css").read_text(encoding="utf-8")
     return "\n".join([colors, own_file("page.css"), own_file("viewer.css"), own])
 

@@ -51,7 +51,7 @@ class Measured:
         raise InputError(f"the model has no {kind} layer {layer} with a head {head}.")
 
 
-def measured(lens: Lens, text: str, check: Check, tell: Callable[[Mapping[str, Any]], None]) -> Measured:
+def measured(lens: Lens, text: Any, check: Check, tell: Callable[[Mapping[str, Any]], None]) -> Measured:
     """Return a text as the model computes it; each layer's maps are told as they come, for the viewer."""
     item = lens.read([text], MOST_TOKENS)[0]
     tell({"tokens": [visible_text(token) for token in next(iter(item.tokens.values()), ())]})
@@ -152,9 +152,7 @@ def _maps(lens: Lens, item: Item, layer: CapturedLayer) -> list[TokenMap]:
 def _map(lens: Lens, item: Item, head: Head) -> TokenMap:
     side, config = sides(head.kind, item.tokens), lens.model.config
     raw, T = head.family_weights.float(), head.projected
-    queries, keys = (
-        names_at(item.tokens, name, size, config) for name, size in zip(side, raw.shape, strict=True)
-    )
+    queries, keys = (names_at(item.tokens, name, size, config) for name, size in zip(side, raw.shape, strict=True))
     rank = int(T.rank)
     layers = {"raw": raw} | ({} if head.visible is None else {"effective": T.effective(raw.double(), head.visible)})
     note = f"{raw.shape[0]} queries × {raw.shape[1]} keys, d_v = {head.values.shape[1]}, rank {rank}, "
@@ -168,4 +166,3 @@ def _map(lens: Lens, item: Item, head: Head) -> TokenMap:
 def _require_query(head: Head, query: int) -> None:
     if not 0 <= query < len(head.queries):
         raise InputError(f"the text has queries 0 to {len(head.queries) - 1}; got {query}.")
-

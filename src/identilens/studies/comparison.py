@@ -9,7 +9,7 @@ import polars as pl
 
 from identilens.charts.cells import heat
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import choose, rule, scatter
+from identilens.charts.kit import choose, scatter
 from identilens.charts.page import Section
 from identilens.errors import InputError
 from identilens.runs.provenance import Identity, provenance
@@ -60,7 +60,9 @@ class Comparison(Result):
         first = known.sort("size", "share", descending=True, nulls_last=True).head(_SHOWN)
         lines = [self.subject() + "."] + [_sentence(row) for row in first.iter_rows(named=True)]
         numbers = {row["measure"]: row["difference"] for row in known.iter_rows(named=True)}
-        headline = [(f"{row['difference']:+.3g}", row["measure"].replace("_", " ")) for row in first.iter_rows(named=True)]
+        headline = [
+            (f"{row['difference']:+.3g}", row["measure"].replace("_", " ")) for row in first.iter_rows(named=True)
+        ]
         return Finding("\n".join(lines), numbers, headline[:4])
 
     def overview(self) -> dict[str, pl.DataFrame]:
@@ -113,11 +115,11 @@ def compare(a: Result, b: Result) -> Comparison:
         raise InputError("the results have no layer and head in common. Compare models of one architecture.")
     table = _means(found, joined, sides, [name for name in measures if name in found["measure"]])
     full = found.with_columns(
-        pl.lit(None, kind).alias(name) for name, kind in Comparison.schema["places"].items() if name not in found.columns
+        pl.lit(None, kind).alias(name)
+        for name, kind in Comparison.schema["places"].items()
+        if name not in found.columns
     )
-    return Comparison.of(
-        {"table": table, "places": full.select(list(Comparison.schema["places"]))}, _record(a, b)
-    )
+    return Comparison.of({"table": table, "places": full.select(list(Comparison.schema["places"]))}, _record(a, b))
 
 
 def _by_text(table: pl.DataFrame, places: Sequence[str], measures: Sequence[str]) -> pl.DataFrame:
@@ -146,9 +148,7 @@ def _apart(a: pl.DataFrame, b: pl.DataFrame, places: Sequence[str]) -> pl.DataFr
     ]
     error = (pl.col("error").pow(2) + pl.col("error_b").pow(2)).sqrt()
     joined = means[0].join(means[1], on=keys, suffix="_b", maintain_order="left")
-    return joined.select(
-        *keys, a="mean", b="mean_b", difference=pl.col("mean_b") - pl.col("mean"), error=error
-    )
+    return joined.select(*keys, a="mean", b="mean_b", difference=pl.col("mean_b") - pl.col("mean"), error=error)
 
 
 def _means(
@@ -168,7 +168,9 @@ def _error(joined: pl.DataFrame | None, sides: Sequence[pl.DataFrame], measure: 
     if joined is not None:
         change = joined.filter(measure=measure).group_by(_TEXT).agg((pl.col("value_b") - pl.col("value")).mean())
         return _of_mean(change["value_b"])
-    errors = [_of_mean(side.filter(measure=measure).group_by(_TEXT).agg(pl.col("value").mean())["value"]) for side in sides]
+    errors = [
+        _of_mean(side.filter(measure=measure).group_by(_TEXT).agg(pl.col("value").mean())["value"]) for side in sides
+    ]
     return None if None in errors else sqrt(sum((error or 0) ** 2 for error in errors))
 
 
