@@ -13,6 +13,7 @@ from helpers.serving import TOKEN
 from helpers.zoo import build
 from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, explorer_app
 from identilens.explorer.desk import Desk
+from identilens.explorer.runs import Runs
 from identilens.explorer.work import measured, moved_row
 
 HOST = "127.0.0.1:8765"
@@ -145,6 +146,28 @@ def test_next_tokens_of_a_decoder_stand_beside_each_other():
     moved = moved_row(lens, at, at.head(0, 1, "decoder"), 9, [0.01 * (-1) ** key for key in range(14)])
     assert moved["output_error"] < 1e-9
     assert len(moved["states"]) == len(at.layers) + 1
+
+
+def test_contributions_are_told_as_they_come(client, bundled):
+    held = ask(client, "measure", {"model": "encoder", "text": "A short text."})[-1]["held"]
+    at = {"held": held, "layer": 0, "head": 0, "kind": "encoder"}
+    *steps, last = ask(client, "contributions", {**at, "exact": False})
+    assert steps[-1]["progress"] == 1
+    assert len(last["viewer"]["maps"]) == len(bundled.read(["A short text."])[0].tokens["encoder"])
+
+
+def test_runs_are_saved_and_opened(desk, tmp_path):
+    client = TestClient(explorer_app(desk, TOKEN, [HOST], runs=Runs(tmp_path)))
+    held = ask(client, "measure", {"model": "encoder", "text": "A short text."})[-1]["held"]
+    assert ask(client, "save", {"held": held, "name": "first"})[-1]["runs"] == ["first"]
+    for name in ("../first", "", "a/b", "first"):
+        assert "error" in ask(client, "save", {"held": held, "name": name})[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+    page = client.get(f"/run/first?token={TOKEN}", headers={"host": HOST})
+    assert "Attention audit" in page.text
+    assert "sandbox allow-scripts" in page.headers["content-security-policy"]
+    assert client.get("/run/first?token=wrong", headers={"host": HOST}).status_code == 403
+    assert client.get(f"/run/other?token={TOKEN}", headers={"host": HOST}).status_code == 404
 
 
 def test_pages_do_not_see_each_others_texts(client, held, desk):

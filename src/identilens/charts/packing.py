@@ -66,7 +66,7 @@ def packed_space(space: HeadSpace) -> dict[str, Any]:
     if space.whole:
         return found | {"whole": True}
     basis = np.linalg.svd(T, full_matrices=False)[0][:, : space.rank]
-    pivots = scipy.linalg.qr(basis.T, mode="r", pivoting=True)[1][: space.rank]
+    pivots = scipy.linalg.qr(basis.T, mode="r", pivoting=True)[-1][: space.rank]
     rest = np.delete(basis, pivots, axis=0) @ np.linalg.inv(basis[pivots])
     size = float(np.abs(rest).max(initial=0.0)) or 1.0
     middle = 2 ** (BASIS_BITS - 1) - 1

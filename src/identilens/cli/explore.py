@@ -22,6 +22,7 @@ def explore(
     device: str | None = None,
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "auto",
     port: int = 8765,
+    runs: Path | None = None,
 ) -> None:
     """Open a local web page on models: type a text, look at its maps, prove intervals, put alternatives back.
 
@@ -34,6 +35,7 @@ def explore(
         device: Where to run; the best there is by default.
         dtype: Precision to load the models in.
         port: Port of the page.
+        runs: Folder whose run folders the page may open, and save new ones into.
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InputError("the explorer needs two packages more. Install them with: pip install 'identilens[explorer]'")
@@ -42,6 +44,6 @@ def explore(
     texts = [*text, *(str(one) for one in (read_texts(file) if file else ()))][:_MOST_TEXTS]
     lenses = {name: ModelOptions(model=name, device=device, dtype=dtype).load() for name in model}
     import_module("identilens.explorer.server").serve(
-        {Path(name).name or name: lens for name, lens in lenses.items()}, texts, port=port,
+        {Path(name).name or name: lens for name, lens in lenses.items()}, texts, port=port, runs=runs,
         announce=lambda address: console.print(f"explorer: {address}", soft_wrap=True, highlight=False),
     )  # fmt: skip

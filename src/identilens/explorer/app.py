@@ -7,11 +7,11 @@ as is anything but JSON; sizes are bounded; the page may run no script that it d
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -19,9 +19,10 @@ from starlette.routing import Route
 from identilens.charts.page import environment, own_file
 from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.viewer import looks_script, viewer_script
-from identilens.errors import InputError
-from identilens.explorer.desk import Check, Desk, Tell
-from identilens.explorer.work import alternative, measured, moved_row, proven_row
+from identilens.errors import IdentilensError, InputError
+from identilens.explorer.desk import Desk
+from identilens.explorer.runs import Runs
+from identilens.explorer.work import Check, Measured, Tell, alternative, contributions, measured, moved_row, proven_row
 
 MOST_BYTES = 64 * 1024
 MOST_CHARACTERS = 8_000
@@ -35,10 +36,18 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
+_ALONE = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; sandbox allow-scripts allow-downloads"
+}
+"""Of a report, whose scripts stand in it: it is shut in, and can ask for nothing."""
+
 _STATIC = Path(__file__).parent / "static"
 
 
-def explorer_app(desk: Desk, token: str, hosts: Sequence[str], texts: Sequence[str] = ()) -> Starlette:
+def explorer_app(
+    desk: Desk, token: str, hosts: Sequence[str], texts: Sequence[str] = (), runs: Runs | None = None
+) -> Starlette:
     """Return the application: ``token`` opens it, ``hosts`` (with their port) are the names that it answers to."""
     guard = Guard(token, hosts)
 
@@ -46,8 +55,17 @@ def explorer_app(desk: Desk, token: str, hosts: Sequence[str], texts: Sequence[s
         if refused := guard.refuses(request, request.query_params.get("token", "")):
             return refused
         html = (_STATIC / "explorer.html").read_text(encoding="utf-8")
-        start = {"models": list(desk.lenses), "texts": list(texts), "version": version("identilens")}
+        start = {"models": list(desk.lenses), "texts": list(texts), "runs": runs and runs.names()}
         return HTMLResponse(html.replace("{{ start }}", _in_html(json.dumps(start))), headers=HEADERS)
+
+    async def report(request: Request) -> Response:
+        if refused := guard.refuses(request, request.query_params.get("token", "")):
+            return refused
+        try:
+            held = await run_in_threadpool(_runs(runs).report, request.path_params["name"])
+        except IdentilensError as error:
+            return _refusal(404, str(error))
+        return HTMLResponse(held, headers={**HEADERS, **_ALONE})
 
     async def script(request: Request) -> Response:
         own = (_STATIC / "explorer.js").read_text(encoding="utf-8")
@@ -64,7 +82,7 @@ def explorer_app(desk: Desk, token: str, hosts: Sequence[str], texts: Sequence[s
         if body is None:
             return _refusal(413, f"a request may hold {MOST_BYTES} bytes of JSON.")
         try:
-            model, job = _job(desk, request.path_params["what"], body)
+            model, job = _job(desk, runs, request.path_params["what"], body)
         except (InputError, KeyError, TypeError, ValueError) as error:
             return _refusal(400, str(error) if isinstance(error, InputError) else "a request lacks what it needs.")
 
@@ -76,6 +94,7 @@ def explorer_app(desk: Desk, token: str, hosts: Sequence[str], texts: Sequence[s
 
     routes = [
         Route("/", page), Route("/{name:str}.js", script), Route("/{name:str}.css", style),
+        Route("/run/{name:str}", report),
         Route("/api/{what:str}", ask, methods=["POST"]),
     ]  # fmt: skip
     return Starlette(routes=routes)
@@ -112,11 +131,22 @@ class Guard:
         return Response(files[name](), media_type=kind, headers=HEADERS)
 
 
-def _job(desk: Desk, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
+def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
     """Return the model and the job that a request asks for."""
     if what == "measure":
         return _measuring(desk, str(body["model"]), str(body["text"]))
     model, at = desk.held(str(body["held"]))
+    if what == "save":
+        folder, name = _runs(runs), str(body["name"])
+        return model, lambda check, tell: {"runs": folder.save(desk.lens(model), at.item, name, check, tell)}
+    if what == "contributions":
+        exact = body["exact"] is True
+        return model, lambda check, tell: {"viewer": contributions(desk.lens(model), at, exact, check, tell)}
+    return _of_head(desk, model, at, what, body)
+
+
+def _of_head(desk: Desk, model: str, at: Measured, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the model and the job of what is asked of one head."""
     lens, head = desk.lens(model), at.head(int(body["layer"]), int(body["head"]), str(body["kind"]))
     if what == "row":
         query = int(body["query"])
@@ -128,6 +158,12 @@ def _job(desk: Desk, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
         query, change = int(body["query"]), [float(weight) for weight in body["change"]]
         return model, lambda check, tell: {"moved": moved_row(lens, at, head, query, change)}
     raise InputError(f"there is nothing called {what!r} to ask for.")
+
+
+def _runs(runs: Runs | None) -> Runs:
+    if runs is None:
+        raise InputError("this explorer was started without a folder for runs; start it with --runs FOLDER.")
+    return runs
 
 
 def _measuring(desk: Desk, model: str, text: str) -> tuple[str, Any]:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from identilens.errors import IdentilensError, InputError
-from identilens.explorer.work import Check, Measured
+from identilens.explorer.work import Check, Measured, Tell
 from identilens.models.lens import Lens
 
 SESSIONS = 16
@@ -17,7 +17,6 @@ SESSIONS = 16
 
 _POLL = 0.1
 
-Tell = Callable[[Mapping[str, Any]], None]
 Job = Callable[[Check, Tell], Mapping[str, Any] | None]
 
 

@@ -19,6 +19,7 @@ from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import ModelRun, Rows
 from identilens.studies.audit.maps import RULES
+from identilens.studies.mixing.study import mixing
 from identilens.studies.trust.rows import trust_rows
 
 MOST_TOKENS = 256
@@ -30,6 +31,9 @@ TOP = 8
 Columns = dict[str, list[Any]]
 Check = Callable[[], None]
 """Raises where the work was given up."""
+
+Tell = Callable[[Mapping[str, Any]], None]
+"""Tells the page what has been done."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ class Measured:
         raise InputError(f"the model has no {kind} layer {layer} with a head {head}.")
 
 
-def measured(lens: Lens, text: Any, check: Check, tell: Callable[[Mapping[str, Any]], None]) -> Measured:
+def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
     """Return a text as the model computes it; each layer's maps are told as they come, for the viewer."""
     item = lens.read([text], MOST_TOKENS)[0]
     tell({"tokens": [visible_text(token) for token in next(iter(item.tokens.values()), ())]})
@@ -126,6 +130,23 @@ def put_back(lens: Lens, at: Measured, replacements: Mapping[Any, Any]) -> dict[
         for layer, (before, after) in enumerate(zip(held, run.hidden_states[sequence], strict=True))
     ]
     return {"states": states, **_predictions(lens, plain, run)}
+
+
+def contributions(lens: Lens, at: Measured, exact: bool, check: Check, tell: Tell) -> dict[str, Any]:
+    """Return what each hidden token takes from every input token, layer by layer, as maps for the viewer."""
+    method = "exact" if exact else "sketch"
+    result = mixing(lens, at.item, method=method, rollouts=False, progress=given_up(check, tell))
+    return viewer_data([one for section in result.sections() for one in section.maps])
+
+
+def given_up(check: Check, tell: Tell) -> Callable[[int, int, str], None]:
+    """Return what a study tells its progress to, and is stopped by."""
+
+    def progress(done: int, total: int, note: str) -> None:
+        check()
+        tell({"progress": done / max(total, 1), "note": note})
+
+    return progress
 
 
 def _predictions(lens: Lens, plain: ModelRun, run: ModelRun) -> dict[str, Any]:

@@ -26,8 +26,8 @@ class Comparison(Result):
     """What differs between two results of one study.
 
     Attributes:
-        table: One row for each measure, over all places that both results have: means of a and b, their difference b − a,
-            its standard error over texts (paired where the texts are the same), and the spread over places.
+        table: One row for each measure, over all places that both results have: means of a and b, their difference
+            b − a, its standard error over texts (paired where these are the same), and the spread over places.
         places: The same for each place (kind, layer, head) and measure.
     """
 
@@ -97,8 +97,8 @@ class Comparison(Result):
 def compare(a: Result, b: Result) -> Comparison:
     """Return what differs between two results of one study: other texts, another model, a later checkpoint.
 
-    Places (kind, layer, head) that both have are compared. Where both are of the same texts, differences are taken text by
-    text, and their standard errors are those of paired differences; else those of two independent means.
+    Places (kind, layer, head) that both have are compared. Where both are of the same texts, differences are taken
+    text by text, and standard errors are those of paired differences; else those of two independent means.
 
     Raises:
         InputError: For results of different studies, or without a place in common.
@@ -115,7 +115,7 @@ def compare(a: Result, b: Result) -> Comparison:
         raise InputError("the results have no layer and head in common. Compare models of one architecture.")
     table = _means(found, joined, sides, [name for name in measures if name in found["measure"]])
     full = found.with_columns(
-        pl.lit(None, kind).alias(name)
+        pl.lit(None, dtype=kind).alias(name)
         for name, kind in Comparison.schema["places"].items()
         if name not in found.columns
     )

@@ -59,10 +59,13 @@
       this.hand = made("div", { className: "hand", hidden: true });
       this.tools = made("div", { className: "tools" },
         this.button("Farthest alternative", () => this.alternative("far")), this.button("An alternative drawn evenly", () => this.alternative("sampled")),
+        this.button("Contributions, sketched", () => this.contributions(false)), this.button("Contributions, exact", () => this.contributions(true)),
         this.button("Save picture", () => this.picture()), this.button("Save row as CSV", () => this.csv()), this.button("Command and Python", () => this.lines()));
+      if (start.runs) this.tools.append(this.button("Save as run", () => this.saveRun()));
       this.tools.hidden = true;
+      this.mixed = made("div", {});
       this.root = made("section", { className: "pane", ariaLabel: `Column ${number + 1}` },
-        made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples, this.bar, this.state, this.cancel), this.text, this.complaint), this.tools, this.found, this.hand, this.stage);
+        made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples, this.bar, this.state, this.cancel), this.text, this.complaint), this.tools, this.found, this.hand, this.stage, this.mixed);
       this.stage.addEventListener("row", (event) => { this.row = event.detail; this.hand.hidden = true; });
       this.stage.addEventListener("click", (event) => { const line = event.target.closest("tr[data-key]"); if (line) this.drag(Number(line.dataset.key)); });
       this.cancel.addEventListener("click", () => this.stop());
@@ -114,6 +117,7 @@
       const kept = location.hash;
       this.viewerRoot = made("div", { className: "viewer", id: `maps-${this.number}` });
       this.stage.replaceChildren(this.viewerRoot);
+      this.mixed.replaceChildren();
       const last = await this.one("measure", { model: this.model.value, text: this.text.value }, "measuring", (step) => {
         if (step.tokens) this.state.textContent = `${step.tokens.length} tokens`;
         if (!step.viewer) return;
@@ -156,6 +160,23 @@
       const { layer, distance, output_error: error } = last.alternative, name = which === "far" ? "alternative" : "drawn";
       this.viewer.addLayer(this.viewer.now().choices, name, layer, { [`${name} − raw`]: [name, "raw"] });
       this.told(`Other weights with the same output, ${distance.toFixed(3)} away on average (total variation); the head's output changes by ${written(error)} of its size. Put back into the model:`, last.alternative);
+    }
+
+    // What each hidden token takes from every input token, in maps of their own.
+    async contributions(exact) {
+      const last = await this.one("contributions", { ...this.at(), exact }, "contributions", (step) => step.progress !== undefined && this.busy(step.note || "contributions", step.progress));
+      if (!last) return;
+      const maps = made("div", { className: "viewer", id: `contributions-${this.number}` });
+      this.mixed.replaceChildren(made("h2", { textContent: exact ? "Contributions of every token, exact" : "Contributions of every token, sketched" }), maps);
+      window.tokenMaps(maps, last.viewer, look);
+      maps.scrollIntoView({ block: "nearest" });
+    }
+
+    async saveRun() {
+      const name = window.prompt("Name of the run (letters, digits, - and _):", "run");
+      if (!name) return;
+      const last = await this.one("save", { ...this.at(), name }, "saving", (step) => step.progress !== undefined && this.busy("saving", step.progress));
+      if (last) listRuns(last.runs);
     }
 
     told(words, { states, next, logits_change: change }) {
@@ -205,6 +226,18 @@
       this.found.hidden = false;
     }
   }
+
+  // Runs to open, each in a page of its own.
+  function listRuns(names) {
+    const list = document.getElementById("runs");
+    list.hidden = !names;
+    list.replaceChildren(made("option", { value: "", textContent: names?.length ? "open a run…" : "no runs yet" }), ...(names || []).map((name) => made("option", { value: name, textContent: name })));
+  }
+  document.getElementById("runs").addEventListener("change", (event) => {
+    if (event.target.value) window.open(`run/${event.target.value}?token=${encodeURIComponent(token)}`, "_blank", "noopener");
+    event.target.value = "";
+  });
+  listRuns(start.runs);
 
   const root = document.getElementById("panes"), columns = document.getElementById("columns"), panes = [new Pane(0)];
   root.append(panes[0].root);
