@@ -138,7 +138,7 @@ def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> t
     model, at = desk.held(str(body["held"]))
     if what == "save":
         folder, name = _runs(runs), str(body["name"])
-        return model, lambda check, tell: {"runs": folder.save(desk.lens(model), at.item, name, check, tell)}
+        return model, lambda check, tell: {"runs": folder.save(desk.lens(model), at.text, name, check, tell)}
     if what == "contributions":
         exact = body["exact"] is True
         return model, lambda check, tell: {"viewer": contributions(desk.lens(model), at, exact, check, tell)}

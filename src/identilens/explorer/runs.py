@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from identilens.errors import InputError
-from identilens.explorer.work import Check, Tell, given_up
-from identilens.models.inputs import Item
+from identilens.explorer.work import MOST_TOKENS, Check, Tell, given_up
 from identilens.models.lens import Lens
 from identilens.studies.audit.study import audit
 from identilens.studies.reports import write_report
@@ -24,7 +23,7 @@ class Runs:
         found = (one.parent.name for one in self.folder.glob("*/provenance.json"))
         return sorted(name for name in found if _NAME.fullmatch(name))
 
-    def save(self, lens: Lens, item: Item, name: str, check: Check, tell: Tell) -> list[str]:
+    def save(self, lens: Lens, text: str, name: str, check: Check, tell: Tell) -> list[str]:
         """Audit a text into a folder of this name, with all maps, and return the names of all runs.
 
         Raises:
@@ -34,7 +33,8 @@ class Runs:
             raise InputError("expected a name of letters, digits, - and _, at most 64; got another.")
         if (self.folder / name).exists():
             raise InputError(f"there is a run {name} already; choose another name.")
-        audit(lens, item, out=self.folder / name, matrices=True, certain_rows=4, progress=given_up(check, tell))
+        options = {"matrices": True, "certain_rows": 4, "max_length": MOST_TOKENS}
+        audit(lens, [text], out=self.folder / name, progress=given_up(check, tell), **options)
         return self.names()
 
     def report(self, name: str) -> str:

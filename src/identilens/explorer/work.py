@@ -40,6 +40,7 @@ Tell = Callable[[Mapping[str, Any]], None]
 class Measured:
     """A text as a model computes it: its layers, in the order of their calls."""
 
+    text: Any
     item: Item
     layers: Sequence[CapturedLayer]
 
@@ -69,7 +70,7 @@ def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
         return output
 
     lens.run([item], keep)
-    return Measured(item, layers)
+    return Measured(text, item, layers)
 
 
 def proven_row(head: Head, query: int) -> Columns:
@@ -134,8 +135,8 @@ def put_back(lens: Lens, at: Measured, replacements: Mapping[Any, Any]) -> dict[
 
 def contributions(lens: Lens, at: Measured, exact: bool, check: Check, tell: Tell) -> dict[str, Any]:
     """Return what each hidden token takes from every input token, layer by layer, as maps for the viewer."""
-    method = "exact" if exact else "sketch"
-    result = mixing(lens, at.item, method=method, rollouts=False, progress=given_up(check, tell))
+    options = {"method": "exact" if exact else "sketch", "rollouts": False, "max_length": MOST_TOKENS}
+    result = mixing(lens, [at.text], progress=given_up(check, tell), **options)
     return viewer_data([one for section in result.sections() for one in section.maps])
 
 

@@ -180,7 +180,8 @@
     }
 
     told(words, { states, next, logits_change: change }) {
-      const tables = [table(["Hidden state", "relative change"], states.map((one) => [`${one.sequence} ${one.layer}`, written(one.change)]))];
+      const sequences = [...new Set(states.map((one) => one.sequence))], of = (name) => states.filter((one) => one.sequence === name);
+      const tables = [table(["Hidden state after layer", ...of(sequences[0]).map((one) => one.layer || "embeddings")], sequences.map((name) => [`${name}: relative change`, ...of(name).map((one) => written(one.change))]))];
       if (next) tables.push(table(["Last position", "before", "after"], next.map((one) => [one.token, one.before.toFixed(4), one.after.toFixed(4)])));
       this.found.replaceChildren(made("p", { textContent: words + (change === undefined ? "" : ` Logits change by ${written(change)}.`) }), made("div", { className: "both" }, ...tables));
       this.found.hidden = false;
