@@ -9,7 +9,8 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from helpers.zoo import BUILDERS  # noqa: E402
+from helpers.zoo import BUILDERS
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Tiny tensors gain nothing from threads, and test processes run side by side.
@@ -28,7 +29,7 @@ FEW = {"bert", "gpt2", "llama", "modernbert", "gpt_oss", "t5", "vit"}
 
 def is_slow(item: pytest.Item) -> bool:
     """Tell what `make test` leaves out: the listed tests, and all but a few families of the others."""
-    family = getattr(item, "callspec", None) and item.callspec.params.get("family")
+    family = getattr(getattr(item, "callspec", None), "params", {}).get("family")
     return item.nodeid.removeprefix("tests/").startswith(tuple(SLOW)) or (family in BUILDERS and family not in FEW)
 
 
