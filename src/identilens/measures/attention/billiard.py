@@ -107,7 +107,7 @@ def walks(
 ) -> Iterator[Float[Tensor, "query key"]]:
     """Yield alternatives of all rows, by chains as long as each other that run side by side."""
     centres = [analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)]
-    legs = _mixing(centres, spaces, generator).legs if centres and count else 0
+    legs = _mixing(centres, spaces, generator).legs if count else 0
     for _ in range(count):
         drawn = torch.empty_like(rows)
         for start in range(0, len(rows), together := _side_by_side(centres)):
@@ -121,7 +121,7 @@ def walks(
 def _side_by_side(centres: Sequence[Centre]) -> int:
     """Return from how many centres chains may run at once."""
     sizes = (8 * keys * (keys + size) for keys, size in (one.free.shape for one in centres))
-    return max(1, BYTES // max(sizes, default=1))
+    return max(1, BYTES // max(sizes))
 
 
 def _mixing(centres: Sequence[Centre], spaces: Sequence[SimplexSpace], generator: Generator) -> Mixing:

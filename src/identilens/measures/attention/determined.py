@@ -10,7 +10,7 @@ from identilens.errors import InputError
 from identilens.linalg import HeadValues, head_values
 from identilens.linalg.checks import check_finite
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.row_solver import RowSolver, row_and_space
+from identilens.measures.attention.row_solver import RowSolver, filled, row_and_space
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ def certain_weights(
     """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
-    found = torch.zeros(rows.shape, dtype=torch.float64)
-    for lower, row, space in zip(found, rows, T.simplex_spaces(len(rows), visible), strict=True):
-        lower[space.visible.cpu()] = RowSolver(row, space).lower().cpu()
+    found = torch.zeros_like(rows)
+    for index, space in enumerate(T.simplex_spaces(len(rows), visible)):
+        found[index] = filled(found[index], space, RowSolver(rows[index], space).lower())
     return found
 
 
