@@ -11,7 +11,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import RowPrograms
-from identilens.measures.attention.billiard import Generator, walks
+from identilens.measures.attention.billiard import Generator, Walks
 from identilens.measures.attention.checks import check_number, checked_row, checked_weights
 from identilens.measures.attention.simplex import largest_step, total_variation
 
@@ -52,11 +52,11 @@ def iterate_alternatives(
         raise InputError(f"expected a share of λ_max in [0, 1]; got {share}; 1 goes to the edge of the simplex.")
     if share is not None and method == "uniform":
         raise InputError("expected no share with method 'uniform', which has no λ_max; leave `share` out.")
-    if not len(rows):
+    if not len(rows) or not count:
         return repeat(rows, count)
     spaces = T.simplex_spaces(len(rows), visible)
     if method == "uniform":
-        return walks(rows, spaces, count, generator)
+        return Walks(rows, spaces, generator).draw(count)
     return _scaled_directions(rows, spaces, count, method, share, generator)
 
 
