@@ -101,10 +101,10 @@ def functional_interval(
     Examples:
         >>> import torch
         >>> from identilens.measures.attention import functional_interval
-        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.2, 0.7])
         >>> found = functional_interval(row, T, torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]))
         >>> [f"{lo:.2f} to {hi:.2f}" for lo, hi in zip(found.lo, found.hi)]
-        ['0.00 to 1.00', '0.00 to 0.00']
+        ['0.10 to 1.00', '-0.10 to -0.10']
 
     Raises:
         InputError: Weights that are no distribution over T's rows, or coefficients of other keys.
