@@ -61,7 +61,9 @@ def studies_page() -> str:
     ]
     for name, entry in STUDIES.items():
         study = study_named(name)
-        function = next(one for one in identilens.__all__ if getattr(identilens, one).__module__ == study.__module__)
+        function = next(
+            one for one in dir(identilens) if getattr(getattr(identilens, one), "__module__", "") == study.__module__
+        )
         parts += [
             f"## {function}", entry.help, f"On the command line: `identilens {name}`.",
             directive(f"{study.__module__}.{function}", 3), directive(place_of(study.settings_type), 3),
