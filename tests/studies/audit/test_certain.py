@@ -3,10 +3,11 @@
 import polars as pl
 import pytest
 import torch
+from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers.audits import TEXTS
-from helpers.zoo import BUILDERS, build, example
+from helpers.zoo import BUILDERS, build, example, ids
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals
 from identilens.models import Lens
@@ -41,6 +42,16 @@ def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled):
     again = idl.audit(lens, inputs, layers=layers, certain_rows=2, seed=3, batch_size=1, stream="always")
     assert again.rows["query"].equals(audit.rows["query"]), "neither batches nor blocks change what is drawn"
     assert (again.rows["certain_mass"] - audit.rows["certain_mass"]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt_oss"])
+def test_where_the_value_bias_is_counted_does_not_matter(family):
+    lens = Lens(build(family))
+    inside, outside = (
+        idl.audit(lens, [ids(14)], certain_rows=3, examples=0, value_bias=where).rows for where in ("in", "out")
+    )
+    assert_frame_equal(inside, outside, abs_tol=1e-6)
+    assert inside["certain_mass"].n_unique() > 10, "rows that differ"
 
 
 def test_rows_are_drawn_for_examples_only_unless_a_number_is_given(bundled):
