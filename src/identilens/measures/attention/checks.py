@@ -90,8 +90,9 @@ def without_hidden(weights: Float[Tensor, "*batch query key"], visible: Visible)
     """
     if visible is None or not weights.numel():
         return weights
-    seen = torch.ones_like(weights[(0,) * (weights.ndim - 2)], dtype=torch.bool).tril()
-    seen = seen if isinstance(visible, str) else visible
+    seen = visible
+    if isinstance(seen, str):
+        seen = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device).tril()
     hidden = weights.masked_fill(seen, 0.0).abs().amax(-1)
     if hidden.max() > SUM_ERROR:
         *head, row = torch.nonzero(hidden == hidden.max())[0].tolist()
