@@ -12,8 +12,8 @@ def main() -> None:
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [one for name, group in project["optional-dependencies"].items() for one in group if name != "dev"]
     for requirement in [*project["dependencies"], *extras]:
-        name, lowest = re.match(r"([A-Za-z0-9_.-]+)[>=]=([0-9.]+)", requirement).groups()
-        print(f"{name}=={lowest}")
+        for name, lowest in re.findall(r"^([A-Za-z0-9_.-]+)[>=]=([0-9.]+)", requirement):
+            print(f"{name}=={lowest}")
 
 
 if __name__ == "__main__":

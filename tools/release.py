@@ -1,4 +1,4 @@
-"""Tries a built release in an environment outside the checkout: files, version, command line, demo, a result read again.
+"""Tries a built release in an environment outside the checkout: its files, the command line, the demo, a result.
 
 Usage: python tools/release.py DIST FOLDER   (FOLDER/venv holds the installed wheel)
 """
@@ -33,7 +33,8 @@ def main() -> int:
     if missing := missing_files(wheel):
         print(f"{wheel.name} lacks {', '.join(missing)}")
         return 1
-    names = {name.partition("/")[2] for name in tarfile.open(source).getnames()}
+    with tarfile.open(source) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
     if not {"README.md", "CHANGELOG.md", "LICENSE", "SECURITY.md", "pyproject.toml", "Makefile"} <= names:
         print(f"{source.name} lacks files of the project's root")
         return 1
