@@ -9,17 +9,18 @@ from identilens.models.inputs import Item
 from identilens.models.layout import layers_in_words
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
-from identilens.runs.study import Output, Study, study_function
+from identilens.runs.study import Output, study_function
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import merge_token_types
 from identilens.studies.audit.runner import Runner
 from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.heads import LensStudy
 
 _PART = 32
 """Texts in one part of a folder run: what an interruption can cost."""
 
 
-class AuditStudy(Study[AuditSettings, Audit]):
+class AuditStudy(LensStudy[AuditSettings, Audit]):
     """Measure how much of every attention map is determined, influential, and without effect on its head's output.
 
     Determined: certain mass of rows drawn by the seed (linear programs). Influential: norms of head outputs and of the
