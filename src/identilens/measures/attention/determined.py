@@ -46,7 +46,7 @@ def certain_mass(
     alternative met so far has at zero; each lo_j is the program's dual bound, so that the sum is never too large by
     more than rounding.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from identilens.measures.attention import certain_mass
         >>> T = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
@@ -68,7 +68,7 @@ def certain_weights(
 ) -> Float[Tensor, "query key"]:
     """Return lo_j of each weight, the least that any distribution with the same output has there: see `certain_mass`.
 
-    Example:
+    Examples:
         >>> certain_weights(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), torch.tensor([[0.0], [1.0], [2.0], [9.0]]))
         tensor([[0.0000, 0.0000, 0.0000, 0.3143]], dtype=torch.float64)
 
@@ -98,7 +98,7 @@ def functional_interval(
     Two linear programs a functional, each from the last one's basis. Bounds are valid for any coefficients; ``gap``
     grows with their largest size.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from identilens.measures.attention import functional_interval
         >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])

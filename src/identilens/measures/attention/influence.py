@@ -22,7 +22,7 @@ def norm_share(weights: Float[Tensor, "*head query key"], projected_values: Valu
     Kobayashi et al. 2020 ("Attention is Not Only a Weight"), the norm of the weighted value vector. In [0, 1], no unit;
     rows sum to 1, but for those whose parts are all zero: they are 0. Hidden keys, of weight 0, have 0. O(n²) a head.
 
-    Example:
+    Examples:
         >>> norm_share(torch.tensor([[0.5, 0.5]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
         tensor([[1., 0.]], dtype=torch.float64)
 
@@ -44,7 +44,7 @@ def contribution_weights(
     weight, size of the value and its alignment with the output. Rows sum to 1; a key that pulls against the output is
     negative. No unit. Rows whose output is zero have no direction and are 0. O(n² r) a head.
 
-    Example:
+    Examples:
         >>> contribution_weights(torch.tensor([[0.5, 0.5]]), torch.tensor([[3.0, 0.0], [-1.0, 0.0]]))
         tensor([[ 1.5000, -0.5000]], dtype=torch.float64)
 
@@ -68,7 +68,7 @@ def removal_effect(
     are taken to sum to 1. In the unit of the values, or without one when ``relative`` to ‖o_i‖ (infinite or NaN where
     the output is zero). Hidden keys, of weight 0, have 0. O(n² r) a head.
 
-    Example:
+    Examples:
         >>> removal_effect(torch.tensor([[0.5, 0.5]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]), relative=True)
         tensor([[1., 1.]], dtype=torch.float64)
 
@@ -94,7 +94,7 @@ def value_norm_ratio(projected_values: Values) -> Float[Tensor, "*#head key"]:
     Far below 1 at keys that draw attention and add little (sinks, heads that rest). No unit; where the median is zero,
     zero values are 0, others infinite. For rows that see some keys only pass ``projected_values.restricted(seen)``.
 
-    Example:
+    Examples:
         >>> value_norm_ratio(torch.tensor([[0.0, 0.1], [3.0, 4.0], [0.0, 5.0]]))
         tensor([0.0200, 1.0000, 1.0000], dtype=torch.float64)
 
@@ -120,7 +120,7 @@ def residual_share(
         residual: x, the stream at each query before the head's output is added.
         output_projection: W_O, each head's block, bias left out.
 
-    Example:
+    Examples:
         >>> residual_share(torch.tensor([[0.3, 0.4]]), torch.tensor([[0.0, 5.0]]))
         tensor([0.1000], dtype=torch.float64)
 

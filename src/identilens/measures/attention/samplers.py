@@ -10,7 +10,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import RowPrograms
-from identilens.measures.attention.billiard import Generator, walks
+from identilens.measures.attention.billiard import Generator, Walks
 from identilens.measures.attention.checks import check_number, checked_row, checked_weights
 from identilens.measures.attention.simplex import largest_step, total_variation
 
@@ -53,7 +53,7 @@ def iterate_alternatives(
         raise InputError("expected no share with method 'uniform', which has no λ_max; leave `share` out.")
     spaces = T.simplex_spaces(rows.shape[0], visible)
     if method == "uniform":
-        return walks(rows, spaces, count, generator)
+        return Walks(rows, spaces, generator).draw(count) if count else iter(())
     return _scaled_directions(rows, spaces, count, method, share, generator)
 
 
