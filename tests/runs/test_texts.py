@@ -4,13 +4,17 @@ import gzip
 import io
 import lzma
 import os
+import pickle
 import sys
 import threading
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
-from identilens.errors import InputError
+import identilens as idl
+from identilens.errors import InputError, OutputFolderError
+from identilens.runs.corpus import Corpus
 from identilens.runs.texts import iter_texts, read_texts
 
 
@@ -94,7 +98,7 @@ def test_a_corrupt_stream_of_deflate_is_told(tmp_path):
 def test_a_long_line_is_cut_while_it_is_read_or_refused(tmp_path):
     (tmp_path / "a.txt").write_text("short\n" + "word " * 2**21 + "\nlast\n", encoding="utf-8")
     found = read_texts(tmp_path / "a.txt", max_length=100)
-    assert [len(text) for text in found] == [5, 2**16 - 1, 4]
+    assert [len(text) for text in found] == [5, 2**16, 4]
     with pytest.raises(InputError, match=r"line 2: the text has .* characters.*--max-length"):
         read_texts(tmp_path / "a.txt")
 
@@ -140,3 +144,40 @@ def test_texts_come_one_by_one(tmp_path):
     assert [next(texts), next(texts)] == ["one", "two"]
     with pytest.raises(InputError, match=r"byte 0xff at position 160000 \(line 40001\)"):
         list(texts)
+
+
+def test_many_texts_lie_on_disk_and_are_read_when_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", 4)
+    texts = [f"text {number} ✓" for number in range(9)]
+    (tmp_path / "a.txt").write_text("\n".join(texts), encoding="utf-8")
+    assert isinstance(read_texts(tmp_path / "a.txt", limit=4), list)
+    corpus = read_texts(tmp_path / "a.txt")
+    assert isinstance(corpus, Corpus)
+    assert list(corpus) == [corpus[at] for at in range(9)] == texts
+    assert corpus[-1] == texts[-1]
+    assert corpus[2:4] == texts[2:4]
+    assert list(pickle.loads(pickle.dumps(corpus))) == texts
+    with pytest.raises(IndexError):
+        corpus[9]
+    pairs = read_texts([("one", "eins")] * 6)
+    assert isinstance(pairs, Corpus)
+    assert pairs[5] == ("one", "eins")
+    file = corpus._file
+    del corpus
+    assert not file.exists()
+
+
+def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(monkeypatch, bundled, tmp_path):
+    monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", 5)
+    texts = [f"The ferry number {number} left before dawn." for number in range(40)]
+    chosen = {"layers": 0, "certain_rows": 0, "examples": 0}
+    whole = idl.audit(bundled, texts, **chosen)
+    many = idl.audit(bundled, (text for text in texts), out=tmp_path / "run", **chosen)
+    assert_frame_equal(many.table, whole.table)
+    assert many.provenance["texts"]["count"] == 40
+    assert len(many.provenance["texts"]["sha256"]) == 1
+    with pytest.raises(OutputFolderError, match="the texts are others"):
+        idl.audit(bundled, iter([*texts[:-1], "Another."]), out=tmp_path / "run", resume=True, **chosen)
+    late = iter([*texts[:7], "word " * 600])
+    with pytest.raises(InputError, match="text 7 has 602 tokens, the model has 512 positions"):
+        idl.audit(bundled, late, **chosen)

@@ -28,7 +28,7 @@ def differences(held: dict[str, Any], record: dict[str, Any]) -> str:
         ]
     if held.get("seed") != here["seed"]:
         found.append(_apart("seed", held.get("seed"), here["seed"]))
-    found += _texts(held["texts"].get("sha256") or [], here["texts"]["sha256"])
+    found += _texts(held["texts"], here["texts"])
     more = len(found) - _MOST
     return "; ".join(found[:_MOST]) + (f"; and {more} more" if more > 0 else "")
 
@@ -44,11 +44,12 @@ def version_changes(held: dict[str, Any], record: dict[str, Any]) -> str:
     )
 
 
-def _texts(there: list[str], here: list[str]) -> list[str]:
-    if there == here:
-        return []
-    first = next((at for at, (one, other) in enumerate(zip(there, here, strict=False)) if one != other), None)
-    found = [] if len(there) == len(here) else [f"{len(there):,} texts there and {len(here):,} here"]
+def _texts(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    ours, theirs, counts = here["sha256"], there.get("sha256") or [], (there.get("count"), here["count"])
+    found = [] if counts[0] == counts[1] else [f"{counts[0]} texts there and {counts[1]} here"]
+    if len(ours) < counts[1]:  # of many texts, one digest of all
+        return found or ([] if ours == theirs else ["the texts are others"])
+    first = next((at for at, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other), None)
     return found + ([] if first is None else [f"text {first} is another one"])
 
 

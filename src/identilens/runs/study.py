@@ -142,7 +142,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
         progress: Progress | None = None, **options: Any,
     ) -> R:  # fmt: skip
         chosen = study.settings_type.of(settings, options)
-        read = [list(read_texts(one)) if is_columns(one) or isinstance(one, Iterator) else one for one in inputs]
+        read = [read_texts(one) if is_columns(one) or isinstance(one, Iterator) else one for one in inputs]
         return run_study(
             bound_study(study, read, chosen), out=out, resume=resume, overwrite=overwrite,
             allow_version_change=allow_version_change, engine=engine, progress=progress,

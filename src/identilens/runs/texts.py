@@ -13,6 +13,7 @@ from identilens.errors import InputError
 from identilens.runs.columns import column_texts, is_columns, parquet_rows
 from identilens.runs.compressed import MAX_TEXT_BYTES, READ_ERRORS, STANDARD_INPUT, kind_of, open_bytes, open_text
 from identilens.runs.conllu import read_conllu
+from identilens.runs.corpus import held
 from identilens.runs.lines import Lines, checked
 
 Texts = Iterator[Any]
@@ -21,14 +22,16 @@ Texts = Iterator[Any]
 def read_texts(
     source: Any, *, columns: Sequence[str] = (), encoding: str = "utf-8", pairs: bool = False,
     limit: int | None = None, max_length: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES,
-) -> list[Any]:  # fmt: skip
+) -> Sequence[Any]:  # fmt: skip
     """Return the texts of a file or a data set, or those of a list; see `iter_texts`.
+
+    Up to 10,000 come as a list; more lie in a temporary file (`Corpus`) and are read when they are asked for.
 
     Raises:
         InputError: As `iter_texts`, and where there are none.
     """
     given = {"columns": columns, "encoding": encoding, "pairs": pairs, "limit": limit, "max_length": max_length}
-    found = list(iter_texts(source, **given, max_text_bytes=max_text_bytes))
+    found = held(iter_texts(source, **given, max_text_bytes=max_text_bytes))
     if not found and isinstance(source, str | Path):
         raise InputError(f"{source} holds no texts.")
     return found
@@ -164,10 +167,10 @@ def _pairs_of_lines(lines: Lines, file: Path, columns: list[str], longest: int |
 
 
 def _in_twos(texts: Iterable[Any]) -> Texts:
-    held = list(texts)
-    if len(held) % 2:
-        raise InputError(f"--pairs takes every two --text as a pair; got {len(held)}. Give one more, or one less.")
-    return zip(held[::2], held[1::2], strict=True)
+    found = list(texts)
+    if len(found) % 2:
+        raise InputError(f"--pairs takes every two --text as a pair; got {len(found)}. Give one more, or one less.")
+    return zip(found[::2], found[1::2], strict=True)
 
 
 def _json_lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
@@ -190,7 +193,7 @@ def _rows(lines: Lines, file: Path, columns: list[str], longest: int | None) -> 
             place = f"{file}, line {reader.line_num}"
             yield checked(_pick(row, columns, place), place, longest)
     except csv.Error as error:
-        raise InputError(f"{file}, line {reader.line_num}: {error}.") from error
+        raise InputError(f"{file}, line {lines.number}: {error}.") from error
 
 
 def _pick(row: Mapping[str, Any], columns: Sequence[str], place: str) -> str | tuple[str, str]:

@@ -1,5 +1,6 @@
 """Workers that are actors of a Ray cluster: other processes, GPUs or machines that share the run's folder."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class Ray(Engine):
         if started:
             own: dict[str, Any] = {} if self.address else {"num_cpus": max(self.workers, os.cpu_count() or 1)}
             try:
-                ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level="error", **own)
+                ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **own)
             except (ConnectionError, ValueError, RuntimeError) as error:
                 first = str(error).strip().splitlines()[0]
                 raise InputError(f"the Ray cluster {self.address} cannot be reached ({first}).") from error
