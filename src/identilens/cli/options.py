@@ -11,7 +11,8 @@ from annotated_types import Ge
 from cyclopts import Parameter
 from rich.console import Console
 
-from identilens.errors import InputError, SettingError
+from identilens.errors import IdentilensError, InputError, ModelError, SettingError
+from identilens.models.broken import broken
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.models.media import read_audio, read_image
@@ -52,8 +53,13 @@ class ModelOptions(Settings):
         with console.status(f"loading {self.model}"):
             try:
                 return load(self.model, device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code)
-            except (RuntimeError, AssertionError) as error:
-                raise InputError(f"cannot use device {self.device!r}: {str(error).splitlines()[0]}") from error
+            except IdentilensError:
+                raise
+            except Exception as error:  # transformers raises whatever a broken file makes it stumble over
+                first = (str(error).strip() or repr(error)).splitlines()[0]
+                if self.device is not None and isinstance(error, RuntimeError | AssertionError):
+                    raise InputError(f"cannot use device {self.device!r}: {first}") from error
+                raise ModelError(broken(self.model, error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,12 +109,14 @@ class TextOptions(Settings):
             read = [*map(read_image, self.image), *map(read_audio, self.audio)]
             return read[: self.limit]
         source: Any = self.text or self.file
-        if self.dataset is not None:
-            source = hub_dataset(self.dataset, self.split, self.subset)
-        return read_texts(
-            source, columns=self.column, encoding=self.encoding, pairs=self.pairs, limit=self.limit,
-            max_length=max_length, max_text_bytes=self.max_text_bytes,
-        )  # fmt: skip
+        with console.status("reading texts") as status:
+            if self.dataset is not None:
+                source = hub_dataset(self.dataset, self.split, self.subset)
+            return read_texts(
+                source, columns=self.column, encoding=self.encoding, pairs=self.pairs, limit=self.limit,
+                max_length=max_length, max_text_bytes=self.max_text_bytes,
+                told=lambda count: status.update(f"reading texts: {count:,}"),
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

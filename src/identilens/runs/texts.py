@@ -18,20 +18,25 @@ from identilens.runs.lines import Lines, checked
 
 Texts = Iterator[Any]
 
+_TOLD_EVERY = 10_000
+
 
 def read_texts(
     source: Any, *, columns: Sequence[str] = (), encoding: str = "utf-8", pairs: bool = False,
     limit: int | None = None, max_length: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES,
+    told: Callable[[int], None] | None = None,
 ) -> Sequence[Any]:  # fmt: skip
     """Return the texts of a file or a data set, or those of a list; see `iter_texts`.
 
-    Up to 10,000 come as a list; more lie in a temporary file (`Corpus`) and are read when they are asked for.
+    Up to 10,000 come as a list; more lie in a temporary file (`Corpus`) and are read when they are asked for. ``told``
+    is called with the number of texts so far, now and then.
 
     Raises:
         InputError: As `iter_texts`, and where there are none.
     """
     given = {"columns": columns, "encoding": encoding, "pairs": pairs, "limit": limit, "max_length": max_length}
-    found = held(iter_texts(source, **given, max_text_bytes=max_text_bytes))
+    texts = iter_texts(source, **given, max_text_bytes=max_text_bytes)
+    found = held(texts if told is None else _counted(texts, told))
     if not found and isinstance(source, str | Path):
         raise InputError(f"{source} holds no texts.")
     return found
@@ -66,6 +71,13 @@ def iter_texts(
     if is_columns(source):
         return islice((checked(row, place, max_length) for place, row in column_texts(source, columns)), limit)
     return islice(_in_twos(source) if pairs else iter(source), limit)
+
+
+def _counted(texts: Texts, told: Callable[[int], None]) -> Texts:
+    for count, text in enumerate(texts, 1):
+        if count % _TOLD_EVERY == 0:
+            told(count)
+        yield text
 
 
 def _of_file(
