@@ -56,9 +56,6 @@ class ModelOptions(Settings):
             except IdentilensError:
                 raise
             except Exception as error:  # transformers raises whatever a broken file makes it stumble over
-                first = (str(error).strip() or repr(error)).splitlines()[0]
-                if self.device is not None and isinstance(error, RuntimeError | AssertionError):
-                    raise InputError(f"cannot use device {self.device!r}: {first}") from error
                 raise ModelError(broken(self.model, error)) from error
 
 

@@ -11,7 +11,7 @@ def examples() -> list[str]:
     Examples:
         >>> import identilens as idl
         >>> texts = idl.examples()
-        >>> texts[1][:29]
+        >>> texts[0][:29]
         'The tailor measured him twice'
     """
     lines = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()

@@ -142,6 +142,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
         progress: Progress | None = None, **options: Any,
     ) -> R:  # fmt: skip
         chosen = study.settings_type.of(settings, options)
+        _check_inputs(study, inputs, progress)
         read = [read_texts(one) if is_columns(one) or isinstance(one, Iterator) else one for one in inputs]
         return run_study(
             bound_study(study, read, chosen), out=out, resume=resume, overwrite=overwrite,
@@ -160,6 +161,16 @@ def bound_study(study: Any, inputs: Sequence[Any], settings: Settings) -> Any:
     made = study(*inputs, settings)
     made.inputs = tuple(inputs)
     return made
+
+
+def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: Progress | None) -> None:
+    if study.takes[:1] == ("lens",) and inputs and not hasattr(inputs[0], "capture"):
+        raise InputError(
+            f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), or "
+            "with identilens.Lens(model, tokenizer) from a model in memory."
+        )
+    if progress is not None and not callable(progress):
+        raise InputError(f"expected progress to be a function of (done, total, note); got {progress!r}.")
 
 
 _COMMON = """Besides its inputs it takes:

@@ -12,6 +12,8 @@ from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, compact_values, projected
 from identilens.linalg.checks import check_finite
 
+_EXACT = "donot_use_mm_for_euclid_dist"
+
 Values = Float[Tensor, "*#head key d_model"] | ProjectedValues
 """T of one head or of several, as a tensor or as factors; an axis of length 1 is shared by the heads of a group."""
 
@@ -32,7 +34,7 @@ def norm_share(weights: Float[Tensor, "*head query key"], projected_values: Valu
     """
     rows, compact = _checked(weights, projected_values)
     lengths = rows.abs() * torch.linalg.vector_norm(compact, dim=-1)[..., None, :]
-    return _share(lengths, lengths.sum(-1, keepdim=True))
+    return share_of(lengths, lengths.sum(-1, keepdim=True))
 
 
 def contribution_weights(
@@ -54,7 +56,7 @@ def contribution_weights(
     """
     rows, compact = _checked(weights, projected_values)
     outputs = rows @ compact
-    return _share(rows * (outputs @ compact.mT), outputs.square().sum(-1, keepdim=True))
+    return share_of(rows * (outputs @ compact.mT), outputs.square().sum(-1, keepdim=True))
 
 
 def removal_effect(
@@ -138,9 +140,6 @@ def residual_share(
     return torch.linalg.vector_norm(outputs, dim=-1) / torch.linalg.vector_norm(residual.double(), dim=-1)
 
 
-_EXACT = "donot_use_mm_for_euclid_dist"
-
-
 def _checked(weights: Tensor, projected_values: Values) -> tuple[Tensor, Tensor]:
     """Return weights and compact values in float64."""
     T = projected(projected_values)
@@ -153,5 +152,6 @@ def _checked(weights: Tensor, projected_values: Values) -> tuple[Tensor, Tensor]
     return weights.detach().double(), T.compact.detach()
 
 
-def _share(parts: Tensor, whole: Tensor) -> Tensor:
+def share_of(parts: Tensor, whole: Tensor) -> Tensor:
+    """Return parts / whole, 0 where the whole is zero."""
     return torch.where(whole > 0, parts / whole, 0.0)
