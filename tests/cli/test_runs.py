@@ -54,3 +54,27 @@ def test_studies_whose_parts_build_on_one_another_run_alone(bundled_path, tmp_pa
         "structure", "--model", bundled_path, *texts, "--length", 8, "--engine", "local", "--out", tmp_path / "out"
     )  # fmt: skip
     assert "structure runs in one process: each part adds to the sums of the one before" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("config.json", lambda content: content[:50]),
+        ("config.json", lambda content: b"7"),
+        ("config.json", lambda content: b"[" * 100_000),
+        ("tokenizer.json", lambda content: content[: len(content) // 2]),
+        ("model.safetensors", lambda content: content[: len(content) // 2]),
+        ("model.safetensors", lambda content: b""),
+        ("model.safetensors", lambda content: b"\xff" * 1000),
+    ],
+)
+def test_a_damaged_model_is_named_by_file(bundled_path, tmp_path, name, damage):
+    for file in bundled_path.iterdir():
+        if file.is_file() and file.suffix in (".json", ".safetensors"):
+            (tmp_path / file.name).symlink_to(file)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).unlink()
+    (tmp_path / name).write_bytes(damage(content))
+    message = failing("audit", "--model", tmp_path, *QUICK, "--text", TEXT, "--out", tmp_path / "out")
+    assert f"{tmp_path / name} is damaged" in message
+    assert "save it again with save_pretrained" in message

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers import engine_toys, zoo
+from helpers.killing import contents
 from helpers.toy import toy
 from identilens.errors import CheckFailedError, InputError
 from identilens.runs.engines.cluster import Ray
@@ -27,15 +28,6 @@ def _importable(monkeypatch):
     """Workers import the toys and are checked as users' are."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
     pytest.importorskip("ray")
-
-
-def contents(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in (".lock", "provenance.json")
-        and (path.name != "manifest.txt")
-    }  # fmt: skip
 
 
 @pytest.fixture(scope="module")

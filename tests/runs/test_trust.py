@@ -6,7 +6,6 @@ import resource
 import shutil
 import signal
 import tempfile
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -14,22 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+from helpers.killing import contents, killed_at
 from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import OutputFolderError
 from identilens.runs import provenance
 from identilens.runs.lock import hold
-
-
-class Killed(BaseException):
-    """The process is no more."""
-
-
-def contents(folder):
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in (".lock", "provenance.json", "manifest.txt")
-    }
 
 
 def same(found, expected):
@@ -43,29 +31,6 @@ def same(found, expected):
 def interrupted(folder, part=2):
     with pytest.raises(KeyboardInterrupt):
         toy(layers="1-4", fail=part, out=folder)
-
-
-@contextmanager
-def killed_at(point, monkeypatch):
-    """The process dies at the so-manieth change of the file system: nothing that comes later has an effect."""
-    left = [point]
-    names = ["replace", "unlink", "rmdir", "mkdir", "touch", "chmod"]
-    with monkeypatch.context() as patched:
-        for name in names:
-            change = getattr(Path, name)
-
-            def counted(*given, _change=change, **options):
-                if left[0] < 0:
-                    return None
-                left[0] -= 1
-                if left[0] < 0:
-                    raise Killed
-                return _change(*given, **options)
-
-            patched.setattr(Path, name, counted)
-        patched.setattr(shutil, "rmtree", lambda *_, **__: None)
-        with suppress(Killed):
-            yield
 
 
 def test_a_run_killed_anywhere_goes_on_to_the_same_files(tmp_path, monkeypatch):

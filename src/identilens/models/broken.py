@@ -1,4 +1,4 @@
-"""Which file of a model cannot be read, where loading it has failed."""
+"""Which file of a model's folder cannot be read, where loading it has failed or left something out."""
 
 import json
 from pathlib import Path
@@ -6,34 +6,29 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-
-def broken(model: str | Path, error: Exception) -> str:
-    """Return what to say of a model that could not be loaded: the first file of its folder that is damaged, or why."""
-    first = (str(error).strip() or repr(error)).splitlines()[0]
-    folder = Path(model)
-    for file in sorted(folder.glob("*.json")) if folder.is_dir() else ():
-        if (why := _unreadable(file, _read_json)) is not None:
-            return f"{file} is no valid JSON ({why}). {_REMEDY}"
-    for file in sorted(folder.glob("*.safetensors")) if folder.is_dir() else ():
-        if (why := _unreadable(file, _read_tensors)) is not None:
-            return f"{file} holds no weights that can be read ({why}). {_REMEDY}"
-    return f"the model {str(model)!r} cannot be loaded ({type(error).__name__}: {first}). {_REMEDY}"
-
-
 _REMEDY = "Download the model again, or save it again with save_pretrained."
 
 
-def _unreadable(file: Path, read: Any) -> str | None:
-    try:
-        read(file)
-    except (OSError, ValueError, RecursionError, SafetensorError) as error:
-        return str(error)
+def damaged_file(model: str | Path) -> str | None:
+    """Return the first damaged file of a model's folder and what is wrong with it; None where each can be read."""
+    for ending, read in ((".json", _read_json), (".safetensors", _read_tensors)):
+        for file in sorted(Path(model).glob(f"*{ending}")):
+            try:
+                read(file)
+            except (OSError, ValueError, RecursionError, SafetensorError) as error:
+                return f"{file} is damaged ({error}). {_REMEDY}"
     return None
 
 
-def _read_json(file: Path) -> None:
-    if not isinstance(json.loads(file.read_bytes()), dict | list):
-        raise ValueError("it holds no object")
+def cannot_load(model: str | Path, error: Exception) -> str:
+    """Return what to say of a model that could not be loaded: which file is damaged, or why."""
+    first = (str(error).strip() or repr(error)).splitlines()[0]
+    return damaged_file(model) or f"{str(model)!r} cannot be loaded ({type(error).__name__}: {first}). {_REMEDY}"
+
+
+def _read_json(file: Path) -> Any:
+    if not isinstance(content := json.loads(file.read_bytes()), dict | list):
+        raise ValueError(f"it holds {content!r:.40}, no object")
 
 
 def _read_tensors(file: Path) -> None:
