@@ -54,16 +54,22 @@ class Driver:
         for part in set(range(len(self._sizes))) - set(self._todo):
             self._told(part, "")
         folder.manifest.remove(FAILED)
-        if self._todo:
-            with self._engine.pool(self._job) as pool:
-                for _ in range(min(self._engine.workers, len(self._todo))):
-                    self._start(pool)
-                while self._todo or self._running:
-                    for event in pool.events():
-                        self._take(pool, event)
-        folder.manifest.remove_unfinished()
+        try:
+            if self._todo:
+                self._work()
+        finally:
+            # Workers that were ended or killed leave what they were writing.
+            folder.manifest.remove_unfinished()
         if self._failed:
             self._tell_failed(folder)
+
+    def _work(self) -> None:
+        with self._engine.pool(self._job) as pool:
+            for _ in range(min(self._engine.workers, len(self._todo))):
+                self._start(pool)
+            while self._todo or self._running:
+                for event in pool.events():
+                    self._take(pool, event)
 
     def _take(self, pool: Pool, event: Ready | Done | Lost) -> None:
         if isinstance(event, Lost):
