@@ -49,7 +49,7 @@ def test_unusable_options(bundled_path, tmp_path, arguments, expected):
 
 
 def test_studies_whose_parts_build_on_one_another_run_alone(bundled_path, tmp_path):
-    texts = ("--text", TEXT, "--text", TEXT)
+    texts = ("--text", TEXT, "--text", f"And so {TEXT}")
     message = failing(
         "structure", "--model", bundled_path, *texts, "--length", 8, "--engine", "local", "--out", tmp_path / "out"
     )  # fmt: skip

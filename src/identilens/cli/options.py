@@ -91,7 +91,7 @@ class TextOptions(Settings):
     text: Annotated[Names, Parameter(alias="-t")] = ()
     image: Annotated[tuple[Path, ...], REPEATED] = ()
     audio: Annotated[tuple[Path, ...], REPEATED] = ()
-    file: Annotated[Path | None, Parameter(alias="-f")] = None
+    file: Annotated[Path | None, Parameter(alias="-f", allow_leading_hyphen=True)] = None
     dataset: str | None = None
     subset: str | None = None
     split: str = "train"
