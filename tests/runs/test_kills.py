@@ -14,7 +14,7 @@ CASES = {
     "audit": lambda lens, out: idl.audit(lens, TEXTS, certain_rows=0, examples=1, **out),
     "intervals": lambda lens, out: idl.intervals(lens, TEXTS[:2], heads=0, queries=[2, 3], **out),
     "alternatives": lambda lens, out: idl.alternatives(lens, TEXTS[:2], layers=0, heads=0, starts=1, **out),
-    "mixing": lambda lens, out: idl.mixing(lens, TEXTS[:3], method="exact", rollouts=False, **out),
+    "mixing": lambda lens, out: idl.mixing(lens, TEXTS[:2], method="exact", rollouts=False, **out),
     "structure": lambda lens, out: idl.structure(
         lens, WORDS[:10], length=8, clusters=2, compared_pairs=0, perturbed=1, **out
     ),

@@ -169,9 +169,8 @@ class EngineOptions(Settings):
         takes = {None: (), "local": ("workers",), "ray": ("workers", "gpus_per_worker", "address")}[self.engine]
         for name in ("workers", "gpus_per_worker", "address"):
             if getattr(self, name) is not None and name not in takes:
-                raise SettingError(
-                    name, f"to be left out with engine {self.engine or 'not given'}", getattr(self, name)
-                )
+                what = f"with engine {self.engine}" if self.engine else "without an engine"
+                raise SettingError(name, f"to be left out {what}", getattr(self, name))
 
     def made(self) -> Engine | None:
         """Return the engine, if one is asked for."""
