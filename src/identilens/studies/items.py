@@ -1,5 +1,6 @@
 """What a model reads of texts: all at once, or of very many texts each when it is asked for."""
 
+import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, overload
@@ -8,6 +9,9 @@ from identilens.errors import InputError
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.runs.corpus import Corpus
+
+_LOOKED_AT = 32
+"""Items that stand for how texts are tokenised."""
 
 _KEPT = 256
 """Items that stay in memory: those of the part that is worked on."""
@@ -51,5 +55,7 @@ def read_items(lens: Lens, texts: Any, max_length: int | None) -> Sequence[Item]
 def identities(items: Sequence[Item]) -> Sequence[str] | tuple[int, str]:
     """Return what identifies the texts of items in provenance: each by itself, very many by one digest."""
     if isinstance(items, LazyItems):
-        return len(items), items.corpus.digest
+        # Another tokenizer shows in any texts.
+        read = " ".join(item.identity for item in items[:_LOOKED_AT])
+        return len(items), hashlib.sha256(f"{items.corpus.digest} {read}".encode()).hexdigest()
     return [item.identity for item in items]

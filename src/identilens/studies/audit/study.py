@@ -8,7 +8,6 @@ from identilens.linalg import FLOAT32_EPS
 from identilens.models.inputs import Item
 from identilens.models.layout import layers_in_words
 from identilens.models.lens import Lens
-from identilens.runs.corpus import IN_MEMORY
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
 from identilens.studies.audit.result import Audit
@@ -20,6 +19,9 @@ from identilens.studies.items import identities, read_items
 
 _PART = 32
 """Texts in one part of a folder run: what an interruption can cost."""
+
+_FIRST = 1000
+"""Of texts that are tokenised only when they are measured, so many may be examples."""
 
 
 class AuditStudy(LensStudy[AuditSettings, Audit]):
@@ -75,9 +77,10 @@ def _kept_texts(items: Sequence[Item], settings: AuditSettings) -> set[int]:
     if settings.matrices:
         return set(range(len(items)))
     # Of very many texts the first ones: to look at all of them would be to read them twice.
-    first = range(min(len(items), IN_MEMORY))
-    fitting = [text for text in first if items[text].length <= settings.example_length]
-    return set(sorted(fitting, key=lambda text: -items[text].length)[: settings.examples])
+    first = range(len(items) if isinstance(items, list) else min(len(items), _FIRST))
+    lengths = {text: items[text].length for text in first}
+    fitting = [text for text, length in lengths.items() if length <= settings.example_length]
+    return set(sorted(fitting, key=lambda text: -lengths[text])[: settings.examples])
 
 
 audit = study_function(AuditStudy, "audit")
