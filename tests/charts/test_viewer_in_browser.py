@@ -127,8 +127,7 @@ def test_the_address_holds_the_view_and_small_maps_open_heads(browser, path):
     assert visit.page.inner_text("#maps .viewer-row h3").endswith("(query 3)")
     visit.page.locator("#maps .viewer-heads button[title='layer 0, head 1']").click()
     visit.page.wait_for_function("document.querySelector('#maps .viewer-title').textContent === 'Layer 0, head 1'")
-    assert "layer=0&head=1" in visit.page.url
-    assert "row=3" in visit.page.url
+    visit.page.wait_for_function("location.hash.includes('layer=0&head=1&row=3')")
     visit.page.keyboard.press("ArrowRight")
     visit.page.wait_for_function("document.querySelector('#maps .viewer-title').textContent === 'Layer 0, head 2'")
     visit.close()
@@ -138,6 +137,7 @@ def test_wheel_keys_and_drag_zoom_and_pan(browser, path):
     visit = Visit(browser, path)
 
     def place():
+        visit.page.wait_for_timeout(400)
         return [float(part) for part in visit.page.url.split("zoom=")[1].split("%2C")]
 
     canvas = visit.page.locator("#maps canvas[data-layer=raw]")
@@ -156,5 +156,6 @@ def test_wheel_keys_and_drag_zoom_and_pan(browser, path):
     assert place()[2] < key
     assert visit.page.locator("#maps .viewer-row").is_hidden(), "a drag is no click"
     visit.page.keyboard.press("0")
+    visit.page.wait_for_timeout(400)
     assert "zoom=" not in visit.page.url
     visit.close()

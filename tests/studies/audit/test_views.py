@@ -214,6 +214,15 @@ def test_one_token_is_drawn_with_its_correlation_undefined(browser, tmp_path):
     Visit(browser, audit.to_html(tmp_path / "report.html")).close()
 
 
+def test_a_click_on_a_head_in_a_chart_opens_its_map(browser, report):
+    visit = Visit(browser, report)
+    cell = visit.page.locator("#groups-1 .mark-rect path").nth(4)
+    layer, head = (re.search(rf"{name}: (\d+)", cell.get_attribute("aria-label"))[1] for name in ("Layer", "Head"))
+    cell.click(force=True)
+    visit.page.wait_for_selector(f"#maps .viewer-title:text-is('Layer {layer}, head {head}')")
+    visit.close()
+
+
 def test_a_token_is_read_as_it_is(browser, report, mixed):
     visit = Visit(browser, report)
     visit.choose("Kind", "encoder")

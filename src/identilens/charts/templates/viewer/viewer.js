@@ -106,11 +106,13 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null) {
     const held = numbers(map), all = held.layers;
     shown = shown.filter((name) => all.includes(name));
     if (!shown.length) shown = [all[0]];
-    segment.replaceChildren(...all.map((name) => {
-      const one = button(titled(name), LAYER_WORDS[name] || name, () => pick(name));
-      one.dataset.layer = name;
-      return one;
-    }));
+    if ([...segment.children].map((one) => one.dataset.layer).join() !== all.join()) {
+      segment.replaceChildren(...all.map((name) => {
+        const one = button(titled(name), LAYER_WORDS[name] || name, () => pick(name));
+        one.dataset.layer = name;
+        return one;
+      }));
+    }
     segment.hidden = together.hidden = all.length < 2;
     if (map.queries !== before.queries || map.keys !== before.keys) { row = cell = null; view.whole(); }
     const layers = await Promise.all(shown.map(held.get)), space = await held.space, raw = space && (await held.get("raw"));
@@ -264,7 +266,14 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null) {
 
   // The address holds the view: choices by number where they are numbers, else by their place among all.
   const all = Object.fromEntries(names.map((name) => [name, [...new Set(maps.map((one) => one.choices[name]))]]));
+  let writing = 0;
   function remember() {
+    clearTimeout(writing);
+    // Writing the address is slow, and browsers allow it so often only.
+    writing = setTimeout(write, 120);
+  }
+
+  function write() {
     if (!root.dataset.ready || !root.isConnected) return;
     const state = new URLSearchParams(names.map((name) => [name, typeof map.choices[name] === "number" ? map.choices[name] : `~${all[name].indexOf(map.choices[name])}`]));
     if (shown.join() !== numbers(map).layers[0]) state.set("show", shown.join());
