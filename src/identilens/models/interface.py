@@ -226,9 +226,19 @@ def _intercepted(
     own: Attend, eager: Attend, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
     attention_mask: Tensor | None, **arguments: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    if (active := _calls.get()) is None:
+    if _calls.get() is None:
         return own(module, query, key, value, attention_mask, **arguments)
+    return hand_over(
+        lambda index: AttentionCall(index, module, query, key, value, attention_mask, arguments, own, eager)
+    ), None
+
+
+def hand_over(make: Callable[[int], AttentionCall]) -> Tensor:
+    """Return what the handler of the capture that lasts in this thread answers to the next call, made of its index."""
+    active = _calls.get()
+    if active is None:
+        raise RuntimeError("no capture lasts in this thread")
     handler, counter = active
-    call = AttentionCall(counter[0], module, query, key, value, attention_mask, arguments, own, eager)
+    call = make(counter[0])
     counter[0] += 1
-    return handler(call), None
+    return handler(call)

@@ -1,9 +1,7 @@
 """Where a model's attention happens: one site for each call of the attention function, in call order."""
 
-import inspect
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,17 +9,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
-from identilens.errors import InputError, NumericalError, UnsupportedModelError
+from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.affine import constant, is_linear, linear_rows
 from identilens.models.families import WORKS
-from identilens.models.interface import AttentionCall, intercept
+from identilens.models.interface import AttentionCall
+from identilens.models.routes import Route, capturing
 from identilens.models.sequences import Kind
-from identilens.models.threads import only_here
-
-Place = tuple[str, int]
-"""A layer: path of the list that holds it inside the model, and its number there."""
+from identilens.models.watching import Meeting, Place, Watch, watched
 
 
 @dataclass(frozen=True)
@@ -37,6 +32,8 @@ class Site:
         value_bias: What the values are for a zero input: the bias of the value map.
         added: Head outputs are added before they are projected; they are put side by side otherwise.
         place: The list of layers and the number in it, where attention stands in one.
+        number: Of the product of weights and values in the forward pass, where the model computes attention by itself.
+        route: How the axes of that product lie.
     """
 
     layer: int
@@ -47,6 +44,8 @@ class Site:
     value_bias: Float[Tensor, "group d_v"]
     added: bool = False
     place: Place | None = None
+    number: int | None = None
+    route: Route | None = None
 
     @property
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
@@ -83,30 +82,33 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
         NumericalError: If the attention output has NaN or infinite entries.
     """
     names = {module: name for name, module in model.named_modules()}
-    watch = _Watch(_members(model))
-    with ExitStack() as hooks, intercept(model, watch.attending), torch.no_grad():
-        for member in watch.members:
-            hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching)))
-        for module in names:
-            if _is_attention(module):
-                hooks.enter_context(module.register_forward_pre_hook(only_here(watch.entering), with_kwargs=True))
-            else:
-                hooks.enter_context(module.register_forward_pre_hook(only_here(watch.projecting), with_kwargs=True))
-        forward()
+    watch = watched(model, _members(model), forward)
     _refuse_bypass(model, watch)
-    sites = []
-    for (call, candidates, kind), layer in zip(watch.sites, _numbers(watch), strict=True):
-        linear = ((module, added) for module, inputs, added in candidates if is_linear(module, inputs))
-        projection, added = next(linear, (None, False))
-        if projection is None:
-            raise UnsupportedModelError(
-                f"{type(call.module).__name__} changes the attention output before it is projected "
-                f"(a gate or a norm), so its heads have no fixed output projection; {WORKS}"
-            )
-        bias = _value_bias(model, call.module, *watch.inputs[call.module])
-        place = watch.places[len(sites)]
-        sites.append(Site(layer, kind, names[call.module], call.query.shape[1], projection, bias, added, place))
-    return tuple(sites)
+    return tuple(
+        _site(model, names[meeting.module], meeting, number)
+        for meeting, number in zip(watch.meetings, _numbers(watch.meetings), strict=True)
+    )
+
+
+def routes_of(sites: Sequence[Site]) -> dict[int, Route]:
+    """Return how to follow the attention that the model computes by itself, by the numbers of its products."""
+    return {site.number: site.route for site in sites if site.number is not None and site.route is not None}
+
+
+def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Site:
+    module = meeting.module
+    linear = (one for one in meeting.candidates if is_linear(one.module, one.inputs))
+    found = next(linear, None)
+    if found is None:
+        raise UnsupportedModelError(
+            f"{type(module).__name__} changes the attention output before it is projected "
+            f"(a gate or a norm), so its heads have no fixed output projection; {WORKS}"
+        )
+    call, mixture = meeting.call, meeting.mixture
+    bias = _value_bias(model, module, meeting.route, *meeting.inputs)
+    number = None if mixture is None else mixture.number
+    heads = call.query.shape[1]
+    return Site(layer, meeting.kind, name, heads, found.module, bias, found.added, meeting.place, number, meeting.route)
 
 
 def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
@@ -131,12 +133,12 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
     return found
 
 
-def _numbers(watch: "_Watch") -> list[int]:
-    """Return the number of each call's layer."""
-    kinds: list[Kind] = [kind for _, _, kind in watch.sites]
+def _numbers(meetings: Sequence[Meeting]) -> list[int]:
+    """Return the number of each attention's layer."""
+    kinds = [meeting.kind for meeting in meetings]
     own: dict[Kind, list[Place | None]] = {kind: [] for kind in kinds}
-    for kind, place in zip(kinds, watch.places, strict=True):
-        own[kind].append(place)
+    for kind, meeting in zip(kinds, meetings, strict=True):
+        own[kind].append(meeting.place)
     counts: Counter[str] = Counter()
     numbers = []
     for kind in kinds:
@@ -196,56 +198,7 @@ def _kinds(sites: tuple[Site, ...], kind: Kind | None) -> list[Kind]:
     return kinds if kind is None else [kind]
 
 
-class _Watch:
-    """Listens to one forward pass: attention modules entered, attention calls, linear layers applied."""
-
-    def __init__(self, members: Mapping[nn.Module, Place]) -> None:
-        self.members = members
-        self.reached: Place | None = None
-        self.places: list[Place | None] = []
-        self.sites: list[tuple[AttentionCall, list[tuple[nn.Module, Tensor, bool]], Kind]] = []
-        self.entered: dict[nn.Module, bool] = {}
-        self.inputs: dict[nn.Module, tuple[tuple, dict]] = {}
-        self.pending: Tensor | None = None
-
-    def reaching(self, module: nn.Module, args: tuple) -> None:
-        self.reached = self.members[module]
-
-    def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
-        bound = {**bound, **bound.get("kwargs", {})}
-        # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
-        others = (bound.get(name) for name in ("key_value_states", "encoder_hidden_states"))
-        self.entered[module] = any(other is not None for other in others)
-        self.inputs[module] = args, kwargs
-
-    def attending(self, call: AttentionCall) -> Tensor:
-        output, _ = call.attend()
-        if not bool(torch.isfinite(output).all()):
-            raise NumericalError(
-                f"attention call {call.index} ({type(call.module).__name__}): attention output has NaN or infinite "
-                "entries. Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
-            )
-        seen = call.visible()
-        backwards = seen is not None and not bool(seen[0].triu(1).any())
-        kind: Kind = "cross" if self.entered.get(call.module, False) else "decoder" if backwards else "encoder"
-        self.places.append(self.reached)
-        self.sites.append((call, [], kind))
-        self.pending = output
-        return output
-
-    def projecting(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        if self.pending is None or kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
-            return
-        for joined, added in ((self.pending.flatten(2), False), (self.pending.sum(2), True)):
-            if args[0].numel() == joined.numel() and torch.equal(args[0].reshape(joined.shape), joined):
-                self.sites[-1][1].append((module, args[0], added))
-                if isinstance(module, nn.Linear | Conv1D):
-                    self.pending = None
-                return
-
-
-def _value_bias(model: PreTrainedModel, module: nn.Module, args: tuple, kwargs: dict) -> Tensor:
+def _value_bias(model: PreTrainedModel, module: nn.Module, route: Route | None, args: tuple, kwargs: dict) -> Tensor:
     found: list[Tensor] = []
 
     def zero(value: Any) -> Any:
@@ -256,22 +209,19 @@ def _value_bias(model: PreTrainedModel, module: nn.Module, args: tuple, kwargs: 
         found.append(call.value[0, :, 0].clone())
         return call.attend()[0]
 
-    with intercept(model, record), torch.no_grad():
+    routes = {} if route is None else {0: route}
+    with capturing(model, record, routes), torch.no_grad():
         module(*map(zero, args), **{name: zero(value) for name, value in kwargs.items()})
     return found[0]
 
 
-def _is_attention(module: nn.Module) -> bool:
-    """Whether a module is the innermost of those that call themselves attention."""
-    return [one for one in module.modules() if "Attention" in type(one).__name__] == [module]
-
-
-def _refuse_bypass(model: PreTrainedModel, watch: _Watch) -> None:
-    called = {call.module for call, *_ in watch.sites}
+def _refuse_bypass(model: PreTrainedModel, watch: Watch) -> None:
+    called = {meeting.module for meeting in watch.meetings}
     silent = sorted({type(module).__name__ for module in watch.entered if module not in called})
-    if not watch.sites or silent:
+    if not watch.meetings or silent:
         who = ", ".join(silent) or type(model).__name__
         raise UnsupportedModelError(
-            f"{type(model).__name__} ({model.config.model_type}) cannot be audited: {who} does its own attention and "
-            f"never calls transformers' attention interface; {WORKS}"
+            f"{type(model).__name__} ({model.config.model_type}) cannot be audited: {who} does its own attention: it "
+            "neither calls transformers' attention interface nor multiplies a softmax over keys with values; "
+            f"{WORKS}"
         )

@@ -2,7 +2,8 @@
 
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,12 +11,12 @@ from transformers import PreTrainedModel
 
 from identilens.errors import InputError
 from identilens.models.capture import CapturedText, Collector, Lengths
-from identilens.models.families import refuse_known
 from identilens.models.inputs import InputReader, Item, alike, collate
-from identilens.models.interface import AttentionCall, Handler, evaluation_mode, intercept
-from identilens.models.layout import Site, discover, layers_without_attention
+from identilens.models.interface import AttentionCall, Handler, evaluation_mode
+from identilens.models.layout import Site, discover, layers_without_attention, routes_of
 from identilens.models.proof import NOISE, Check, Proof
 from identilens.models.registration import register_attention
+from identilens.models.routes import capturing
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 
@@ -29,7 +30,7 @@ class Lens:
     Making one also registers ``identilens_effective`` with transformers: see `register_attention`.
 
     Args:
-        model: Any transformers model whose family uses the attention interface, also with an adapter of peft.
+        model: Any transformers model, also with an adapter of peft.
         tokenizer: Needed for text; token ids and prepared batches work without.
         image_processor: Needed for images; batches with pixel_values work without.
         feature_extractor: Needed for recordings; batches of features work without.
@@ -37,7 +38,6 @@ class Lens:
 
     Raises:
         InputError: For a model that is not of transformers.
-        UnsupportedModelError: If the family is known to bypass the attention interface.
     """
 
     def __init__(
@@ -45,7 +45,6 @@ class Lens:
         name: str | None = None,
     ) -> None:  # fmt: skip
         model = _transformer(model)
-        refuse_known(model.config)
         register_attention()
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
@@ -101,6 +100,13 @@ class Lens:
     def other_layers(self) -> tuple[str, ...]:
         """Layers beside those of attention that hold none (state spaces, convolutions), once `sites` were found."""
         return layers_without_attention(self.body, self._sites or ())
+
+    @property
+    def capture_way(self) -> Literal["interface", "followed"] | None:
+        """How attention is captured, once `sites` were found: where the model hands it over, or by following it."""
+        if self._sites is None:
+            return None
+        return "followed" if routes_of(self._sites) else "interface"
 
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return the inputs as unpadded items, one for each text; see `InputReader.read`."""
@@ -177,8 +183,14 @@ class Lens:
 
     def _forward(self, items: Sequence[Item], handler: Handler | None, whole: bool, options: Mapping[str, Any]) -> Any:
         model = self.model if whole else self.body
-        with evaluation_mode(model) if handler is None else intercept(model, handler):
+        with evaluation_mode(model) if handler is None else self.capturing(handler, items[0], model):
             return model(**collate(items, self.device), use_cache=False, **options)
+
+    def capturing(
+        self, handler: Handler, item: Item, model: PreTrainedModel | None = None
+    ) -> AbstractContextManager[None]:
+        """Send every attention call in the model to ``handler`` while the context lasts; an item tells its kind."""
+        return capturing(model or self.body, handler, routes_of(self.sites(item)))
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
         """Return what a proof holds for: these weights, this attention, this kind of input, with padding or without."""

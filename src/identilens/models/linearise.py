@@ -5,6 +5,7 @@ Attention runs on the family's own eager path, which has forward-mode rules wher
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.inputs import Item, collate
-from identilens.models.interface import configured, intercept
+from identilens.models.interface import configured
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
 from identilens.models.threads import only_here
@@ -60,6 +61,7 @@ class HiddenMap:
             )
         lens.prove_once([item])
         self._body = lens.body
+        self._capturing = partial(lens.capturing, item=item)
         self._batch = collate([item], lens.device)
         self._seq2seq = bool(lens.model.config.is_encoder_decoder)
         site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)
@@ -129,7 +131,7 @@ class HiddenMap:
     def _forward(self) -> Any:
         # Mixtures of experts run expert by expert: their grouped product has no forward-mode rule.
         eager_experts = configured(self._body, "_experts_implementation_internal", "eager")
-        with eager_experts, intercept(self._body, lambda call: call.attend()[0]):
+        with eager_experts, self._capturing(lambda call: call.attend()[0]):
             return self._body(**self._batch, use_cache=False, output_hidden_states=True)
 
     def _first_layer(self, attention: str) -> nn.Module:

@@ -1,0 +1,196 @@
+"""One forward pass watched: attention that happens, by the interface or by the model itself, and what projects it."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from identilens.errors import NumericalError, UnsupportedModelError
+from identilens.models.following import Follower, Mixed, Mixture
+from identilens.models.interface import AttentionCall, intercept
+from identilens.models.routes import Route, read_route
+from identilens.models.sequences import Kind
+from identilens.models.threads import only_here
+
+Place = tuple[str, int]
+"""A layer: path of the list that holds it inside the model, and its number there."""
+
+_LOST = {
+    "add": "adds a term beyond weights times values (such as relative values, which differ by query), so that no "
+    "attention map with one value a key gives its output",
+    "mul": "multiplies them by what depends on the query (a gate), so that they have no fixed output projection",
+    "a product": "multiplies them by another matrix before the output projection",
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A module that was given the heads' outputs, side by side or added."""
+
+    module: nn.Module
+    inputs: Tensor
+    added: bool = False
+    mixed: Mixed | None = None
+
+
+@dataclass
+class Meeting:
+    """One attention of the forward pass, with what the attention module was given."""
+
+    module: nn.Module
+    cross: bool
+    inputs: tuple[tuple, dict]
+    place: Place | None
+    given: AttentionCall | None = None
+    mixture: Mixture | None = None
+    route: Route | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+
+    @property
+    def call(self) -> AttentionCall:
+        """The attention call, as the interface makes it."""
+        if self.given is not None:
+            return self.given
+        if self.mixture is None or self.route is None:
+            raise RuntimeError("attention of the model's own has no layout before it was followed")
+        return self.route.call(self.mixture, 0)
+
+    @property
+    def kind(self) -> Kind:
+        """Which keys the queries see."""
+        seen = self.call.visible()
+        backwards = seen is not None and not bool(seen[0].triu(1).any())
+        return "cross" if self.cross else "decoder" if backwards else "encoder"
+
+    def follow(self) -> None:
+        """Read the layout of attention that the model computed by itself.
+
+        Raises:
+            UnsupportedModelError: If its outputs could not be followed to a linear map.
+        """
+        if self.mixture is None:
+            return
+        if not self.candidates:
+            _refuse_lost(self.module, self.mixture)
+        first = self.candidates[0]
+        if first.mixed is not None:
+            self.route = read_route(self.module, first.mixed, first.inputs)
+            self.given = self.call
+            _check_finite(self.call.run(), self.module)
+
+
+class Watch:
+    """Listens to one forward pass: attention modules entered, attention, linear layers applied."""
+
+    def __init__(self, model: nn.Module, members: Mapping[nn.Module, Place]) -> None:
+        self.members = members
+        self.reached: Place | None = None
+        self.meetings: list[Meeting] = []
+        self.entered: dict[nn.Module, tuple[bool, tuple, dict]] = {}
+        self.follower = Follower(model, self.mixing)
+        self._current: nn.Module | None = None
+        self._pending: Tensor | None = None
+
+    def reaching(self, module: nn.Module, args: tuple) -> None:
+        """Note the layer that is run."""
+        self.reached = self.members[module]
+
+    def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        """Note an attention module that is run."""
+        bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
+        bound = {**bound, **bound.get("kwargs", {})}
+        # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
+        others = (bound.get(name) for name in ("key_value_states", "encoder_hidden_states"))
+        self.entered[module] = any(other is not None for other in others), args, kwargs
+        self._current = module
+
+    def attending(self, call: AttentionCall) -> Tensor:
+        """Answer a call of the attention interface."""
+        output, _ = call.attend()
+        _check_finite(output, call.module)
+        self.meetings.append(self._meeting(call.module, given=call))
+        self._pending = output
+        return output
+
+    def mixing(self, mixture: Mixture) -> None:
+        """Note a product of weights and values inside an attention module."""
+        if self._current is not None:
+            self.meetings.append(self._meeting(self._current, mixture=mixture))
+
+    def projecting(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        """Note a module that is given the outputs of heads."""
+        if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
+            return
+        if (mixed := self.follower.mixed(args[0])) is not None:
+            self._projecting_mixed(module, args[0], mixed)
+        elif self._pending is not None:
+            self._projecting_pending(module, args[0], self._pending)
+
+    def _projecting_mixed(self, module: nn.Module, given: Tensor, mixed: Mixed) -> None:
+        for meeting in self.meetings:
+            found = [isinstance(one.module, nn.Linear | Conv1D) for one in meeting.candidates]
+            if meeting.mixture is mixed.mixture and not any(found) and [*module.parameters()]:
+                meeting.candidates.append(Candidate(module, given, mixed=mixed))
+
+    def _projecting_pending(self, module: nn.Module, given: Tensor, pending: Tensor) -> None:
+        for joined, added in ((pending.flatten(2), False), (pending.sum(2), True)):
+            if given.numel() == joined.numel() and torch.equal(given.reshape(joined.shape), joined):
+                self.meetings[-1].candidates.append(Candidate(module, given, added))
+                if isinstance(module, nn.Linear | Conv1D):
+                    self._pending = None
+                return
+
+    def _meeting(self, module: nn.Module, **found: Any) -> Meeting:
+        cross, args, kwargs = self.entered.get(module, (False, (), {}))
+        return Meeting(module, cross, (args, kwargs), self.reached, **found)
+
+
+def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward: Callable[[], Any]) -> Watch:
+    """Return what happened in one forward pass.
+
+    Raises:
+        UnsupportedModelError: If the outputs of heads could not be followed to a linear map.
+        NumericalError: If the attention output has NaN or infinite entries.
+    """
+    watch = Watch(model, members)
+    attending = watch.follower.undisturbed(watch.attending)
+    with ExitStack() as hooks, intercept(model, attending), torch.no_grad():
+        for member in members:
+            hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching)))
+        for module in model.modules():
+            hook = watch.entering if is_attention(module) else watch.projecting
+            hooks.enter_context(
+                module.register_forward_pre_hook(only_here(watch.follower.undisturbed(hook)), with_kwargs=True)
+            )
+        with watch.follower:
+            forward()
+    for meeting in watch.meetings:
+        meeting.follow()
+    return watch
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Whether a module is the innermost of those that call themselves attention."""
+    return [one for one in module.modules() if "Attention" in type(one).__name__] == [module]
+
+
+def _check_finite(output: Tensor, module: nn.Module) -> None:
+    if not bool(torch.isfinite(output).all()):
+        raise NumericalError(
+            f"attention of {type(module).__name__}: attention output has NaN or infinite "
+            "entries. Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
+        )
+
+
+def _refuse_lost(module: nn.Module, mixture: Mixture) -> NoReturn:
+    reason = _LOST.get(mixture.changed or "", f"changes them ({mixture.changed or 'unknown'}) before it projects them")
+    raise UnsupportedModelError(
+        f"{type(module).__name__} does its own attention, and what it computes from weights and values could not be "
+        f"followed to its output projection: it {reason}. Choose a model of another family (`identilens families`)."
+    )
