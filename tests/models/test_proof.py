@@ -10,7 +10,7 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 import identilens as idl
 from helpers.zoo import _BERT, _T5, _VIT, BUILDERS, MORE, build, example, granite_swa, ids, swin
 from identilens.errors import UnsupportedModelError
-from identilens.models import Lens
+from identilens.models import Lens, windows
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
 from identilens.studies.audit.selfcheck import selfcheck
@@ -151,11 +151,20 @@ def test_sinks_applied_to_the_output_are_taken_into_the_weights():
         torch.testing.assert_close(layer.weights, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_windows_in_the_batch_are_refused():
-    with pytest.raises(
-        UnsupportedModelError, match=r"'attention rows are the texts' failed with 8 \(limit 2; .*windows"
-    ):
-        next(Lens(swin()).capture({"pixel_values": torch.randn(2, 3, 16, 16)}))
+def test_windows_of_another_text_are_refused(monkeypatch):
+    """Windows that the model orders by place and not by text would be another text's."""
+    lens = Lens(swin())
+    batch = {"pixel_values": torch.randn(2, 3, 16, 16)}
+    next(Lens(swin()).capture(batch))
+    joined = windows._joined
+    order = torch.arange(8).view(2, 4).T.flatten()
+    monkeypatch.setattr(
+        windows,
+        "_joined",
+        lambda call, n: joined(replace(call, value=call.value[order]), n) if len(call.value) == 8 else joined(call, n),
+    )
+    with pytest.raises(UnsupportedModelError, match="'attention rows are the texts' failed with"):
+        lens.prove_once(lens.read(batch))
 
 
 def test_an_output_that_capture_does_not_give_back_is_refused():

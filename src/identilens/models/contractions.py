@@ -57,7 +57,7 @@ def contraction(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], resul
     """Return a product that a torch function of a name computed, or None for one that has not the form."""
     given = [*args, *(value for value in kwargs.values() if isinstance(value, Tensor))]
     if name == "einsum":
-        return _einsum(given)
+        return _einsum([*given[:1], *given[1]] if len(given) == 2 and isinstance(given[1], list | tuple) else given)
     operands = [value for value in given if isinstance(value, Tensor)]
     if name == "__rmatmul__":
         operands.reverse()

@@ -24,4 +24,4 @@ def position_limit(config: Any) -> int | None:
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     limit = getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None)
     unused = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
-    return None if limit is None else limit - unused
+    return limit - unused if limit is not None and limit > 0 else None

@@ -60,8 +60,9 @@ class Scores:
 
 @dataclass(frozen=True)
 class Weights:
-    """What a softmax over the last axis gave."""
+    """What a softmax over the last axis gave; ``number`` counts them."""
 
+    number: int
     logits: Tensor
     scores: Scores | None
     moves: tuple[Move, ...] = ()
@@ -101,8 +102,11 @@ Track = Scores | Weights | Mixed
 @dataclass(eq=False)
 class _State:
     answer: Callable[[Mixture], Tensor | None]
+    origin: Callable[[], Any]
     projections: Mapping[int, nn.Module]
     tracks: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
+    unmixed: dict[int, Any] = field(default_factory=dict)
+    softmaxes: int = 0
     count: int = 0
     paused: bool = False
 
@@ -110,18 +114,26 @@ class _State:
 class Follower(TorchFunctionMode):
     """While it is active, hands each product of softmax weights and values to ``answer``.
 
-    What ``answer`` returns takes the product's place; None leaves it as the model computed it.
+    What ``answer`` returns takes the product's place; None leaves it as the model computed it. ``origin`` says, at each
+    softmax, whose it is.
     """
 
-    def __init__(self, model: nn.Module, answer: Callable[[Mixture], Tensor | None]) -> None:
+    def __init__(
+        self, model: nn.Module, answer: Callable[[Mixture], Tensor | None], origin: Callable[[], Any] = lambda: None
+    ) -> None:
         super().__init__()
-        fused = [module.out_proj for module in model.modules() if isinstance(module, nn.MultiheadAttention)]
-        self._state = _State(answer, {id(module.weight): module for module in fused})
+        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+        self._state = _State(answer, origin, {id(module.weight): module for module in linear})
 
     def mixed(self, tensor: Tensor) -> Mixed | None:
         """Return what a tensor is, where it holds nothing but the outputs of heads."""
         track = self._state.tracks.get(tensor)
         return track if isinstance(track, Mixed) else None
+
+    @property
+    def unmixed(self) -> list[Any]:
+        """Whose the softmaxes are that were not multiplied with values."""
+        return [origin for origin in self._state.unmixed.values() if origin is not None]
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -155,7 +167,8 @@ class Follower(TorchFunctionMode):
         result = func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             logits, product = _written_out(*args, **kwargs)
-            return self._mix(product, Weights(logits, self._scores_of(*args[:2], logits, kwargs.get("scale"))), result)
+            scores = self._scores_of(*args[:2], logits, kwargs.get("scale"))
+            return self._mix(product, self._softmax(logits, scores), result)
         if name in NAMES and (product := contraction(name, args, kwargs, result)) is not None:
             return self._multiplied(product, result)
         self._note(name, func, args, kwargs, result)
@@ -176,9 +189,16 @@ class Follower(TorchFunctionMode):
         self._state.tracks[result] = Scores(product, product.factor)
         return result
 
+    def _softmax(self, logits: Tensor, scores: Scores | None) -> Weights:
+        state = self._state
+        state.unmixed[state.softmaxes] = state.origin()
+        state.softmaxes += 1
+        return Weights(state.softmaxes - 1, logits, scores)
+
     def _mix(self, product: Contraction, weights: Weights, result: Tensor) -> Tensor:
         mixture = Mixture(self._state.count, product, weights.logits, weights.scores, weights.moves, result)
         self._state.count += 1
+        self._state.unmixed.pop(weights.number, None)
         answer = self._state.answer(mixture)
         result = result if answer is None else answer
         self._state.tracks[result] = Mixed(mixture)
@@ -186,11 +206,12 @@ class Follower(TorchFunctionMode):
 
     def _note(self, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], result: Any) -> None:
         tracks = self._state.tracks
-        held = next((one for one in args if isinstance(one, Tensor) and one in tracks), None)
+        flat = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
+        held = next((one for one in flat if isinstance(one, Tensor) and one in tracks), None)
         track: Track | None = None if held is None else tracks[held]
         if name == "softmax" and _over_last(args, kwargs):
             scores = track if isinstance(track, Scores) else None
-            tracks[result] = Weights(args[0], scores)
+            tracks[result] = self._softmax(args[0], scores)
             return
         if track is None or held is None:
             return

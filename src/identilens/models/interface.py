@@ -38,6 +38,7 @@ class AttentionCall:
         arguments: What the family passes beside (scaling, softcap, position_bias, ...).
         own: The function that the model calls outside of capture.
         eager: The family's attention written out, which gives weights too.
+        windows: Of a text, joined to one map: see `windows.by_text`.
     """
 
     index: int
@@ -49,6 +50,7 @@ class AttentionCall:
     arguments: dict[str, Any]
     own: Attend
     eager: Attend
+    windows: int = 1
 
     def only(self, text: int, queries: int, keys: int) -> "AttentionCall":
         """Return the call that one text of the batch would make by itself, padding behind it cut away."""

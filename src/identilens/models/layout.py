@@ -1,14 +1,14 @@
 """Where a model's attention happens: one site for each call of the attention function, in call order."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.affine import constant, is_linear, linear_rows
@@ -105,7 +105,8 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
             f"(a gate or a norm), so its heads have no fixed output projection; {WORKS}"
         )
     call, mixture = meeting.call, meeting.mixture
-    bias = _value_bias(model, module, meeting.route, *meeting.inputs)
+    routes = {} if meeting.route is None else {meeting.order: meeting.route}
+    bias = _value_bias(model, module, routes, *meeting.inputs)
     number = None if mixture is None else mixture.number
     heads = call.query.shape[1]
     return Site(layer, meeting.kind, name, heads, found.module, bias, found.added, meeting.place, number, meeting.route)
@@ -198,10 +199,14 @@ def _kinds(sites: tuple[Site, ...], kind: Kind | None) -> list[Kind]:
     return kinds if kind is None else [kind]
 
 
-def _value_bias(model: PreTrainedModel, module: nn.Module, route: Route | None, args: tuple, kwargs: dict) -> Tensor:
+def _value_bias(
+    model: PreTrainedModel, module: nn.Module, routes: Mapping[int, Route], args: tuple, kwargs: dict
+) -> Tensor:
     found: list[Tensor] = []
 
     def zero(value: Any) -> Any:
+        if isinstance(value, Cache):
+            return None
         hidden = isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
         return torch.zeros_like(value) if hidden else value
 
@@ -209,7 +214,6 @@ def _value_bias(model: PreTrainedModel, module: nn.Module, route: Route | None, 
         found.append(call.value[0, :, 0].clone())
         return call.attend()[0]
 
-    routes = {} if route is None else {0: route}
     with capturing(model, record, routes), torch.no_grad():
         module(*map(zero, args), **{name: zero(value) for name, value in kwargs.items()})
     return found[0]

@@ -19,6 +19,7 @@ from identilens.models.registration import register_attention
 from identilens.models.routes import capturing
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
+from identilens.models.windows import by_text
 
 _SHORT = 8
 """Tokens of the first text on which attention layers are looked for."""
@@ -120,10 +121,17 @@ class Lens:
         """
         weights = self._weights()
         if self._sites is None or self._sites_of != weights:
-            probe = collate([item.start(_SHORT)], self.device)
-            self._sites = discover(self.body, lambda: self.body(**probe, use_cache=False))
+            try:
+                self._sites = self._discovered(item.start(_SHORT))
+            except (RuntimeError, ValueError, IndexError):
+                # Some families need lengths that a few tokens have not (landmarks, chunks).
+                self._sites = self._discovered(item)
             self._sites_of = weights
         return self._sites
+
+    def _discovered(self, item: Item) -> tuple[Site, ...]:
+        probe = collate([item], self.device)
+        return discover(self.body, lambda: self.body(**probe, use_cache=False))
 
     @torch.no_grad()
     def run(
@@ -177,20 +185,22 @@ class Lens:
         with proof.watching():
             output = self._forward(proof.items, proof.answering(handler), whole, options)
         proof.conclude(plain, output, lambda: self._forward(proof.items, AttentionCall.run, whole, options))
+        if proof.windows and len(proof.items) > 1:
+            self._forward(proof.items[:1], proof.alone, whole, options)
         if proof.finite and all(check.passed for check in proof.checks.values()):
             self._proven.add(self._kind_of_batch(proof.items))
         return output
 
     def _forward(self, items: Sequence[Item], handler: Handler | None, whole: bool, options: Mapping[str, Any]) -> Any:
         model = self.model if whole else self.body
-        with evaluation_mode(model) if handler is None else self.capturing(handler, items[0], model):
+        with evaluation_mode(model) if handler is None else self.capturing(handler, items, model):
             return model(**collate(items, self.device), use_cache=False, **options)
 
     def capturing(
-        self, handler: Handler, item: Item, model: PreTrainedModel | None = None
+        self, handler: Handler, items: Sequence[Item], model: PreTrainedModel | None = None
     ) -> AbstractContextManager[None]:
-        """Send every attention call in the model to ``handler`` while the context lasts; an item tells its kind."""
-        return capturing(model or self.body, handler, routes_of(self.sites(item)))
+        """Send every attention call of a batch of items to ``handler`` while the context lasts."""
+        return capturing(model or self.body, by_text(handler, len(items)), routes_of(self.sites(items[0])))
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
         """Return what a proof holds for: these weights, this attention, this kind of input, with padding or without."""

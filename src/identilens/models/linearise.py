@@ -61,7 +61,7 @@ class HiddenMap:
             )
         lens.prove_once([item])
         self._body = lens.body
-        self._capturing = partial(lens.capturing, item=item)
+        self._capturing = partial(lens.capturing, items=[item])
         self._batch = collate([item], lens.device)
         self._seq2seq = bool(lens.model.config.is_encoder_decoder)
         site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)

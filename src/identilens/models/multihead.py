@@ -17,7 +17,7 @@ def multi_head_attention(
 ) -> tuple[Tensor, Tensor | None]:
     """Return what ``torch.nn.functional.multi_head_attention_forward`` gives, weights left out.
 
-    The output projection is called as the module that ``projections`` has for its weight, by id.
+    The output projection is called as a module where ``projections`` has one for its weight, by id.
 
     Raises:
         UnsupportedModelError: If keys or values have positions of their own appended.
@@ -33,7 +33,9 @@ def multi_head_attention(
         if mask is not None:
             logits = _masked(logits, mask if mask is held["attn_mask"] else mask[:, None, None])
     joined = (torch.softmax(logits, -1) @ values).permute(2, 0, 1, 3).flatten(2)
-    output = projections[id(held["out_proj_weight"])](joined)
+    weight, bias = held["out_proj_weight"], held["out_proj_bias"]
+    module = projections.get(id(weight))
+    output = nn.functional.linear(joined, weight, bias) if module is None else module(joined)
     return output if held["query"].ndim == 3 else output.squeeze(1), None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int, Shaped
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -27,11 +27,11 @@ class Heads:
     axis: int
     count: int
 
-    def split(self, tensor: Float[Tensor, "*lead a b"]) -> Float[Tensor, "batch head a b"]:
+    def split(self, tensor: Shaped[Tensor, "*lead a b"]) -> Shaped[Tensor, "batch head a b"]:
         """Return a tensor with one axis for all that is no head, and one for heads."""
         return tensor.unflatten(self.axis, (-1, self.count)).movedim(self.axis + 1, -3).flatten(0, -4)
 
-    def joined(self, tensor: Float[Tensor, "batch head a b"], lead: Sequence[int]) -> Float[Tensor, "*lead a b"]:
+    def joined(self, tensor: Shaped[Tensor, "batch head a b"], lead: Sequence[int]) -> Shaped[Tensor, "*lead a b"]:
         """Return what `split` gives, as it was."""
         rest = [*lead[: self.axis], lead[self.axis] // self.count, *lead[self.axis + 1 :]]
         return tensor.unflatten(0, rest).movedim(-3, self.axis + 1).flatten(self.axis, self.axis + 1)

@@ -25,6 +25,7 @@ _LOST = {
     "add": "adds a term beyond weights times values (such as relative values, which differ by query), so that no "
     "attention map with one value a key gives its output",
     "mul": "multiplies them by what depends on the query (a gate), so that they have no fixed output projection",
+    "cat": "puts them beside something else (features of convolutions, or other blocks of rows) before projecting",
     "a product": "multiplies them by another matrix before the output projection",
 }
 
@@ -41,7 +42,10 @@ class Candidate:
 
 @dataclass
 class Meeting:
-    """One attention of the forward pass, with what the attention module was given."""
+    """One attention of the forward pass, with what the attention module was given.
+
+    ``order`` counts the products of weights and values within the module.
+    """
 
     module: nn.Module
     cross: bool
@@ -49,6 +53,7 @@ class Meeting:
     place: Place | None
     given: AttentionCall | None = None
     mixture: Mixture | None = None
+    order: int = 0
     route: Route | None = None
     candidates: list[Candidate] = field(default_factory=list)
 
@@ -66,7 +71,8 @@ class Meeting:
         """Which keys the queries see."""
         seen = self.call.visible()
         backwards = seen is not None and not bool(seen[0].triu(1).any())
-        return "cross" if self.cross else "decoder" if backwards else "encoder"
+        lengths = {self.call.query.shape[2], self.call.key.shape[2]}
+        return "cross" if self.cross or (self.mixture and len(lengths) > 1) else "decoder" if backwards else "encoder"
 
     def follow(self) -> None:
         """Read the layout of attention that the model computed by itself.
@@ -93,8 +99,9 @@ class Watch:
         self.reached: Place | None = None
         self.meetings: list[Meeting] = []
         self.entered: dict[nn.Module, tuple[bool, tuple, dict]] = {}
-        self.follower = Follower(model, self.mixing)
+        self.follower = Follower(model, self.mixing, lambda: self._current)
         self._current: nn.Module | None = None
+        self._first = 0
         self._pending: Tensor | None = None
 
     def reaching(self, module: nn.Module, args: tuple) -> None:
@@ -106,9 +113,10 @@ class Watch:
         bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
         bound = {**bound, **bound.get("kwargs", {})}
         # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
-        others = (bound.get(name) for name in ("key_value_states", "encoder_hidden_states"))
-        self.entered[module] = any(other is not None for other in others), args, kwargs
-        self._current = module
+        others = any(bound.get(name) is not None for name in ("key_value_states", "encoder_hidden_states", "kv"))
+        cross = others or bound.get("key", bound.get("query")) is not bound.get("query")
+        self.entered[module] = cross, args, kwargs
+        self._current, self._first = module, sum(meeting.mixture is not None for meeting in self.meetings)
 
     def attending(self, call: AttentionCall) -> Tensor:
         """Answer a call of the attention interface."""
@@ -121,7 +129,8 @@ class Watch:
     def mixing(self, mixture: Mixture) -> None:
         """Note a product of weights and values inside an attention module."""
         if self._current is not None:
-            self.meetings.append(self._meeting(self._current, mixture=mixture))
+            order = sum(meeting.mixture is not None for meeting in self.meetings) - self._first
+            self.meetings.append(self._meeting(self._current, mixture=mixture, order=order))
 
     def projecting(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Note a module that is given the outputs of heads."""
@@ -172,6 +181,12 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
             forward()
     for meeting in watch.meetings:
         meeting.follow()
+    for module in watch.follower.unmixed:
+        raise UnsupportedModelError(
+            f"{type(module).__name__} takes a softmax and does not multiply it with values in a way that can be "
+            "followed, so that a part of its attention would be missing. Choose a model of another family "
+            "(`identilens families`)."
+        )
     return watch
 
 
