@@ -1,14 +1,12 @@
 """Families that bypass the interface, or change the attention output, are refused by name."""
 
 import pytest
-import torch
 import transformers as hf
 from torch import nn
 
 from helpers.zoo import build, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
-from identilens.models.layout import discover
 
 OWN_ATTENTION = {
     "xlnet": lambda: hf.XLNetModel(hf.XLNetConfig(vocab_size=96, d_model=32, n_layer=1, n_head=4, d_inner=32)),

@@ -171,7 +171,7 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
 
 
 @contextmanager
-def configured(model: nn.Module, name: str, value: str) -> Iterator[None]:
+def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
     """Set an attribute of every configuration of the model's modules that has it while the context lasts."""
     modules = [vars(module) for module in model.modules()]
     configs = {id(held["config"]): held["config"] for held in modules if held.get("config") is not None}

@@ -32,6 +32,7 @@ class Site:
         value_bias: What the values are for a zero input: the bias of the value map.
         added: Head outputs are added before they are projected; they are put side by side otherwise.
         place: The list of layers and the number in it, where attention stands in one.
+        positions_first: What is projected has its axis of positions in front of that of texts.
         number: Of the product of weights and values in the forward pass, where the model computes attention by itself.
         route: How the axes of that product lie.
     """
@@ -44,6 +45,7 @@ class Site:
     value_bias: Float[Tensor, "group d_v"]
     added: bool = False
     place: Place | None = None
+    positions_first: bool = False
     number: int | None = None
     route: Route | None = None
 
@@ -109,7 +111,10 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     bias = _value_bias(model, module, routes, *meeting.inputs)
     number = None if mixture is None else mixture.number
     heads = call.query.shape[1]
-    return Site(layer, meeting.kind, name, heads, found.module, bias, found.added, meeting.place, number, meeting.route)
+    first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (call.query.shape[2], 1) != (1, 1)
+    return Site(
+        layer, meeting.kind, name, heads, found.module, bias, found.added, meeting.place, first, number, meeting.route,
+    )  # fmt: skip
 
 
 def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
@@ -222,10 +227,11 @@ def _value_bias(
 def _refuse_bypass(model: PreTrainedModel, watch: Watch) -> None:
     called = {meeting.module for meeting in watch.meetings}
     silent = sorted({type(module).__name__ for module in watch.entered if module not in called})
-    if not watch.meetings or silent:
-        who = ", ".join(silent) or type(model).__name__
+    name = f"{type(model).__name__} ({model.config.model_type}) cannot be audited"
+    if silent:
         raise UnsupportedModelError(
-            f"{type(model).__name__} ({model.config.model_type}) cannot be audited: {who} does its own attention: it "
-            "neither calls transformers' attention interface nor multiplies a softmax over keys with values; "
-            f"{WORKS}"
+            f"{name}: {', '.join(silent)} does its own attention: it neither calls transformers' attention interface "
+            f"nor multiplies a softmax over keys with values; {WORKS}"
         )
+    if not watch.meetings:
+        raise UnsupportedModelError(f"{name}: it ran no attention (a softmax over keys times values); {WORKS}")

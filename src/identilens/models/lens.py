@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from inspect import signature
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,7 @@ from transformers import PreTrainedModel
 from identilens.errors import InputError
 from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.inputs import InputReader, Item, alike, collate
-from identilens.models.interface import AttentionCall, Handler, evaluation_mode
+from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import Site, discover, layers_without_attention, routes_of
 from identilens.models.proof import NOISE, Check, Proof
 from identilens.models.registration import register_attention
@@ -68,7 +69,8 @@ class Lens:
     def body(self) -> PreTrainedModel:
         """The model without its task head: all attention happens there."""
         body = self.model.base_model
-        return body if isinstance(body, PreTrainedModel) else self.model
+        takes = isinstance(body, PreTrainedModel) and self.model.main_input_name in signature(body.forward).parameters
+        return body if takes else self.model
 
     @property
     def digest(self) -> str:
@@ -130,8 +132,7 @@ class Lens:
         return self._sites
 
     def _discovered(self, item: Item) -> tuple[Site, ...]:
-        probe = collate([item], self.device)
-        return discover(self.body, lambda: self.body(**probe, use_cache=False))
+        return discover(self.body, lambda: self.plain([item], self.body))
 
     @torch.no_grad()
     def run(
@@ -194,7 +195,13 @@ class Lens:
     def _forward(self, items: Sequence[Item], handler: Handler | None, whole: bool, options: Mapping[str, Any]) -> Any:
         model = self.model if whole else self.body
         with evaluation_mode(model) if handler is None else self.capturing(handler, items, model):
-            return model(**collate(items, self.device), use_cache=False, **options)
+            return self.plain(items, model, **options)
+
+    def plain(self, items: Sequence[Item], model: PreTrainedModel, **options: Any) -> Any:
+        """Return what the model, or its body, gives for one batch of items; nothing is kept for later tokens."""
+        cache = {"use_cache": False} if "use_cache" in signature(model.forward).parameters else {}
+        with configured(model, "use_cache", False):
+            return model(**collate(items, self.device), **cache, **options)
 
     def capturing(
         self, handler: Handler, items: Sequence[Item], model: PreTrainedModel | None = None

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.errors import InputError, UnsupportedModelError
-from identilens.models.inputs import Item, collate
+from identilens.models.inputs import Item
 from identilens.models.interface import configured
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
@@ -62,7 +62,7 @@ class HiddenMap:
         lens.prove_once([item])
         self._body = lens.body
         self._capturing = partial(lens.capturing, items=[item])
-        self._batch = collate([item], lens.device)
+        self._run = partial(lens.plain, [item], lens.body)
         self._seq2seq = bool(lens.model.config.is_encoder_decoder)
         site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)
         self._own: Kind = source if self._seq2seq else site.kind
@@ -132,7 +132,7 @@ class HiddenMap:
         # Mixtures of experts run expert by expert: their grouped product has no forward-mode rule.
         eager_experts = configured(self._body, "_experts_implementation_internal", "eager")
         with eager_experts, self._capturing(lambda call: call.attend()[0]):
-            return self._body(**self._batch, use_cache=False, output_hidden_states=True)
+            return self._run(output_hidden_states=True)
 
     def _first_layer(self, attention: str) -> nn.Module:
         """Return the outermost member of a list of layers that holds a stack's first attention."""

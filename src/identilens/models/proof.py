@@ -232,7 +232,7 @@ class Proof:
         call, given = self._pending
         site, self._pending = self.sites[call.index], None
         joined = given.sum(2) if site.added else given.flatten(2)
-        entered, left = (by_text(tensor, call, given.shape[1]) for tensor in (inputs[0], output))
+        entered, left = (by_text(tensor, call, site) for tensor in (inputs[0], output))
         summed = HeadsSum(site)
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
@@ -258,12 +258,11 @@ class HeadsSum:
         return torch.einsum("nhv,hvd->nd", output.double(), self._projection) + self._bias
 
 
-def by_text(tensor: Tensor, call: AttentionCall, queries: int) -> Float[Tensor, "text query d"]:
+def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "text query d"]:
     """Return what goes into or comes out of an output projection, text by text; some families put positions first."""
-    texts = call.query.shape[0]
-    if call.windows == 1 and tensor.ndim == 3 and tensor.shape[:2] == (queries, texts) and queries != texts:
+    if site.positions_first and call.windows == 1:
         return tensor.transpose(0, 1)
-    return tensor.reshape(texts, queries, -1)
+    return tensor.reshape(call.query.shape[0], call.query.shape[2], -1)
 
 
 @contextmanager

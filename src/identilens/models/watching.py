@@ -70,7 +70,7 @@ class Meeting:
     def kind(self) -> Kind:
         """Which keys the queries see."""
         seen = self.call.visible()
-        backwards = seen is not None and not bool(seen[0].triu(1).any())
+        backwards = seen is not None and seen.shape[-1] > 1 and not bool(seen[0].triu(1).any())
         lengths = {self.call.query.shape[2], self.call.key.shape[2]}
         return "cross" if self.cross or (self.mixture and len(lengths) > 1) else "decoder" if backwards else "encoder"
 
@@ -117,6 +117,10 @@ class Watch:
         cross = others or bound.get("key", bound.get("query")) is not bound.get("query")
         self.entered[module] = cross, args, kwargs
         self._current, self._first = module, sum(meeting.mixture is not None for meeting in self.meetings)
+
+    def leaving(self, module: nn.Module, args: tuple, output: Any) -> None:
+        """Note the end of an attention module: what comes behind it belongs to none."""
+        self._current = None
 
     def attending(self, call: AttentionCall) -> Tensor:
         """Answer a call of the attention interface."""
@@ -173,15 +177,21 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
         for member in members:
             hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching)))
         for module in model.modules():
-            hook = watch.entering if is_attention(module) else watch.projecting
+            hook = watch.projecting
+            if is_attention(module):
+                hook = watch.entering
+                hooks.enter_context(module.register_forward_hook(only_here(watch.leaving)))
             hooks.enter_context(
                 module.register_forward_pre_hook(only_here(watch.follower.undisturbed(hook)), with_kwargs=True)
             )
         with watch.follower:
             forward()
+    calling = {meeting.module for meeting in watch.meetings if meeting.given is not None}
+    # What a module of the interface computes beside it (a choice of keys) is part of its logits.
+    watch.meetings = [one for one in watch.meetings if one.given or one.candidates or one.module not in calling]
     for meeting in watch.meetings:
         meeting.follow()
-    for module in watch.follower.unmixed:
+    for module in set(watch.follower.unmixed) - calling:
         raise UnsupportedModelError(
             f"{type(module).__name__} takes a softmax and does not multiply it with values in a way that can be "
             "followed, so that a part of its attention would be missing. Choose a model of another family "
@@ -192,7 +202,8 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
 
 def is_attention(module: nn.Module) -> bool:
     """Whether a module is the innermost of those that call themselves attention."""
-    return [one for one in module.modules() if "Attention" in type(one).__name__] == [module]
+    named = (one for one in module.modules() if "Attention" in type(one).__name__)
+    return [one for one in named if not type(one).__name__.endswith("Projection")] == [module]
 
 
 def _check_finite(output: Tensor, module: nn.Module) -> None:
