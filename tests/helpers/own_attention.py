@@ -13,8 +13,8 @@ _BLOOM = {"vocab_size": VOCAB, "hidden_size": 32, "n_layer": 2, "n_head": 4}
 _DEBERTA = {**_BERT, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
 _MPT = {"vocab_size": VOCAB, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64}
 _NEO = {
-    "vocab_size": VOCAB, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]],
-    "window_size": 4, "max_position_embeddings": 64,
+    "vocab_size": VOCAB, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4,
+    "attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64,
 }  # fmt: skip
 _FSMT = {key: value for key, value in _SEQ2SEQ.items() if key not in ("vocab_size", "pad_token_id", "bos_token_id")}
 _XLM = {"vocab_size": VOCAB, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64}
@@ -40,6 +40,7 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "luke": lambda: hf.LukeModel(hf.LukeConfig(**_BERT, entity_vocab_size=10, entity_emb_size=8)),
     "mpnet": lambda: hf.MPNetModel(hf.MPNetConfig(**_BERT)),
     "roformer": lambda: hf.RoFormerModel(hf.RoFormerConfig(**_BERT, embedding_size=16)),
+    "xlnet": lambda: hf.XLNetModel(hf.XLNetConfig(vocab_size=VOCAB, d_model=32, n_layer=2, n_head=4, d_inner=48)),
     "xlm": lambda: hf.XLMModel(hf.XLMConfig(**_XLM)),
 }
 DECODERS: dict[str, Callable[[], Any]] = {

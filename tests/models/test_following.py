@@ -16,7 +16,7 @@ from identilens.studies.audit.selfcheck import selfcheck
 
 TEXTS = sorted(ENCODERS | DECODERS)
 BIASED = {"bloom", "deberta", "deberta_v2", "falcon_alibi", "funnel", "layoutlmv3", "mpnet", "mpt", "sam", "swinv2",
-          "vitdet", "wavlm"}  # fmt: skip
+          "vitdet", "wavlm", "xlnet"}  # fmt: skip
 
 
 def reported(lens, item):
@@ -116,6 +116,12 @@ def test_windows_stand_as_blocks_in_one_map():
             assert torch.equal(layer.visible, torch.block_diag(*torch.ones(4, 16, 16)).bool())
 
 
+@pytest.mark.parametrize(("family", "fixed"), [("mpnet", True), ("bloom", True), ("deberta", False), ("xlnet", False)])
+def test_relative_terms_made_of_queries_are_no_fixed_bias(family, fixed):
+    (text,) = Lens(build_own(family)).capture([ids(9)], weights=True)
+    assert {head.bias_fixed for head in text.heads} == {fixed}
+
+
 def test_a_pooling_head_attends_from_its_probe():
     layers = next(Lens(build_own("siglip")).capture(example_own("siglip"), weights=True)).layers
     assert [layer.site.kind for layer in layers] == ["encoder", "encoder", "cross"]
@@ -165,7 +171,7 @@ def _joined(weights, values):
 
 CHANGES = {
     "adds a term beyond weights times values": lambda w, v: _joined(w, v) + _joined(w, v.flip(-2)),
-    r"multiplies them by what depends on the query \(a gate\)": lambda w, v: _joined(w, v) * torch.rand(1, 9, 32),
+    r"multiplies them by what differs from query to query \(a gate": lambda w, v: _joined(w, v) * torch.rand(1, 9, 32),
     "puts them beside something else": lambda w, v: torch.cat([_joined(w, v), _joined(w, v)], -1)[..., :32],
     "does not put the outputs of its heads side by side": lambda w, v: (w @ v).permute(0, 2, 3, 1).flatten(2),
     "takes a softmax and does not multiply it": lambda w, v: _joined(w * v.mean(-1).softmax(-1)[..., None, :], v),
@@ -179,4 +185,19 @@ def test_what_cannot_be_followed_is_refused_with_the_reason(reason):
     for layer in model.encoder.layer:
         layer.attention.self = ChangedAttention(32, CHANGES[reason])
     with pytest.raises(UnsupportedModelError, match=f"ChangedAttention .*{reason}"):
+        next(Lens(model).capture([ids(9)]))
+
+
+def test_layers_that_depend_on_the_length_are_refused():
+    def change(weights, values):
+        if weights.shape[-1] > 8:
+            torch.matmul(weights, values)
+        return _joined(weights, values)
+
+    model = build("bert")
+    model.encoder.layer[0].attention.self = ChangedAttention(32, change)
+    next(Lens(model).capture([ids(8)]))
+    with pytest.raises(
+        UnsupportedModelError, match="multiplies weights with values 2 times on this input, and 1 times"
+    ):
         next(Lens(model).capture([ids(9)]))

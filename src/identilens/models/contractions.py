@@ -65,7 +65,7 @@ def contraction(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], resul
         operands = operands[1:]
     if len(operands) != 2 or not isinstance(result, Tensor) or min(one.ndim for one in operands) < 2:
         return None
-    return replace(matrix_product(*operands, result.ndim), factor=float(kwargs.get("alpha", 1.0)))
+    return replace(matrix_product(operands[0], operands[1], result.ndim), factor=float(kwargs.get("alpha", 1.0)))
 
 
 def matrix_product(left: Tensor, right: Tensor, axes: int) -> Contraction:

@@ -1,6 +1,6 @@
 """Following attention that a model computes by itself: softmax, the product with the values, and what becomes of it."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -13,6 +13,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from identilens.models.contractions import NAMES, Contraction, contraction, matrix_product
 from identilens.models.multihead import multi_head_attention
+from identilens.models.parameters import ParameterProjection, parameter_projection
 
 R = TypeVar("R")
 
@@ -69,14 +70,20 @@ class Weights:
 
 
 @dataclass(eq=False)
-class Mixture:
+class Outputs:
+    """Outputs of heads; ``changed`` is the operation behind which they were last lost."""
+
+    changed: str | None = field(default=None, kw_only=True)
+
+
+@dataclass(eq=False)
+class Mixture(Outputs):
     """Weights times values, as the model computed it: one after another in a forward pass.
 
     Attributes:
         product: Weights on the left, values on the right.
         logits: What the weights are the softmax of.
         moves: What happened to the axes of the weights since.
-        changed: The operation behind which the result could not be followed, so far.
     """
 
     number: int
@@ -85,15 +92,18 @@ class Mixture:
     scores: Scores | None
     moves: tuple[Move, ...]
     result: Tensor
-    changed: str | None = None
 
 
 @dataclass(frozen=True)
 class Mixed:
     """Head outputs on their way to the output projection."""
 
-    mixture: Mixture
+    outputs: Outputs
     moves: tuple[Move, ...] = ()
+
+    def moved(self, function: Callable[..., Tensor], *args: Any) -> "Mixed":
+        """Return what it is after one more change of its axes."""
+        return replace(self, moves=(*self.moves, Move(function, args, {})))
 
 
 Track = Scores | Weights | Mixed
@@ -103,7 +113,8 @@ Track = Scores | Weights | Mixed
 class _State:
     answer: Callable[[Mixture], Tensor | None]
     origin: Callable[[], Any]
-    projections: Mapping[int, nn.Module]
+    projecting: Callable[[nn.Module, Tensor], None]
+    projections: dict[int, nn.Module]
     tracks: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     unmixed: dict[int, Any] = field(default_factory=dict)
     softmaxes: int = 0
@@ -115,15 +126,20 @@ class Follower(TorchFunctionMode):
     """While it is active, hands each product of softmax weights and values to ``answer``.
 
     What ``answer`` returns takes the product's place; None leaves it as the model computed it. ``origin`` says, at each
-    softmax, whose it is.
+    softmax, whose it is. ``projecting`` is told of output projections that are parameters; modules for those known
+    already are ``projections``.
     """
 
     def __init__(
-        self, model: nn.Module, answer: Callable[[Mixture], Tensor | None], origin: Callable[[], Any] = lambda: None
-    ) -> None:
+        self, model: nn.Module, answer: Callable[[Mixture], Tensor | None],
+        origin: Callable[[], Any] = lambda: None,
+        projecting: Callable[[nn.Module, Tensor], None] = lambda _module, _joined: None,
+        projections: Iterable[ParameterProjection] = (),
+    ) -> None:  # fmt: skip
         super().__init__()
-        linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-        self._state = _State(answer, origin, {id(module.weight): module for module in linear})
+        held: dict[int, nn.Module] = {id(one.weight): one for one in model.modules() if isinstance(one, nn.Linear)}
+        held |= {id(one.parameter): one for one in projections}
+        self._state = _State(answer, origin, projecting, held)
 
     def mixed(self, tensor: Tensor) -> Mixed | None:
         """Return what a tensor is, where it holds nothing but the outputs of heads."""
@@ -131,9 +147,20 @@ class Follower(TorchFunctionMode):
         return track if isinstance(track, Mixed) else None
 
     @property
+    def count(self) -> int:
+        """Products of weights and values so far."""
+        return self._state.count
+
+    @property
     def unmixed(self) -> list[Any]:
         """Whose the softmaxes are that were not multiplied with values."""
         return [origin for origin in self._state.unmixed.values() if origin is not None]
+
+    def follow(self, tensor: Tensor) -> Outputs:
+        """Follow outputs of heads that were computed elsewhere."""
+        outputs = Outputs()
+        self._state.tracks[tensor] = Mixed(outputs)
+        return outputs
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -167,12 +194,25 @@ class Follower(TorchFunctionMode):
         result = func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
             logits, product = _written_out(*args, **kwargs)
-            scores = self._scores_of(*args[:2], logits, kwargs.get("scale"))
+            scores = self._scores_of(args[0], args[1], logits, kwargs.get("scale"))
             return self._mix(product, self._softmax(logits, scores), result)
+        if (projected := self._projected(name, args)) is not None:
+            return projected
         if name in NAMES and (product := contraction(name, args, kwargs, result)) is not None:
             return self._multiplied(product, result)
         self._note(name, func, args, kwargs, result)
         return result
+
+    def _projected(self, name: str, args: tuple) -> Tensor | None:
+        """Apply a parameter that is an output projection as a module, and tell so."""
+        track = self._state.tracks.get(args[1]) if name == "einsum" and isinstance(args[1], Tensor) else None
+        if not isinstance(track, Mixed) or (found := parameter_projection(name, args)) is None:
+            return None
+        module, joined = found
+        module = self._state.projections.setdefault(id(module.parameter), module)
+        self._state.tracks[joined] = track.moved(torch.flatten, joined.ndim - 1)
+        self._state.projecting(module, joined)
+        return module(joined)
 
     def _scores_of(self, query: Tensor, key: Tensor, logits: Tensor, scale: float | None) -> Scores:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3) if key.ndim > 3 else key
@@ -185,7 +225,7 @@ class Follower(TorchFunctionMode):
             if isinstance(track, Weights):
                 return self._mix(turned, track, result)
             if isinstance(track, Mixed):
-                track.mixture.changed = "a product"
+                track.outputs.changed = "a product"
         self._state.tracks[result] = Scores(product, product.factor)
         return result
 
@@ -223,7 +263,7 @@ class Follower(TorchFunctionMode):
         if (found := _after(track, name, func, args, kwargs, held, result)) is not None:
             tracks[result] = found
         elif isinstance(track, Mixed) and result.is_floating_point():
-            track.mixture.changed = name
+            track.outputs.changed = name
 
 
 def _name(func: Callable) -> str:

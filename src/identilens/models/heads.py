@@ -60,6 +60,11 @@ class Head:
         return self.site.kind
 
     @property
+    def bias_fixed(self) -> bool:
+        """Whether the position bias stays as it is with other queries and keys (relative terms may be made of them)."""
+        return self.bias is None or self.site.route is None or self.site.route.fixed
+
+    @property
     def d_k(self) -> int:
         """Size of a query."""
         return self.queries.shape[1]

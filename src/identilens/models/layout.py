@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from transformers import Cache, PreTrainedModel
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.affine import constant, is_linear, linear_rows
 from identilens.models.families import WORKS
-from identilens.models.interface import AttentionCall
+from identilens.models.interface import SUM_ERROR, AttentionCall
 from identilens.models.routes import Route, capturing
 from identilens.models.sequences import Kind
 from identilens.models.watching import Meeting, Place, Watch, watched
@@ -103,17 +103,19 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     found = next(linear, None)
     if found is None:
         raise UnsupportedModelError(
-            f"{type(module).__name__} changes the attention output before it is projected "
-            f"(a gate or a norm), so its heads have no fixed output projection; {WORKS}"
+            f"{type(module).__name__} changes the attention output before it is projected: {meeting.loss}"
         )
     call, mixture = meeting.call, meeting.mixture
-    routes = {} if meeting.route is None else {meeting.order: meeting.route}
-    bias = _value_bias(model, module, routes, *meeting.inputs)
+    routes = {} if meeting.route is None else {meeting.order: replace(meeting.route, total=0)}
+    blank = _blank(model, module, routes, *meeting.inputs)
+    bias, route = blank.value[0, :, 0].clone(), meeting.route
+    if route is not None and route.biased and not _same_bias(blank, call):
+        route = replace(route, fixed=False)
     number = None if mixture is None else mixture.number
     heads = call.query.shape[1]
     first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (call.query.shape[2], 1) != (1, 1)
     return Site(
-        layer, meeting.kind, name, heads, found.module, bias, found.added, meeting.place, first, number, meeting.route,
+        layer, meeting.kind, name, heads, found.module, bias, found.added, meeting.place, first, number, route,
     )  # fmt: skip
 
 
@@ -141,7 +143,7 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
 
 def _numbers(meetings: Sequence[Meeting]) -> list[int]:
     """Return the number of each attention's layer."""
-    kinds = [meeting.kind for meeting in meetings]
+    kinds: list[Kind] = [meeting.kind for meeting in meetings]
     own: dict[Kind, list[Place | None]] = {kind: [] for kind in kinds}
     for kind, meeting in zip(kinds, meetings, strict=True):
         own[kind].append(meeting.place)
@@ -204,24 +206,37 @@ def _kinds(sites: tuple[Site, ...], kind: Kind | None) -> list[Kind]:
     return kinds if kind is None else [kind]
 
 
-def _value_bias(
+def _blank(
     model: PreTrainedModel, module: nn.Module, routes: Mapping[int, Route], args: tuple, kwargs: dict
-) -> Tensor:
-    found: list[Tensor] = []
+) -> AttentionCall:
+    """Return the attention call that a module makes when its hidden states are zero."""
+    found: list[AttentionCall] = []
+    floats = (one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.is_floating_point())
+    width = next((one.shape[-1] for one in floats if one.ndim >= 3), 0)
 
     def zero(value: Any) -> Any:
         if isinstance(value, Cache):
             return None
-        hidden = isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
-        return torch.zeros_like(value) if hidden else value
+        hidden = isinstance(value, Tensor) and value.ndim >= 3 and value.is_floating_point()
+        return torch.zeros_like(value) if hidden and value.shape[-1] == width else value
 
     def record(call: AttentionCall) -> Tensor:
-        found.append(call.value[0, :, 0].clone())
+        found.append(call)
         return call.attend()[0]
 
     with capturing(model, record, routes), torch.no_grad():
         module(*map(zero, args), **{name: zero(value) for name, value in kwargs.items()})
     return found[0]
+
+
+def _same_bias(blank: AttentionCall, call: AttentionCall) -> bool:
+    """Whether position biases agree, up to a number a row."""
+    one, other = (made.arguments["position_bias"] for made in (blank, call))
+    if one.shape != other.shape or call.mask is None:
+        return False
+    apart = (one - other) * call.mask
+    apart = (apart - apart.sum(-1, keepdim=True) / call.mask.sum(-1, keepdim=True)) * call.mask
+    return float(apart.abs().max()) <= SUM_ERROR * (1 + float(other.abs().max()))
 
 
 def _refuse_bypass(model: PreTrainedModel, watch: Watch) -> None:

@@ -15,6 +15,7 @@ from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.inputs import InputReader, Item, alike, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import Site, discover, layers_without_attention, routes_of
+from identilens.models.parameters import ParameterProjection
 from identilens.models.proof import NOISE, Check, Proof
 from identilens.models.registration import register_attention
 from identilens.models.routes import capturing
@@ -69,8 +70,9 @@ class Lens:
     def body(self) -> PreTrainedModel:
         """The model without its task head: all attention happens there."""
         body = self.model.base_model
-        takes = isinstance(body, PreTrainedModel) and self.model.main_input_name in signature(body.forward).parameters
-        return body if takes else self.model
+        if isinstance(body, PreTrainedModel) and self.model.main_input_name in signature(body.forward).parameters:
+            return body
+        return self.model
 
     @property
     def digest(self) -> str:
@@ -207,7 +209,9 @@ class Lens:
         self, handler: Handler, items: Sequence[Item], model: PreTrainedModel | None = None
     ) -> AbstractContextManager[None]:
         """Send every attention call of a batch of items to ``handler`` while the context lasts."""
-        return capturing(model or self.body, by_text(handler, len(items)), routes_of(self.sites(items[0])))
+        sites = self.sites(items[0])
+        projections = [site.projection for site in sites if isinstance(site.projection, ParameterProjection)]
+        return capturing(model or self.body, by_text(handler, len(items)), routes_of(sites), projections)
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
         """Return what a proof holds for: these weights, this attention, this kind of input, with padding or without."""

@@ -1,6 +1,6 @@
 """From attention that was followed to calls as the attention interface makes them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,13 +11,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
+from identilens.linalg import FLOAT32_EPS
 from identilens.models.following import Follower, Mixed, Mixture, Scores, replay
 from identilens.models.interface import AttentionCall, Handler, hand_over, intercept
+from identilens.models.parameters import ParameterProjection
 
 HIDDEN = 9000.0
 """Logits so far below the largest of their row come of a mask: the least in use is -10,000."""
-_ROUNDINGS = 64
-"""Roundings of logits, in the model's precision, that are no position bias."""
+_ROUNDINGS = 4
+"""Roundings of logits to the model's precision that are no position bias: product, scale, mask and one to spare."""
+_SUM_ROUNDINGS = 64
+"""Roundings to float32, in which products of queries and keys are summed."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Route:
         turned: That product has keys on the left.
         group: Heads that share their keys and values.
         biased: The logits are more than scaled products and masks.
+        fixed: What they are more does not depend on what the module is given.
+        total: Products of weights and values in a forward pass; 0 where only a part of the model is run.
     """
 
     module: nn.Module
@@ -56,6 +62,8 @@ class Route:
     turned: bool
     group: int = 1
     biased: bool = True
+    fixed: bool = True
+    total: int = 0
 
     def call(self, mixture: Mixture, index: int) -> AttentionCall:
         """Return the attention call that a mixture is."""
@@ -117,14 +125,13 @@ def written_out(
     return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
-def read_route(module: nn.Module, mixed: Mixed, joined: Tensor) -> Route:
+def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor) -> Route:
     """Return how the axes of a mixture lie, from where its entries stand in what the output projection is given.
 
     Raises:
         UnsupportedModelError: If the heads do not stand side by side there, or the logits have no queries and keys.
     """
-    mixture, name = mixed.mixture, type(module).__name__
-    product = mixture.product
+    name, product = type(module).__name__, mixture.product
     shape = product.seen(mixture.result).shape
     places = replay(product.given(_numbered(shape, joined)), mixed.moves).flatten(0, -2)
     heads = _heads(torch.unravel_index(places, shape), shape)
@@ -189,7 +196,7 @@ def _simplified(route: Route, mixture: Mixture) -> Route:
     size = float((call.query @ call.key.mT).abs().max()) * abs(call.arguments["scaling"])
     count = route.heads.count
     groups = [size for size in range(count, 1, -1) if count % size == 0 and _shared(call, size)]
-    biased = float(bias.abs().max()) > _ROUNDINGS * eps * (1 + size)
+    biased = float(bias.abs().max()) > (_ROUNDINGS * eps + _SUM_ROUNDINGS * FLOAT32_EPS) * (1 + size)
     return replace(route, biased=biased, group=groups[0] if groups else 1)
 
 
@@ -198,7 +205,10 @@ def _shared(call: AttentionCall, size: int) -> bool:
 
 
 @contextmanager
-def capturing(model: PreTrainedModel, handler: Handler, routes: Mapping[int, Route]) -> Iterator[None]:
+def capturing(
+    model: PreTrainedModel, handler: Handler, routes: Mapping[int, Route],
+    projections: Iterable[ParameterProjection] = (),
+) -> Iterator[None]:  # fmt: skip
     """Send every attention call to ``handler`` while the context lasts: see `intercept`.
 
     Attention that the model computes by itself is followed where ``routes`` has its number in the forward pass.
@@ -211,6 +221,13 @@ def capturing(model: PreTrainedModel, handler: Handler, routes: Mapping[int, Rou
     def answer(mixture: Mixture) -> Tensor | None:
         return routes[mixture.number].answer(mixture) if mixture.number in routes else None
 
-    follower = Follower(model, answer)
+    follower = Follower(model, answer, projections=projections)
     with intercept(model, follower.undisturbed(handler)), follower:
         yield
+    expected = max(route.total for route in routes.values())
+    if expected and follower.count != expected:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} multiplies weights with values {follower.count} times on this input, and "
+            f"{expected} times on the start of the first: its layers depend on the length. Give texts of one length, "
+            "or choose a model of another family (`identilens families`)."
+        )

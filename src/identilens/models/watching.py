@@ -3,8 +3,8 @@
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from identilens.errors import NumericalError, UnsupportedModelError
-from identilens.models.following import Follower, Mixed, Mixture
+from identilens.models.following import Follower, Mixed, Mixture, Outputs
 from identilens.models.interface import AttentionCall, intercept
 from identilens.models.routes import Route, read_route
 from identilens.models.sequences import Kind
@@ -24,7 +24,8 @@ Place = tuple[str, int]
 _LOST = {
     "add": "adds a term beyond weights times values (such as relative values, which differ by query), so that no "
     "attention map with one value a key gives its output",
-    "mul": "multiplies them by what depends on the query (a gate), so that they have no fixed output projection",
+    "mul": "multiplies them by what differs from query to query (a gate or a norm), so that row i of a map has an "
+    "output projection of its own, diag(g_i) W_O; a head is measured with one projection for all rows",
     "cat": "puts them beside something else (features of convolutions, or other blocks of rows) before projecting",
     "a product": "multiplies them by another matrix before the output projection",
 }
@@ -53,6 +54,7 @@ class Meeting:
     place: Place | None
     given: AttentionCall | None = None
     mixture: Mixture | None = None
+    outputs: Outputs | None = None
     order: int = 0
     route: Route | None = None
     candidates: list[Candidate] = field(default_factory=list)
@@ -74,8 +76,16 @@ class Meeting:
         lengths = {self.call.query.shape[2], self.call.key.shape[2]}
         return "cross" if self.cross or (self.mixture and len(lengths) > 1) else "decoder" if backwards else "encoder"
 
-    def follow(self) -> None:
-        """Read the layout of attention that the model computed by itself.
+    @property
+    def loss(self) -> str:
+        """Why the outputs of the heads have no fixed output projection."""
+        outputs = self.mixture or self.outputs
+        changed = None if outputs is None else outputs.changed
+        reason = _LOST.get(changed or "", f"changes them ({changed or 'unknown'}) before it projects them")
+        return f"it {reason}. Choose a model of another family (`identilens families`)."
+
+    def follow(self, total: int) -> None:
+        """Read the layout of attention that the model computed by itself, one of so many products.
 
         Raises:
             UnsupportedModelError: If its outputs could not be followed to a linear map.
@@ -83,10 +93,14 @@ class Meeting:
         if self.mixture is None:
             return
         if not self.candidates:
-            _refuse_lost(self.module, self.mixture)
+            raise UnsupportedModelError(
+                f"{type(self.module).__name__} does its own attention, and what it computes from weights and values "
+                f"could not be followed to an output projection: {self.loss}"
+            )
         first = self.candidates[0]
         if first.mixed is not None:
-            self.route = read_route(self.module, first.mixed, first.inputs)
+            route = read_route(self.module, self.mixture, first.mixed, first.inputs)
+            self.route = replace(route, total=total)
             self.given = self.call
             _check_finite(self.call.run(), self.module)
 
@@ -99,7 +113,9 @@ class Watch:
         self.reached: Place | None = None
         self.meetings: list[Meeting] = []
         self.entered: dict[nn.Module, tuple[bool, tuple, dict]] = {}
-        self.follower = Follower(model, self.mixing, lambda: self._current)
+        self.follower = Follower(
+            model, self.mixing, lambda: self._current, lambda one, given: self.projecting(one, (given,), {})
+        )
         self._current: nn.Module | None = None
         self._first = 0
         self._pending: Tensor | None = None
@@ -126,7 +142,7 @@ class Watch:
         """Answer a call of the attention interface."""
         output, _ = call.attend()
         _check_finite(output, call.module)
-        self.meetings.append(self._meeting(call.module, given=call))
+        self.meetings.append(self._meeting(call.module, given=call, outputs=self.follower.follow(output)))
         self._pending = output
         return output
 
@@ -140,7 +156,7 @@ class Watch:
         """Note a module that is given the outputs of heads."""
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return
-        if (mixed := self.follower.mixed(args[0])) is not None:
+        if (mixed := self.follower.mixed(args[0])) is not None and isinstance(mixed.outputs, Mixture):
             self._projecting_mixed(module, args[0], mixed)
         elif self._pending is not None:
             self._projecting_pending(module, args[0], self._pending)
@@ -148,7 +164,7 @@ class Watch:
     def _projecting_mixed(self, module: nn.Module, given: Tensor, mixed: Mixed) -> None:
         for meeting in self.meetings:
             found = [isinstance(one.module, nn.Linear | Conv1D) for one in meeting.candidates]
-            if meeting.mixture is mixed.mixture and not any(found) and [*module.parameters()]:
+            if meeting.mixture is mixed.outputs and not any(found) and [*module.parameters()]:
                 meeting.candidates.append(Candidate(module, given, mixed=mixed))
 
     def _projecting_pending(self, module: nn.Module, given: Tensor, pending: Tensor) -> None:
@@ -190,12 +206,12 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
     # What a module of the interface computes beside it (a choice of keys) is part of its logits.
     watch.meetings = [one for one in watch.meetings if one.given or one.candidates or one.module not in calling]
     for meeting in watch.meetings:
-        meeting.follow()
+        meeting.follow(watch.follower.count)
     for module in set(watch.follower.unmixed) - calling:
         raise UnsupportedModelError(
-            f"{type(module).__name__} takes a softmax and does not multiply it with values in a way that can be "
-            "followed, so that a part of its attention would be missing. Choose a model of another family "
-            "(`identilens families`)."
+            f"{type(module).__name__} takes a softmax and does not multiply it with one matrix of values (weights in "
+            "bands, blocks or hashes, or no product), so that a part of its attention would be missing. Choose a "
+            "model of another family (`identilens families`)."
         )
     return watch
 
@@ -212,11 +228,3 @@ def _check_finite(output: Tensor, module: nn.Module) -> None:
             f"attention of {type(module).__name__}: attention output has NaN or infinite "
             "entries. Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
         )
-
-
-def _refuse_lost(module: nn.Module, mixture: Mixture) -> NoReturn:
-    reason = _LOST.get(mixture.changed or "", f"changes them ({mixture.changed or 'unknown'}) before it projects them")
-    raise UnsupportedModelError(
-        f"{type(module).__name__} does its own attention, and what it computes from weights and values could not be "
-        f"followed to its output projection: it {reason}. Choose a model of another family (`identilens families`)."
-    )
