@@ -19,6 +19,10 @@ _NEO = {
 _FSMT = {key: value for key, value in _SEQ2SEQ.items() if key not in ("vocab_size", "pad_token_id", "bos_token_id")}
 _XLM = {"vocab_size": VOCAB, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64}
 _LAYOUT = {"coordinate_size": 6, "shape_size": 4, "max_2d_position_embeddings": 64, "visual_embed": False}
+_SQUEEZE = {
+    "embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2, "post_attention_groups": 1,
+    "intermediate_groups": 2, "output_groups": 2,
+}  # fmt: skip
 _SWIN = {"image_size": 16, "patch_size": 2, "window_size": 4, "embed_dim": 16, "depths": [2], "num_heads": [2]}
 _SAM = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 16, "patch_size": 2,
@@ -40,6 +44,7 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "luke": lambda: hf.LukeModel(hf.LukeConfig(**_BERT, entity_vocab_size=10, entity_emb_size=8)),
     "mpnet": lambda: hf.MPNetModel(hf.MPNetConfig(**_BERT)),
     "roformer": lambda: hf.RoFormerModel(hf.RoFormerConfig(**_BERT, embedding_size=16)),
+    "squeezebert": lambda: hf.SqueezeBertModel(hf.SqueezeBertConfig(**_BERT, **_SQUEEZE)),
     "xlnet": lambda: hf.XLNetModel(hf.XLNetConfig(vocab_size=VOCAB, d_model=32, n_layer=2, n_head=4, d_inner=48)),
     "xlm": lambda: hf.XLMModel(hf.XLMConfig(**_XLM)),
 }

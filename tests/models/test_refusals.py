@@ -24,9 +24,9 @@ OWN_ATTENTION = {
         lambda: hf.LongformerModel(hf.LongformerConfig(**_SMALL, attention_window=4)),
         "LongformerSelfAttention takes a softmax and does not multiply it with one matrix of values",
     ),
-    "vits": (
-        lambda: hf.VitsModel(hf.VitsConfig(**_SMALL, ffn_dim=32, flow_size=32)).text_encoder,
-        "VitsAttention .*adds a term beyond weights times values",
+    "nystromformer": (
+        lambda: hf.NystromformerModel(hf.NystromformerConfig(**_SMALL, num_landmarks=8, segment_means_seq_len=8)),
+        "NystromformerSelfAttention .*adds a term beyond weights times values",
     ),
     "fnet": (
         lambda: hf.FNetModel(hf.FNetConfig(**{key: _SMALL[key] for key in _SMALL if "heads" not in key})),

@@ -125,8 +125,10 @@ class Lens:
         """
         weights = self._weights()
         if self._sites is None or self._sites_of != weights:
+            # A family whose attention depends on the length may switch it for good on a short text.
+            start = item if hasattr(self.model.config, "attention_type") else item.start(_SHORT)
             try:
-                self._sites = self._discovered(item.start(_SHORT))
+                self._sites = self._discovered(start)
             except (RuntimeError, ValueError, IndexError):
                 # Some families need lengths that a few tokens have not (landmarks, chunks).
                 self._sites = self._discovered(item)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from identilens.errors import UnsupportedModelError
+from identilens.models.affine import channels_last
 from identilens.models.capture import Lengths
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item, is_per_token
@@ -260,6 +261,7 @@ class HeadsSum:
 
 def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "text query d"]:
     """Return what goes into or comes out of an output projection, text by text; some families put positions first."""
+    tensor = channels_last(site.projection, tensor)
     if site.positions_first and call.windows == 1:
         return tensor.transpose(0, 1)
     return tensor.reshape(call.query.shape[0], call.query.shape[2], -1)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from identilens.errors import NumericalError, UnsupportedModelError
+from identilens.models.affine import is_basic, is_pointwise
 from identilens.models.following import Follower, Mixed, Mixture, Outputs
 from identilens.models.interface import AttentionCall, intercept
 from identilens.models.routes import Route, read_route
@@ -130,8 +130,9 @@ class Watch:
         bound = {**bound, **bound.get("kwargs", {})}
         # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
         others = any(bound.get(name) is not None for name in ("key_value_states", "encoder_hidden_states", "kv"))
-        cross = others or bound.get("key", bound.get("query")) is not bound.get("query")
-        self.entered[module] = cross, args, kwargs
+        first = next(iter(bound.values()), None)
+        cross = any(isinstance(bound.get(name), Tensor) and bound[name] is not first for name in ("key", "context"))
+        self.entered[module] = others or cross, args, kwargs
         self._current, self._first = module, sum(meeting.mixture is not None for meeting in self.meetings)
 
     def leaving(self, module: nn.Module, args: tuple, output: Any) -> None:
@@ -163,15 +164,18 @@ class Watch:
 
     def _projecting_mixed(self, module: nn.Module, given: Tensor, mixed: Mixed) -> None:
         for meeting in self.meetings:
-            found = [isinstance(one.module, nn.Linear | Conv1D) for one in meeting.candidates]
-            if meeting.mixture is mixed.outputs and not any(found) and [*module.parameters()]:
-                meeting.candidates.append(Candidate(module, given, mixed=mixed))
+            found = [is_basic(one.module) for one in meeting.candidates]
+            if meeting.mixture is not mixed.outputs or any(found) or not [*module.parameters()]:
+                continue
+            if is_pointwise(module):
+                given, mixed = given.mT, mixed.moved(torch.transpose, -1, -2)
+            meeting.candidates.append(Candidate(module, given, mixed=mixed))
 
     def _projecting_pending(self, module: nn.Module, given: Tensor, pending: Tensor) -> None:
         for joined, added in ((pending.flatten(2), False), (pending.sum(2), True)):
             if given.numel() == joined.numel() and torch.equal(given.reshape(joined.shape), joined):
                 self.meetings[-1].candidates.append(Candidate(module, given, added))
-                if isinstance(module, nn.Linear | Conv1D):
+                if is_basic(module):
                     self._pending = None
                 return
 
@@ -219,7 +223,7 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
 def is_attention(module: nn.Module) -> bool:
     """Whether a module is the innermost of those that call themselves attention."""
     named = (one for one in module.modules() if "Attention" in type(one).__name__)
-    return [one for one in named if not type(one).__name__.endswith("Projection")] == [module]
+    return [one for one in named if not type(one).__name__.endswith(("Projection", "Output"))] == [module]
 
 
 def _check_finite(output: Tensor, module: nn.Module) -> None:
