@@ -113,6 +113,7 @@ def test_windows_stand_as_blocks_in_one_map():
             own = model(**batch, output_attentions=True).attentions[0]
         for text, windows in zip(lens.capture(batch, weights=True), own.chunk(2), strict=True):
             layer = text.layers[-1]
+            assert all(head.follows_logits and head.bias is not None for head in text.heads)
             blocks = torch.stack([torch.block_diag(*windows[:, head]) for head in range(2)])
             torch.testing.assert_close(layer.weights, blocks, atol=5e-5, rtol=0)
             assert torch.equal(layer.visible, torch.block_diag(*torch.ones(4, 16, 16)).bool())

@@ -193,8 +193,7 @@ class Follower(TorchFunctionMode):
                 return multi_head_attention(self._state.projections, *args, **kwargs)
         result = func(*args, **kwargs)
         if name == "scaled_dot_product_attention":
-            logits, product = _written_out(*args, **kwargs)
-            scores = self._scores_of(args[0], args[1], logits, kwargs.get("scale"))
+            logits, scores, product = _written_out(*args, **kwargs)
             return self._mix(product, self._softmax(logits, scores), result)
         if (projected := self._projected(name, args)) is not None:
             return projected
@@ -213,11 +212,6 @@ class Follower(TorchFunctionMode):
         self._state.tracks[joined] = track.moved(torch.flatten, joined.ndim - 1)
         self._state.projecting(module, joined)
         return module(joined)
-
-    def _scores_of(self, query: Tensor, key: Tensor, logits: Tensor, scale: float | None) -> Scores:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3) if key.ndim > 3 else key
-        product = matrix_product(query, key.mT, logits.ndim)
-        return Scores(product, query.shape[-1] ** -0.5 if scale is None else scale)
 
     def _multiplied(self, product: Contraction, result: Tensor) -> Tensor:
         tracks = [self._state.tracks.get(one) for one in (product.first, product.second)]
@@ -314,14 +308,16 @@ def _scaled(scores: Scores, name: str, args: tuple, held: Tensor) -> Scores | No
 def _written_out(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> tuple[Float[Tensor, "*lead query key"], Contraction]:  # fmt: skip
-    """Return the logits of fused attention, and its product of weights and values."""
+) -> tuple[Float[Tensor, "*lead query key"], Scores, Contraction]:  # fmt: skip
+    """Return the logits of fused attention, what they are made of, and the product of weights and values."""
     if query.ndim > 3:
         key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
-    logits = (query @ key.mT) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    logits = query @ key.mT * factor
     if is_causal:
         logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
     if attn_mask is not None:
         bool_mask = attn_mask.dtype == torch.bool
         logits = logits.masked_fill(~attn_mask, -torch.inf) if bool_mask else logits + attn_mask
-    return logits, matrix_product(logits, value, logits.ndim)
+    scores = Scores(matrix_product(query, key.mT, logits.ndim), factor)
+    return logits, scores, matrix_product(logits, value, logits.ndim)

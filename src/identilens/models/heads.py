@@ -178,7 +178,7 @@ class CapturedLayer:
     def of(cls, call: AttentionCall, site: Site, output: Tensor, weights: Tensor | None) -> "CapturedLayer":
         """Return what one text's own call holds (see `AttentionCall.only`), with the output and weights it gives."""
         rows, columns = call.query.shape[-2], call.key.shape[-2]
-        visible, bias, scaling = call.visible(), call.arguments.get("position_bias"), call.arguments.get("scaling")
+        visible, bias, scaling = call.visible(), call.bias, call.arguments.get("scaling")
         return cls(
             site, call.query[0].clone(), call.key[0].clone(), call.value[0].clone(), output[0].transpose(0, 1).clone(),
             None if weights is None else weights[0].clone(),

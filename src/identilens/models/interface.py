@@ -73,6 +73,18 @@ class AttentionCall:
         places = list(queries)
         return replace(self, query=self.query[:, :, places], mask=self._mask_rows(places), arguments=arguments)
 
+    @property
+    def bias(self) -> Float[Tensor, "batch heads queries key"] | None:
+        """What is added to the logits and hides nothing: the position bias, and the finite part of a mask."""
+        given = self.arguments.get("position_bias")
+        if self.mask is None or self.mask.dtype == torch.bool:
+            return given
+        mask = self.mask[..., : self.key.shape[-2]]
+        finite = mask.masked_fill(mask <= torch.finfo(mask.dtype).min / 2, 0.0)
+        if not bool(finite.any()):
+            return given
+        return finite if given is None else given + finite
+
     def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch row key"] | None:
         """Return which keys the given query rows may use, or None when they may use every key.
 
