@@ -70,6 +70,17 @@ def uniform_alternatives(
     approached in ``legs``, by default those of `chain_mixing`. Cost O(n) a reflection, about k reflections a leg for
     simplex nullity k.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import simplex_space, uniform_alternatives
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> drawn = uniform_alternatives(row, simplex_space(T), 1000, generator=generator)
+        >>> drawn.mean(0).round(decimals=2)
+        tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)
+        >>> torch.allclose(drawn @ T.double(), (row @ T).double(), atol=1e-6)
+        True
+
     Raises:
         InputError: Weights that are no distribution over the space's keys or in half precision; numbers out of range.
     """
@@ -95,27 +106,45 @@ def chain_mixing(
     about its square. At 1024 legs the search ends unsettled. The check is of all rows together: one that mixes much
     worse than the others can hide.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import chain_mixing, simplex_space
+        >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> found = chain_mixing(weights, [simplex_space(T)] * 2, generator)
+        >>> found.legs, found.settled
+        (16, True)
+
     Raises:
         InputError: Weights that are no distributions over the spaces' keys, or in half precision.
     """
-    centres = [analytic_centre(row, space) for row, space in zip(weights, spaces, strict=True)]
-    return _mixing(centres, spaces, generator)
+    return Walks(weights, spaces, generator).mixing
 
 
-def walks(
-    rows: Float[Tensor, "query key"], spaces: Sequence[SimplexSpace], count: int, generator: Generator
-) -> Iterator[Float[Tensor, "query key"]]:
-    """Yield alternatives of all rows, by chains as long as each other that run side by side."""
-    centres = [analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)]
-    legs = _mixing(centres, spaces, generator).legs if centres and count else 0
-    for _ in range(count):
-        drawn = torch.empty_like(rows)
-        for start in range(0, len(rows), together := _side_by_side(centres)):
-            part = slice(start, start + together)
-            chains = _Chains(centres[part], spaces[part], 1, generator)
-            chains.walk(legs)
-            drawn[part] = chains.points[:, 0]
-        yield drawn
+class Walks:
+    """Alternatives of all rows of a map, by chains as long as each other that run side by side.
+
+    ``mixing`` says how long they are, and whether pilots of that length had settled.
+    """
+
+    def __init__(
+        self, rows: Float[Tensor, "query key"], spaces: Sequence[SimplexSpace], generator: Generator = None
+    ) -> None:
+        self.rows, self.spaces, self.generator = rows, spaces, generator
+        self.centres = [analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)]
+        self.mixing = _mixing(self.centres, spaces, generator)
+
+    def draw(self, count: int) -> Iterator[Float[Tensor, "query key"]]:
+        """Yield so many."""
+        together = _side_by_side(self.centres)
+        for _ in range(count):
+            drawn = torch.empty_like(self.rows)
+            for start in range(0, len(drawn), together):
+                part = slice(start, start + together)
+                chains = _Chains(self.centres[part], self.spaces[part], 1, self.generator)
+                chains.walk(self.mixing.legs)
+                drawn[part] = chains.points[:, 0]
+            yield drawn
 
 
 def _side_by_side(centres: Sequence[Centre]) -> int:
@@ -125,7 +154,7 @@ def _side_by_side(centres: Sequence[Centre]) -> int:
 
 
 def _mixing(centres: Sequence[Centre], spaces: Sequence[SimplexSpace], generator: Generator) -> Mixing:
-    size = max(centre.free.shape[1] for centre in centres)
+    size = max((centre.free.shape[1] for centre in centres), default=0)
     if not size:
         return Mixing(0, 0.0, 0.0, 0.0, 0.0)
     rows = min(len(centres), PAIRS, _side_by_side(centres))

@@ -1,6 +1,7 @@
 """Alternatives on the simplex: three ways to draw them, and one far away."""
 
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import RowPrograms
-from identilens.measures.attention.billiard import Generator, walks
+from identilens.measures.attention.billiard import Generator, Walks
 from identilens.measures.attention.checks import check_number, checked_row, checked_weights
 from identilens.measures.attention.simplex import largest_step, total_variation
 
@@ -39,6 +40,15 @@ def iterate_alternatives(
     whole polytope of alternatives (see `uniform_alternatives`). With a ``share`` in [0, 1], not for ``uniform``,
     λ = share · λ_max instead; at exactly 1 one weight of the row is zero, which no softmax gives.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import iterate_alternatives
+        >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> drawn = iterate_alternatives(weights, T, 2, generator=generator)
+        >>> [torch.allclose(one @ T.double(), (weights @ T).double(), atol=1e-6) for one in drawn]
+        [True, True]
+
     Raises:
         InputError: Weights that are no distributions over T's rows or in half precision, or options out of range.
     """
@@ -51,9 +61,11 @@ def iterate_alternatives(
         raise InputError(f"expected a share of λ_max in [0, 1]; got {share}; 1 goes to the edge of the simplex.")
     if share is not None and method == "uniform":
         raise InputError("expected no share with method 'uniform', which has no λ_max; leave `share` out.")
-    spaces = T.simplex_spaces(rows.shape[0], visible)
+    if not len(rows) or not count:
+        return repeat(rows, count)
+    spaces = T.simplex_spaces(len(rows), visible)
     if method == "uniform":
-        return walks(rows, spaces, count, generator)
+        return Walks(rows, spaces, generator).draw(count)
     return _scaled_directions(rows, spaces, count, method, share, generator)
 
 
@@ -67,7 +79,16 @@ def sample_alternatives(
     visible: Bool[Tensor, "query key"] | None = None,
     generator: Generator = None,
 ) -> Float[Tensor, "count query key"]:
-    """Return the alternatives of ``iterate_alternatives`` in one tensor (count · n² · 8 bytes)."""
+    """Return the alternatives of ``iterate_alternatives`` in one tensor (count · n² · 8 bytes).
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import sample_alternatives
+        >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> sample_alternatives(weights, T, 5, method="uniform", generator=generator).shape
+        torch.Size([5, 2, 3])
+    """
     drawn = iterate_alternatives(
         weights, projected_values, count, method=method, share=share, visible=visible, generator=generator
     )
@@ -84,6 +105,14 @@ def far_alternative(
     program solved, which never decreases it, until it stays the same. The first starts empty the 1, 2, 4, … largest
     weights; each of ``starts`` more turns round the slope of a seventh of the keys, drawn at random, at the best
     vertex so far.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import far_alternative, simplex_space, total_variation
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> far = far_alternative(row, simplex_space(T))
+        >>> far, round(float(total_variation(row, far)), 4)
+        (tensor([0.5000, 0.5000, 0.0000], dtype=torch.float64), 0.8)
 
     Raises:
         InputError: Weights that are no distribution over the space's keys or in half precision, or no start.
@@ -124,7 +153,17 @@ def far_alternatives(
     starts: int = 8,
     generator: Generator = None,
 ) -> Float[Tensor, "query key"]:
-    """Return ``far_alternative`` of every row of a head."""
+    """Return ``far_alternative`` of every row of a head.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import certain_mass, far_alternatives, total_variation
+        >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
+        >>> total_variation(weights, far_alternatives(weights, T))
+        tensor([0.8000, 1.0000], dtype=torch.float64)
+        >>> 1 - certain_mass(weights, T)
+        tensor([1., 1.], dtype=torch.float64)
+    """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
     found = rows.clone()
@@ -142,11 +181,8 @@ def _scaled_directions(
         return ((2 * drawn - 1).mul(COEFFICIENT) if method == "bhardwaj" else drawn) @ space.free.mT
 
     shared = all(space is spaces[0] for space in spaces)
-    groups = [(len(rows), spaces[0])] if shared and spaces else [(1, space) for space in spaces]
+    groups = [(len(rows), spaces[0])] if shared else [(1, space) for space in spaces]
     for _ in range(count):
-        if not groups:
-            yield rows
-            continue
         direction = torch.cat([directions(size, space) for size, space in groups])
         reach = largest_step(rows, direction)
         part: Tensor | float = 0.99 if share is None else share
