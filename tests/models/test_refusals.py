@@ -63,3 +63,34 @@ def test_partial_bypass_is_refused():
     model.encoder.layer[1].attention.self = OwnAttention()
     with pytest.raises(UnsupportedModelError, match="OwnAttention does its own attention"):
         next(Lens(model).capture([ids(8)]))
+
+
+def test_what_a_model_raises_by_itself_is_explained():
+    model = build("bert")
+    handle = model.embeddings.register_forward_hook(lambda *_: 1 / 0)
+    lens = Lens(model)
+    with pytest.raises(
+        UnsupportedModelError, match="BertModel does not run on these inputs: ZeroDivisionError: division"
+    ):
+        next(lens.capture([ids(8)]))
+    handle.remove()
+    next(lens.capture([ids(8)]))
+
+
+def test_modules_that_call_the_interface_need_no_name():
+    model = build("bert")
+    expected = next(Lens(model).capture([ids(8)], weights=True))
+    for layer in model.encoder.layer:
+        for module in (layer.attention, layer.attention.self):
+            module.__class__ = type("Mixer", (type(module),), {})
+    found = next(Lens(model).capture([ids(8)], weights=True))
+    assert [layer.site.value_bias.tolist() for layer in found.layers] == [
+        layer.site.value_bias.tolist() for layer in expected.layers
+    ]
+
+
+def test_reported_attentions_are_no_output_to_compare():
+    model = build("bert")
+    model.set_attn_implementation("eager")
+    model.config.output_attentions = True
+    assert all(check.passed for check in Lens(model).prove(Lens(model).read([ids(8), ids(6)])))

@@ -137,7 +137,7 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and not path.startswith(inside):
             inside = (*inside, f"{path}.")
-            found |= {member: (path, number) for number, member in enumerate(module)}
+            found |= {member: (path, number) for number, member in enumerate(module) if member is not None}
     return found
 
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from inspect import signature
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import InputError
+from identilens.errors import IdentilensError, InputError, UnsupportedModelError
 from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.inputs import InputReader, Item, alike, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
@@ -129,9 +129,12 @@ class Lens:
             start = item if hasattr(self.model.config, "attention_type") else item.start(_SHORT)
             try:
                 self._sites = self._discovered(start)
-            except (RuntimeError, ValueError, IndexError):
+            except IdentilensError:
+                raise
+            except Exception:
                 # Some families need lengths that a few tokens have not (landmarks, chunks).
-                self._sites = self._discovered(item)
+                with explained(type(self.model).__name__):
+                    self._sites = self._discovered(item)
             self._sites_of = weights
         return self._sites
 
@@ -198,7 +201,10 @@ class Lens:
 
     def _forward(self, items: Sequence[Item], handler: Handler | None, whole: bool, options: Mapping[str, Any]) -> Any:
         model = self.model if whole else self.body
-        with evaluation_mode(model) if handler is None else self.capturing(handler, items, model):
+        with (
+            evaluation_mode(model) if handler is None else self.capturing(handler, items, model),
+            explained(type(model).__name__),
+        ):
             return self.plain(items, model, **options)
 
     def plain(self, items: Sequence[Item], model: PreTrainedModel, **options: Any) -> Any:
@@ -293,6 +299,25 @@ class Lens:
         output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
         return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
+
+
+@contextmanager
+def explained(model: str) -> Iterator[None]:
+    """Turn what a model's own code raises on inputs that it cannot be run on into an error that says so.
+
+    Raises:
+        UnsupportedModelError: From the model's own error; ours, and a lack of memory, are raised as they are.
+    """
+    try:
+        yield
+    except (IdentilensError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        first = str(error).strip().split("\n")[0]
+        raise UnsupportedModelError(
+            f"{model} does not run on these inputs: {type(error).__name__}: {first}. Check that the model itself takes "
+            "them; if it does, choose a model of another family (`identilens families`)."
+        ) from error
 
 
 def _transformer(model: nn.Module) -> PreTrainedModel:

@@ -112,7 +112,8 @@ class Watch:
         self.members = members
         self.reached: Place | None = None
         self.meetings: list[Meeting] = []
-        self.entered: dict[nn.Module, tuple[bool, tuple, dict]] = {}
+        self.entered: set[nn.Module] = set()
+        self._given: dict[nn.Module, tuple[tuple, dict]] = {}
         self.follower = Follower(
             model, self.mixing, lambda: self._current, lambda one, given: self.projecting(one, (given,), {})
         )
@@ -126,13 +127,8 @@ class Watch:
 
     def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Note an attention module that is run."""
-        bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
-        bound = {**bound, **bound.get("kwargs", {})}
-        # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
-        others = any(bound.get(name) is not None for name in ("key_value_states", "encoder_hidden_states", "kv"))
-        first = next(iter(bound.values()), None)
-        cross = any(isinstance(bound.get(name), Tensor) and bound[name] is not first for name in ("key", "context"))
-        self.entered[module] = others or cross, args, kwargs
+        self.entered.add(module)
+        self._given[module] = args, kwargs
         self._current, self._first = module, sum(meeting.mixture is not None for meeting in self.meetings)
 
     def leaving(self, module: nn.Module, args: tuple, output: Any) -> None:
@@ -154,7 +150,8 @@ class Watch:
             self.meetings.append(self._meeting(self._current, mixture=mixture, order=order))
 
     def projecting(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        """Note a module that is given the outputs of heads."""
+        """Note what a module is given, and whether it is the outputs of heads."""
+        self._given[module] = args, kwargs
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return
         if (mixed := self.follower.mixed(args[0])) is not None and isinstance(mixed.outputs, Mixture):
@@ -180,8 +177,8 @@ class Watch:
                 return
 
     def _meeting(self, module: nn.Module, **found: Any) -> Meeting:
-        cross, args, kwargs = self.entered.get(module, (False, (), {}))
-        return Meeting(module, cross, (args, kwargs), self.reached, **found)
+        args, kwargs = self._given[module]
+        return Meeting(module, _is_cross(module, args, kwargs), (args, kwargs), self.reached, **found)
 
 
 def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward: Callable[[], Any]) -> Watch:
@@ -224,6 +221,16 @@ def is_attention(module: nn.Module) -> bool:
     """Whether a module is the innermost of those that call themselves attention."""
     named = (one for one in module.modules() if "Attention" in type(one).__name__)
     return [one for one in named if not type(one).__name__.endswith(("Projection", "Output"))] == [module]
+
+
+def _is_cross(module: nn.Module, args: tuple, kwargs: dict) -> bool:
+    """Whether an attention module is given another sequence to attend to."""
+    bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
+    bound = {**bound, **bound.get("kwargs", {})}
+    first = next(iter(bound.values()), None)
+    # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
+    others = any(bound.get(name) is not None for name in ("key_value_states", "encoder_hidden_states", "kv"))
+    return others or any(isinstance(bound.get(n), Tensor) and bound[n] is not first for n in ("key", "context"))
 
 
 def _check_finite(output: Tensor, module: nn.Module) -> None:
