@@ -144,6 +144,13 @@ def test_studies_run_on_followed_models(family):
     torch.testing.assert_close((ahead[-1] - behind[-1]) / (2 * step), tangents[-1], atol=2e-3, rtol=2e-2)
 
 
+def test_functions_without_forward_derivative_are_named():
+    lens = Lens(build_own("bloom"))
+    hidden = HiddenMap(lens, lens.read([ids(6)])[0])
+    with pytest.raises(UnsupportedModelError, match="BloomModel computes with a torch.autograd.Function"):
+        torch.func.jvp(hidden, (hidden.inputs,), (torch.ones_like(hidden.inputs),))
+
+
 def test_families_of_the_interface_are_captured_there():
     lens = Lens(build("bert"))
     assert lens.capture_way is None

@@ -6,11 +6,12 @@ import pytest
 import torch
 import transformers as hf
 from transformers.models.bert.modeling_bert import eager_attention_forward
+from transformers.models.swin import modeling_swin
 
 import identilens as idl
 from helpers.zoo import _BERT, _T5, _VIT, BUILDERS, MORE, build, example, granite_swa, ids, swin
 from identilens.errors import UnsupportedModelError
-from identilens.models import Lens, windows
+from identilens.models import Lens
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
 from identilens.studies.audit.selfcheck import selfcheck
@@ -153,18 +154,21 @@ def test_sinks_applied_to_the_output_are_taken_into_the_weights():
 
 def test_windows_of_another_text_are_refused(monkeypatch):
     """Windows that the model orders by place and not by text would be another text's."""
-    lens = Lens(swin())
+    partition, reverse = modeling_swin.window_partition, modeling_swin.window_reverse
+
+    def by_place(pictures, size):
+        return partition(pictures, size).unflatten(0, (len(pictures), -1)).transpose(0, 1).flatten(0, 1)
+
+    def back(windows, size, height, width):
+        count = (height // size) * (width // size)
+        return reverse(windows.unflatten(0, (count, -1)).transpose(0, 1).flatten(0, 1), size, height, width)
+
     batch = {"pixel_values": torch.randn(2, 3, 16, 16)}
     next(Lens(swin()).capture(batch))
-    joined = windows._joined
-    order = torch.arange(8).view(2, 4).T.flatten()
-    monkeypatch.setattr(
-        windows,
-        "_joined",
-        lambda call, n: joined(replace(call, value=call.value[order]), n) if len(call.value) == 8 else joined(call, n),
-    )
+    monkeypatch.setattr(modeling_swin, "window_partition", by_place)
+    monkeypatch.setattr(modeling_swin, "window_reverse", back)
     with pytest.raises(UnsupportedModelError, match="'attention rows are the texts' failed with"):
-        lens.prove_once(lens.read(batch))
+        next(Lens(swin()).capture(batch))
 
 
 def test_an_output_that_capture_does_not_give_back_is_refused():

@@ -23,6 +23,7 @@ from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 from identilens.models.windows import by_text
 
+_MODELS_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _SHORT = 8
 """Tokens of the first text on which attention layers are looked for."""
 
@@ -131,7 +132,7 @@ class Lens:
                 self._sites = self._discovered(start)
             except IdentilensError:
                 raise
-            except Exception:
+            except _MODELS_RAISE:
                 # Some families need lengths that a few tokens have not (landmarks, chunks).
                 with explained(type(self.model).__name__):
                     self._sites = self._discovered(item)
@@ -310,9 +311,9 @@ def explained(model: str) -> Iterator[None]:
     """
     try:
         yield
-    except (IdentilensError, MemoryError, torch.OutOfMemoryError):
+    except (IdentilensError, torch.OutOfMemoryError):
         raise
-    except Exception as error:
+    except _MODELS_RAISE as error:
         first = str(error).strip().split("\n")[0]
         raise UnsupportedModelError(
             f"{model} does not run on these inputs: {type(error).__name__}: {first}. Check that the model itself takes "

@@ -132,7 +132,15 @@ class HiddenMap:
         # Mixtures of experts run expert by expert: their grouped product has no forward-mode rule.
         eager_experts = configured(self._body, "_experts_implementation_internal", "eager")
         with eager_experts, self._capturing(lambda call: call.attend()[0]):
-            return self._run(output_hidden_states=True)
+            try:
+                return self._run(output_hidden_states=True)
+            except RuntimeError as error:
+                if "setup_context" not in str(error):
+                    raise
+                raise UnsupportedModelError(
+                    f"{type(self._body).__name__} computes with a torch.autograd.Function that has no forward-mode "
+                    "derivative, so contributions of tokens to hidden states cannot be taken. Choose another model."
+                ) from error
 
     def _first_layer(self, attention: str) -> nn.Module:
         """Return the outermost member of a list of layers that holds a stack's first attention."""
