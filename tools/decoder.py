@@ -113,7 +113,7 @@ class Training:
             [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}],
             lr=RATE, betas=(0.9, 0.95), fused=True,
         )  # fmt: skip
-        self.log: dict[str, Any] = {"step": 0, "seconds": 0.0, "sittings": 0, "train": [], "valid": []}
+        self.log: dict[str, Any] = {"step": 0, "seconds": 0.0, "sittings": [], "train": [], "valid": []}
         if (work / "log.json").exists():
             self.log = json.loads((work / "log.json").read_text())
             state = torch.load(work / "state.pt", weights_only=True)
@@ -129,7 +129,8 @@ class Training:
                 f"expected at most {len(data) * CONTEXT} tokens, all that the file holds; give a smaller --tokens."
             )
         start, before, recent = time.monotonic(), self.log["seconds"], []
-        self.log["sittings"] += self.log["step"] < self.steps
+        if self.log["step"] < self.steps:
+            self.log["sittings"].append({"from_step": self.log["step"], "planned_steps": self.steps})
         for step in range(self.log["step"], self.steps):
             recent.append(self._step(step, data[order[step * BATCH : (step + 1) * BATCH]]))
             self.log |= {"step": step + 1, "seconds": before + time.monotonic() - start}
@@ -197,7 +198,8 @@ def publish(run: Training, out: Path) -> None:
             for file in (WIKI / "train_100mb.txt.xz", WIKI / "valid.txt.xz", out / "model.safetensors")
         },
     }  # fmt: skip
-    (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
+    lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in record.items())
+    (out / "training.json").write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
     print(f"validation loss {loss:.4f}, perplexity {math.exp(loss):.2f}: {out}")
 
 
@@ -211,7 +213,7 @@ def text_size(work: Path) -> tuple[int, int]:
 def main() -> None:
     """Train, or go on with the run that the work folder holds, and publish."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=8_000_000, help="tokens to train on, each seen once")
+    parser.add_argument("--tokens", type=int, default=7_000_000, help="tokens to train on, each seen once")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "decoder", help="where a stopped run is kept")
     parser.add_argument("--out", type=Path, default=ROOT / "src" / "identilens" / "demo" / "decoder")
