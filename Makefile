@@ -57,8 +57,10 @@ check: $(STAMP) ## ruff and pyright
 bench: $(STAMP) ## the benchmarks, one after another: leave the machine alone meanwhile
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
 
-docs: $(STAMP) ## check the documentation: links and names lead somewhere, commands parse, examples run
-	$(BIN)/python docs/check.py
+docs: $(STAMP) ## check the documentation and build its site into build/site
+	$(BIN)/python tools/reference.py
+	$(BIN)/python tools/check_docs.py
+	$(BIN)/zensical build --clean --strict
 
 clean: ## remove the environment and what runs have left
 	rm -rf $(VENV) demo-report .pytest_cache .ruff_cache

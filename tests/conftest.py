@@ -9,6 +9,8 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+from helpers.zoo import BUILDERS
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Tiny tensors gain nothing from threads, and test processes run side by side.
@@ -21,11 +23,20 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 SLOW = (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()
 """Tests, or beginnings of their names, that take longer than a second or two: `make test` leaves them out."""
 
+FEW = {"bert", "gpt2", "llama", "modernbert", "gpt_oss", "t5", "vit"}
+"""One family of each kind: of a test that runs on every family, `make test` takes these."""
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Tell what `make test` leaves out: the listed tests, and all but a few families of the others."""
+    family = getattr(getattr(item, "callspec", None), "params", {}).get("family")
+    return item.nodeid.removeprefix("tests/").startswith(tuple(SLOW)) or (family in BUILDERS and family not in FEW)
+
 
 def pytest_collection_modifyitems(items):
     """Mark the slow tests."""
     for item in items:
-        if item.nodeid.removeprefix("tests/").startswith(tuple(SLOW)):
+        if is_slow(item):
             item.add_marker(pytest.mark.slow)
 
 

@@ -1,3 +1,4 @@
+from .demo.examples import examples as examples
 from .dyck.language import Dyck as Dyck
 from .dyck.modeling import DyckForCausalLM as DyckForCausalLM
 from .encoder.configuration import IdentifiableEncoderConfig as IdentifiableEncoderConfig
@@ -46,3 +47,5 @@ from .studies.train.result import EncoderRun as EncoderRun
 from .studies.train.study import train as train
 from .studies.trust.result import Trust as Trust
 from .studies.trust.study import trust as trust
+
+__version__: str

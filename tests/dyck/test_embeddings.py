@@ -5,8 +5,8 @@ from math import atan, cos, sin
 import pytest
 import torch
 
-from helpers.brackets import read_brackets
-from identilens.dyck.embeddings import close_symbol, minimal_embedding, open_symbol, symbol_ids, symbols
+from helpers.brackets import close_symbol, open_symbol, read_brackets
+from identilens.dyck.embeddings import minimal_embedding, pair_symbols, symbol_ids, symbols
 from identilens.dyck.language import Dyck, with_start
 from identilens.dyck.parsing import probe_prefix
 
@@ -20,6 +20,12 @@ def test_symbols_are_types_and_depths():
         close_symbol(LANGUAGE, 0, 0),
     ]  # fmt: skip
     assert symbol_ids(LANGUAGE, tokens).tolist() == wanted
+
+
+def test_pairs_are_of_one_type_and_depth():
+    for symbols_of, one, first in zip(pair_symbols(LANGUAGE), (open_symbol, close_symbol), (1, 0), strict=True):
+        wanted = [[one(LANGUAGE, kind, first + depth) for depth in range(3)] for kind in range(2)]
+        assert symbols_of.tolist() == wanted
 
 
 def test_every_symbol_occurs_once_in_the_probe_prefix():

@@ -5,9 +5,9 @@ from itertools import product
 import pytest
 import torch
 
-from helpers.brackets import read_brackets
+from helpers.brackets import close_symbol, open_symbol, read_brackets
 from identilens.dyck.balance import SecondLayer, condition_gap, measure_balance
-from identilens.dyck.embeddings import close_symbol, open_symbol, symbol_ids, symbols
+from identilens.dyck.embeddings import symbol_ids, symbols
 from identilens.dyck.evaluation import closing_accuracy, generalisation, support_accuracy
 from identilens.dyck.language import Dyck, with_start
 from identilens.dyck.parsing import parse

@@ -11,6 +11,14 @@ from identilens.studies.audit.result import Audit
 SCRIPT = "<script>alert(1)</script>"
 TRICKY = (SCRIPT, "</script>", "<!--", "\u2028", "$x$", "_$", "&amp;", "<b>bold</b>", "水", "", "\n", "\u202egnp", "if")
 
+TEXTS = [
+    "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for it. "
+    "Letters arrived for weeks afterwards, each with a different stamp.",
+    "Stop.",
+    "A good map leaves things out, and the reader seldom notices that anybody decided.",
+]
+"""A text of some length, a very short one, and one between."""
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -65,11 +65,11 @@ def test_adapters_switched_off_later_are_left_out_and_a_whole_peft_model_is_take
     config = peft.LoraConfig(target_modules=["o_proj"], r=4, init_lora_weights=False)
     wrapped = peft.get_peft_model(build("llama"), config)
     lens = Lens(wrapped)
-    with_it = idl.audit(lens, [ids(20)]).table
+    with_it = idl.audit(lens, [ids(20)], examples=0).table
     with wrapped.disable_adapter():
         assert off_by(lens, ids(9)) < 1e-5
-        without = idl.audit(lens, [ids(20)]).table
-    plain = idl.audit(Lens(build("llama")), [ids(20)]).table
+        without = idl.audit(lens, [ids(20)], examples=0).table
+    plain = idl.audit(Lens(build("llama")), [ids(20)], examples=0).table
     assert without["pearson"].to_list() == pytest.approx(plain["pearson"].to_list(), abs=1e-5)
     assert with_it["pearson"].to_list() != pytest.approx(plain["pearson"].to_list(), abs=1e-5)
 

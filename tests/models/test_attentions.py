@@ -19,17 +19,28 @@ BY_NAME = ("deepseek_v32", "gemma4")
 FAMILIES = sorted(set(BUILDERS) - set(BY_NAME))
 
 
-def test_importing_alone_registers_nothing_and_a_lens_or_the_call_does():
-    code = """
+REGISTERED = """
 import identilens, transformers
 from identilens.models.registration import EFFECTIVE
-assert EFFECTIVE not in transformers.AttentionInterface().valid_keys()
+print(EFFECTIVE in transformers.AttentionInterface().valid_keys())
 {}
-assert EFFECTIVE in transformers.AttentionInterface().valid_keys()
+print(EFFECTIVE in transformers.AttentionInterface().valid_keys())
 """
-    for what in ("identilens.register_attention()", "identilens.Lens(transformers.BertModel(transformers.BertConfig("
-                 "vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))"):  # fmt: skip
-        subprocess.run([sys.executable, "-c", code.format(what)], check=True, timeout=300)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "identilens.register_attention()",
+        "identilens.Lens(transformers.BertModel(transformers.BertConfig("
+        "vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)))",
+    ],
+    ids=["call", "lens"],
+)
+def test_importing_alone_registers_nothing_and_a_lens_or_the_call_does(what):
+    command = [sys.executable, "-c", REGISTERED.format(what)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    assert done.stdout.split() == ["False", "True"]
 
 
 def run(model, items, implementation):

@@ -60,7 +60,7 @@ def test_the_function_shows_its_settings():
     assert toy.__doc__.startswith("Square some numbers.")
 
 
-@pytest.mark.parametrize(("text", "numbers"), [("0", (0,)), ("2-4, 3,9", (2, 3, 4, 9)), ("7-5", ())])
+@pytest.mark.parametrize(("text", "numbers"), [("0", (0,)), ("2-4, 3,9", (2, 3, 4, 9))])
 def test_numbers_and_ranges(text, numbers):
     assert parse_numbers(text) == numbers
 

@@ -44,10 +44,7 @@ class ModelOptions(Settings):
         """
         quiet_transformers()
         with console.status(f"loading {self.model}"):
-            try:
-                return load(self.model, device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code)
-            except (RuntimeError, AssertionError) as error:
-                raise InputError(f"cannot use device {self.device!r}: {str(error).splitlines()[0]}") from error
+            return load(self.model, device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code)
 
 
 @dataclass(frozen=True, kw_only=True)

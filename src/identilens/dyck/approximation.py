@@ -48,14 +48,13 @@ class ApproximationError:
 
 
 def approximation_error(
-    target: Sequence[PlainLayer], pruned: Sequence[PlainLayer], search: Search | None = None
+    target: Sequence[PlainLayer], pruned: Sequence[PlainLayer], search: Search
 ) -> ApproximationError:
     """Return how far layers are from their target on sequences whose tokens have length at most 1, in float64.
 
     The large layers read and write the target's coordinates first, and must write nothing else. The cost is that of
     running ``inputs`` sequences, and ``starts`` of them forth and back ``steps`` times.
     """
-    search = search or Search()
     errors = partial(_token_errors, target, [without_dead_units(layer) for layer in pruned])
     x = _random_inputs(target[0].value.shape[0], search)
     with torch.no_grad():

@@ -18,18 +18,11 @@ def symbols(language: Dyck) -> int:
     return 2 * language.types * language.max_depth + 1
 
 
-def open_symbol(language: Dyck, kind: int, depth: int) -> int:
-    """Return the symbol τ_{2i-1,d} of an open bracket: type from 0, depth from 1 to D."""
-    return 1 + kind * language.max_depth + depth - 1
-
-
-def close_symbol(language: Dyck, kind: int, depth: int) -> int:
-    """Return the symbol τ_{2i,d} of a closing bracket: type from 0, depth after it from 0 to D − 1."""
-    return 1 + (language.types + kind) * language.max_depth + depth
-
-
 def pair_symbols(language: Dyck) -> tuple[Int[Tensor, "kind depth"], Int[Tensor, "kind depth"]]:
-    """Return the symbols of all open brackets, depth 1 to D, and of their partners, which leave depth 0 to D − 1."""
+    """Return the symbols τ_{2i−1,d} of all open brackets, depth 1 to D, and of their partners.
+
+    A partner τ_{2i,d} leaves depth 0 to D − 1.
+    """
     opens, closes = torch.arange(1, symbols(language)).view(2, language.types, language.max_depth)
     return opens, closes
 

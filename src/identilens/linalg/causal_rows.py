@@ -7,7 +7,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import Factor, certified_full_rank, certified_rank, factorise
-from identilens.linalg.simplex import significant
 
 _BLOCK = 64
 
@@ -56,11 +55,6 @@ class CausalRows:
     def seen(self, rows: slice) -> Bool[Tensor, "row key"]:
         """Return which keys some queries see."""
         return torch.arange(self.keys, device=self.compact.device) < self.row_sizes()[rows, None]
-
-    def ones_counted(self, rows: slice) -> Float[Tensor, "head row"]:
-        """Return ‖(I − P_i) 1‖² of some rows: what the ones have outside col(T), 0 up to the tolerance."""
-        seen = self.seen(rows).double().expand(len(self.compact), -1, -1)
-        return significant((seen - self.effective(rows, seen)).square().sum(-1), self.row_sizes()[rows], self.tolerance)
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows, zero on forbidden keys, in float64."""

@@ -1,19 +1,14 @@
 """Effective attention when every query sees every key: one projector serves all rows."""
 
-from functools import cached_property
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import Factor
-from identilens.linalg.simplex import centred_rank, ones_outside
 
 
 class FullRows:
     """Projector on col(T), of which ``factor`` is, shared by all queries of each head (Brunner et al. 2020, Eq. 9).
-
-    ``compact`` is F and ``tolerance`` the share of σ_max(T) up to which a singular value counts as zero.
 
     Attributes:
         rank: Of T, one a head.
@@ -21,9 +16,8 @@ class FullRows:
         independent: Whether T has independent rows in every head, so that weights are their own effective part.
     """
 
-    def __init__(self, factor: Factor, queries: int, compact: Float[Tensor, "head key r"], tolerance: float) -> None:
+    def __init__(self, factor: Factor, queries: int) -> None:
         self.queries, self.factor, self.basis = queries, factor, factor.basis
-        self._compact, self._tolerance = compact, tolerance
         self.keys = self.basis.shape[-2]
         self.rank: Int[Tensor, " head"] = factor.rank
         self.independent = bool((self.rank == self.keys).all())
@@ -35,16 +29,6 @@ class FullRows:
     def row_sizes(self) -> Int[Tensor, " query"]:
         """Return how many keys each query sees."""
         return torch.full((self.queries,), self.keys, dtype=torch.int64, device=self.basis.device)
-
-    @cached_property
-    def ones_outside(self) -> Float[Tensor, " head"]:
-        """‖(I − P) 1‖² with P the projector: what the ones have outside col(T)."""
-        return ones_outside(self.factor)
-
-    @cached_property
-    def ones_counted(self) -> Float[Tensor, " head"]:
-        """The same, but 0 where [T, 1] has no more rank than T."""
-        return torch.where(centred_rank(self._compact, self._tolerance) >= self.rank, self.ones_outside, 0.0)
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows: weights U Uᵀ, in the precision of the weights."""

@@ -89,7 +89,7 @@ class ProjectedValues:
         sigma = self.singular_values
         return (sigma > self.tolerance * sigma[..., :1]).sum(-1)
 
-    @property
+    @cached_property
     def simplex_nullity(self) -> Int[Tensor, "*head"]:
         """The dimension n − rank([T, 1]) of LN([T, 1]) (Brunner 3.3): rank(T) or one more is taken away."""
         return self.keys - 1 - centred_rank(self.compact, self.tolerance)
@@ -119,7 +119,7 @@ class ProjectedValues:
         """Return the projector that fits the mask: shared by all rows, nested for causal ones, or row by row."""
         flat = self.flat
         if visible is None or (not isinstance(visible, str) and bool(visible.all())):
-            return FullRows(flat.factor, queries, flat.compact, flat.tolerance)
+            return FullRows(flat.factor, queries)
         if isinstance(visible, str) or (
             visible.shape[0] == visible.shape[1] and torch.equal(visible, torch.ones_like(visible).tril())
         ):

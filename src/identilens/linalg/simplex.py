@@ -42,7 +42,7 @@ class SimplexSpace:
 
 
 def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
-    """Return rank([T, 1]) − 1: the one rule by which ones count beside T.
+    """Return rank([T, 1]) − 1: the rule by which ones count beside T wherever a rank is counted.
 
     It is the number of singular values of T less its column means that exceed the tolerance times σ_max(T), so that
     sums are kept exactly and the units of T do not matter (Brunner et al. 2020, 3.3; Bhardwaj et al. 2021, P2 and
@@ -78,7 +78,11 @@ def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
 def significant(
     outside: Float[Tensor, "head row"], sizes: Int[Tensor, " row"], tolerance: Callable[[int], float]
 ) -> Float[Tensor, "head row"]:
-    """Return ‖(I − P_i) 1‖² of rows that see so many keys each; up to the tolerance, as a share, it is 0."""
+    """Return ‖(I − P_i) 1‖² of rows that see so many keys each; up to the tolerance, as a share, it is 0.
+
+    Where this is 0, `centred_rank` does not count the ones either; it may leave more of them out, but needs a
+    decomposition a row.
+    """
     least = torch.tensor([tolerance(size) ** 2 * size for size in sizes.tolist()], dtype=outside.dtype)
     return torch.where(outside > least.to(outside.device), outside, 0.0)
 

@@ -1,7 +1,7 @@
 """Loading a model by hub id or local path."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 import transformers
@@ -22,7 +22,7 @@ Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
 
 
 def load(
-    model: str | Path, *, dtype: Dtype = "auto", device: str | torch.device | None = None,
+    model: str | Path, *, dtype: Dtype | torch.dtype = "auto", device: str | torch.device | None = None,
     attn_implementation: str | None = None, revision: str | None = None, trust_remote_code: bool = False,
 ) -> Lens:  # fmt: skip
     """Return a lens on the model under a hub id or local path, in the class its checkpoint was saved from.
@@ -41,7 +41,16 @@ def load(
         InputError: If the checkpoint lacks weights, or needs a package that is not installed.
         UnsupportedModelError: If the family is known to bypass the attention interface.
     """
+    if not isinstance(model, str | Path):
+        raise InputError(
+            f"expected a hub id or a folder; got {type(model).__name__}. For a model in memory: identilens.Lens(model, "
+            "tokenizer)."
+        )
     name, model = str(model), resolved(model)
+    precision = str(dtype).removeprefix("torch.")
+    if precision not in get_args(Dtype):
+        raise InputError(f"expected dtype to be {' or '.join(get_args(Dtype))}; got {dtype!r}.")
+    place = _device(device)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         config = AutoConfig.from_pretrained(model, **common)
@@ -52,11 +61,11 @@ def load(
         ) from error
     refuse_known(config)
     options = {
-        "config": config, "dtype": dtype if dtype == "auto" else getattr(torch, dtype),
+        "config": config, "dtype": precision if precision == "auto" else getattr(torch, precision),
         "attn_implementation": attn_implementation, "use_safetensors": True, **common,
     }  # fmt: skip
     network = _with_weights(model, _model_class(config), options)
-    network.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    network.to(place).eval()
     tokenizer, images = (_processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor))
     absent = _absent_files(tokenizer, model, common)
     audio = _processor(AutoFeatureExtractor, model, common)
@@ -67,6 +76,19 @@ def load(
     if absent:
         lens.reader.no_tokenizer = f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
     return lens
+
+
+def _device(given: str | torch.device | None) -> torch.device:
+    """Return where the model goes, after a tensor could be put there."""
+    try:
+        place = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(
+            f"cannot use device {str(given)!r}: {_first_line(error)}. Leave it out for the CPU, or for CUDA "
+            "where there is one."
+        ) from error
+    return place
 
 
 def _with_weights(model: str | Path, kind: Any, options: dict[str, Any]) -> Any:

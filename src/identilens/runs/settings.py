@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import astuple, fields
+from dataclasses import MISSING, astuple, fields
 from functools import cache
+from numbers import Integral, Real
 from operator import ge, gt, le, lt
 from pathlib import Path
 from types import NoneType, UnionType
@@ -72,8 +73,14 @@ class Settings:
         for name in options:
             if name not in hints:
                 raise SettingError(name, f"to be one of the options {', '.join(hints)}", name)
+        if not isinstance(settings, Settings | None):
+            raise SettingError("settings", f"to be made with {cls.__name__}(...), or each option by its name", settings)
         given = {} if settings is None else settings.values_of(cls)
-        return cls(**given | {name: _in_order(name, hints[name], value) for name, value in options.items()})
+        given |= {name: _in_order(name, hints[name], value) for name, value in options.items()}
+        for field in fields(cls):  # pyright: ignore[reportArgumentType] - every settings class is a dataclass
+            if field.default is MISSING and field.name not in given:
+                raise SettingError(field.name, "to be given", None)
+        return cls(**given)
 
 
 @cache
@@ -88,7 +95,7 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     numbers: list[int] = []
     for piece in text.split(","):
         match = re.fullmatch(r"\s*(-?\d+)(?:-(-?\d+))?\s*", piece)
-        if match is None:
+        if match is None or int(match[2] or match[1]) < int(match[1]):
             raise ValueError(text)
         numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(dict.fromkeys(numbers))
@@ -104,13 +111,16 @@ def parse_size(text: str) -> int:
 
 def _in_order(name: str, hint: Any, value: Any) -> Any:
     kind, metadata = _unwrapped(hint)
-    if get_origin(kind) in (Union, UnionType):
+    optional = get_origin(kind) in (Union, UnionType)
+    if optional:
         options = get_args(kind)
         if value is None and NoneType in options:
             return None
         kind, inner = _unwrapped(next(option for option in options if option is not NoneType))
         metadata = (*metadata, *inner)
     value = _converted(name, kind, metadata, value)
+    if optional and value == ():
+        raise SettingError(name, "with at least one value, or left out", value)
     for one in value if isinstance(value, tuple) else (value,):
         _check(name, kind, metadata, one)
     return value
@@ -169,6 +179,8 @@ def _check(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> None:
     if get_origin(kind) is tuple:
         kind, inner = _unwrapped(get_args(kind)[0])
         metadata = (*metadata, *inner)
+    if kind in _KINDS and (not isinstance(value, _KINDS[kind][0]) or (kind is not bool and isinstance(value, bool))):
+        raise SettingError(name, _KINDS[kind][1], value)
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise SettingError(name, f"to be {' or '.join(map(str, get_args(kind)))}", value)
     for bound in metadata:
@@ -179,6 +191,10 @@ def _check(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> None:
                 raise SettingError(name, f"{words} {limit}", value)
 
 
+_KINDS: dict[Any, tuple[type, str]] = {
+    int: (Integral, "as a whole number"), float: (Real, "as a number"), bool: (bool, "to be True or False"),
+    str: (str, "as text"),
+}  # fmt: skip
 _BOUNDS = {Ge: (ge, "of at least"), Gt: (gt, "above"), Le: (le, "of at most"), Lt: (lt, "below")}
 
 

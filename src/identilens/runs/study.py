@@ -125,6 +125,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
         overwrite: bool = False, progress: Progress | None = None, **options: Any,
     ) -> R:  # fmt: skip
         chosen = study.settings_type.of(settings, options)
+        _check_inputs(study, inputs, progress)
         return run_study(make(*inputs, chosen), out=out, resume=resume, overwrite=overwrite, progress=progress)
 
     run.__name__ = run.__qualname__ = name
@@ -132,6 +133,16 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     run.__doc__ = f"{inspect.cleandoc(study.__doc__ or '')}\n\n{_COMMON.format(settings=study.settings_type.__name__)}"
     run.__signature__ = _signature(study, inspect.signature(run))  # pyright: ignore[reportFunctionMemberAccess]
     return run
+
+
+def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: Progress | None) -> None:
+    if study.takes[:1] == ("lens",) and inputs and not hasattr(inputs[0], "capture"):
+        raise InputError(
+            f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), or "
+            "with identilens.Lens(model, tokenizer) from a model in memory."
+        )
+    if progress is not None and not callable(progress):
+        raise InputError(f"expected progress to be a function of (done, total, note); got {progress!r}.")
 
 
 _COMMON = """Besides its inputs it takes:

@@ -153,11 +153,14 @@ class RowStudy(HeadStudy[W, R]):
     def __init__(self, lens: Lens, texts: Any, settings: W) -> None:
         super().__init__(settings)
         self.heads = TextHeads.of(lens, lens.read(texts, settings.max_length), settings, settings.kind)
+        # Heads of a layer have the same queries, which may take a run of the model to know.
+        layers = {(place.text, place.site): place for place in self.heads.places}
+        rows = {layer: self.heads.requested(place, settings.queries) for layer, place in layers.items()}
         self.parts = [
-            (place, rows[at : at + _ROWS])
+            (place, own[at : at + _ROWS])
             for place in self.heads.places
-            for rows in [self.heads.requested(place, settings.queries)]
-            for at in range(0, len(rows), _ROWS)
+            for own in [rows[place.text, place.site]]
+            for at in range(0, len(own), _ROWS)
         ]
         self._read: tuple[Place, Head] | None = None
 

@@ -1,8 +1,5 @@
 """Influence of keys against plain loops over keys and against removing them, on known and on random heads."""
 
-import doctest
-import importlib
-
 import pytest
 import torch
 
@@ -135,10 +132,3 @@ def test_what_does_not_fit_is_refused():
         removal_effect(torch.full((1, 1), torch.nan), normal(1, D_V))
     with pytest.raises(InputError, match="residual stream for each of the 2 queries; got 3"):
         residual_share(normal(2, 4), normal(3, 4))
-
-
-def test_examples():
-    module = importlib.import_module("identilens.measures.attention.influence")
-    results = doctest.testmod(module, extraglobs={"torch": torch})
-    assert results.attempted >= 5
-    assert results.failed == 0

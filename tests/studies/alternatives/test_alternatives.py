@@ -10,7 +10,7 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError
-from identilens.measures.attention import attention_intervals, maximum_entropy_alternative
+from identilens.measures.attention import attention_intervals, billiard, maximum_entropy_alternative
 from identilens.models.reading import read_head
 from identilens.studies.alternatives.put_back import compare_runs
 from identilens.studies.alternatives.search import entropy_note
@@ -72,6 +72,16 @@ def test_the_bound_is_one_minus_the_certain_mass(bundled):
     rows = [attention_intervals(row, head.projected) for row in head.attention]
     expected = sum(float((one.weights - one.lo).sum()) for one in rows) / len(rows)
     assert found.table.filter(alternative="far")["distance_bound"].item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_walks_too_short_to_forget_their_start_are_said(monkeypatch):
+    lens, texts = idl.Lens(zoo.build("bert")), [zoo.ids(40)]
+    settled = idl.alternatives(lens, texts, layers=0, heads=0, starts=1)
+    monkeypatch.setattr(billiard, "FIRST", 1)
+    monkeypatch.setattr(billiard, "LONGEST", 1)
+    short = idl.alternatives(lens, texts, layers=0, heads=0, starts=1)
+    notes = [one.table.filter(alternative="sampled")["note"].item() for one in (settled, short)]
+    assert notes == ["", "not drawn evenly: after 2 legs the walks still remembered where they began"]
 
 
 def test_states_before_the_head_do_not_move(whole):

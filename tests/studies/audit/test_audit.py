@@ -1,7 +1,5 @@
 """The audit's table against a plain reference on real and tiny models, streaming, matrices, resuming."""
 
-import json
-import lzma
 import math
 import os
 import signal
@@ -11,7 +9,6 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 import torch
@@ -19,23 +16,12 @@ from polars.testing import assert_frame_equal
 from safetensors import safe_open
 
 import identilens as idl
+from helpers.audits import TEXTS
 from helpers.reference import effective_svd, rank_svd
 from helpers.zoo import BUILDERS, build, example, ids
 from identilens.errors import InputError, NumericalError, OutputFolderError
-from identilens.linalg import ProjectedValues
-from identilens.measures.attention import attention_intervals
 from identilens.models import Lens
 from identilens.studies.audit import runner as audit_runner
-from identilens.studies.audit.certain import mean_and_error
-
-WIKI = Path(__file__).parents[4] / "shared" / "data" / "wiki_en" / "segments_1000.jsonl.xz"
-
-TEXTS = [
-    "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for it. "
-    "Letters arrived for weeks afterwards, each with a different stamp.",
-    "Stop.",
-    "A good map leaves things out, and the reader seldom notices that anybody decided.",
-]
 
 
 def reference_rows(lens, inputs):
@@ -89,7 +75,7 @@ def simplex_null_share(weights, T, seen):
 def test_table_agrees_with_the_plain_reference(family, bundled):
     lens = bundled if family == "bundled" else Lens(build(family))
     inputs = TEXTS if family == "bundled" else example(family)
-    table = idl.audit(lens, inputs).table
+    table = idl.audit(lens, inputs, certain_rows=0).table
     reference = reference_rows(lens, inputs)
     assert dict(table.schema) == idl.Audit.schema["table"]
     assert len(table) == len(reference)
@@ -111,73 +97,8 @@ def test_table_agrees_with_the_plain_reference(family, bundled):
     assert table["pearson"].null_count() < len(table)
 
 
-@pytest.mark.parametrize("family", [*sorted(BUILDERS), "bundled"])
-def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled):
-    lens = bundled if family == "bundled" else Lens(build(family))
-    inputs = TEXTS[:1] if family == "bundled" else example(family)
-    layers = [0] if family == "bundled" else None
-    audit = idl.audit(lens, inputs, layers=layers, certain_rows=2, seed=3)
-    assert audit.table.filter(pl.col("certain_rows") != pl.min_horizontal(2, "n_query")).is_empty()
-    captured = enumerate(lens.capture(inputs, weights=True))
-    held = {(text, head.layer, head.head, head.kind): head for text, one in captured for head in one.heads}
-    for row in audit.rows.iter_rows(named=True):
-        head = held[row["text"], row["layer"], row["head"], row["kind"]]
-        weights, visible = head.attention[row["query"]], None if head.visible is None else head.visible[row["query"]]
-        values, keys, sink = head.projected.compact, len(weights), audit.table.filter(
-            text=row["text"], layer=row["layer"], head=row["head"], kind=row["kind"])["sink"].item()  # fmt: skip
-        rest = 1 - weights.sum()
-        if float(head.attention.sum(-1).min()) < 0.999:  # a sink of the model's own: one more key of value zero
-            weights, values = torch.cat([weights, rest[None]]), torch.cat([values, torch.zeros_like(values[:1])])
-            visible = None if visible is None else torch.cat([visible, torch.ones(1, dtype=torch.bool)])
-        found = attention_intervals(weights, ProjectedValues(values, head.projected.d_model), visible=visible)
-        assert row["certain_mass"] == pytest.approx(float(found.lo[:keys].sum()), abs=1e-6)
-        ends = [row["sink_lo"], row["sink_weight"], row["sink_hi"]]
-        assert ends == pytest.approx([float(found.lo[sink]), float(weights[sink]), float(found.hi[sink])], abs=1e-6)
-    means = audit.rows.group_by("text", "layer", "head", "kind").agg(mean=pl.col("certain_mass").mean())
-    joined = audit.table.join(means, on=["text", "layer", "head", "kind"])
-    assert (joined["mean"] - joined["certain_mass"]).abs().max() < 1e-12
-    again = idl.audit(lens, inputs, layers=layers, certain_rows=2, seed=3, batch_size=1, stream="always")
-    assert again.rows["query"].equals(audit.rows["query"]), "neither batches nor blocks change what is drawn"
-    assert (again.rows["certain_mass"] - audit.rows["certain_mass"]).abs().max() < 1e-5
-
-
-def test_rows_are_drawn_for_examples_only_unless_a_number_is_given(bundled):
-    default = idl.audit(bundled, TEXTS, layers=[0], examples=1)
-    assert set(default.table.filter(text=0)["certain_rows"]) == {4}
-    assert set(default.table.filter(pl.col("text") > 0)["certain_rows"]) == {0}
-    assert default.table.filter(pl.col("text") > 0)["certain_mass"].null_count() == 24
-    whole = idl.audit(bundled, TEXTS[1:2], layers=[0], certain_rows=99)
-    assert set(whole.table["certain_rows"]) == {4}, "a text of four tokens has four rows"
-    assert set(whole.table["certain_mass_error"]) == {0.0}, "every row was taken"
-    assert whole.provenance["settings"]["certain_rows"] == 99
-    assert whole.provenance["seed"] == 0
-    assert "Determined: not looked at" in idl.audit(bundled, TEXTS, layers=[0], certain_rows=0).summary().text
-
-
-def test_the_error_of_a_mean_of_rows():
-    assert mean_and_error([], 5) == (None, None)
-    assert mean_and_error([0.5], 1) == (0.5, 0.0)
-    assert mean_and_error([0.5], 5) == (0.5, None)
-    mean, error = mean_and_error([0.2, 0.4, 0.6], 12)
-    assert (mean, error) == pytest.approx((0.4, 0.2 / 3**0.5 * 0.75**0.5))
-
-
-def test_heads_stand_in_four_groups(bundled):
-    heads = idl.audit(bundled, TEXTS[:1], certain_rows=2, examples=0).heads()
-    assert len(heads) == 72
-    means = heads.group_by("layer").agg(pl.col("relative_output").mean())
-    assert means["relative_output"].to_list() == pytest.approx([1.0] * 6)
-    for row in heads.iter_rows(named=True):
-        first, second = row["group"].split(" and ")
-        assert (first == "determined") == (row["certain_mass"] >= 0.5)
-        assert (second == "influential") == (row["relative_output"] >= 0.5)
-        assert row["sink_lo"] <= row["sink_hi"]
-    assert heads["group"].n_unique() > 1
-    assert idl.audit(bundled, TEXTS[:1], layers=[0], certain_rows=0).heads()["group"].null_count() == 12
-
-
 def test_every_head_of_the_bundled_model_has_rank_min_n_32(bundled):
-    table = idl.audit(bundled, TEXTS).table
+    table = idl.audit(bundled, TEXTS, examples=0).table
     assert set(table["n_key"]) == {35, 4, 18}
     assert table.filter(pl.col("rank") != pl.min_horizontal("n_key", pl.lit(32))).is_empty()
     assert table.filter(pl.col("nullity") != pl.col("n_key") - pl.col("rank")).is_empty()
@@ -188,7 +109,7 @@ def test_every_head_of_the_bundled_model_has_rank_min_n_32(bundled):
 
 def test_weight_on_cls_vanishes_in_long_texts(bundled):
     long = " ".join(TEXTS * 3)
-    received = idl.audit(bundled, long).received()
+    received = idl.audit(bundled, long, examples=0).received()
     cls = received.filter(pl.col("key_type") == "[CLS]", pl.col("layer") >= 1)
     assert cls["raw"].mean() > 0.2
     assert abs(cls["effective"].mean()) < 0.02
@@ -257,7 +178,7 @@ def test_value_bias_can_be_left_out():
 @pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "qwen2", "bart", "whisper", "deepseek_v3"])
 def test_value_bias_is_found_in_every_kind_of_projection(family):
     """With the bias out, values are a linear function of the hidden states: T keeps its rank of a head."""
-    table = idl.audit(Lens(build(family)), example(family), value_bias="out").table
+    table = idl.audit(Lens(build(family)), example(family), value_bias="out", examples=0).table
     assert table["reconstruction_error"].max() < 1e-4
 
 
@@ -405,22 +326,3 @@ def test_show_prints_the_finding(bundled, capsys):
     assert "72 of 216 attention maps over 3 texts have a null space" in printed
     assert "lies where it is seen in every alternative" in printed
     assert "72 of 216" in result._repr_html_()
-
-
-@pytest.mark.skipif(not WIKI.exists(), reason="needs the Wikipedia segments of shared/data")
-@pytest.mark.parametrize("length", [33, 34, 64, 128])
-def test_integers_and_correlation_on_real_text(bundled, length):
-    """Audit, intervals and alternatives count the same, and the correlation is numpy's of the captured weights."""
-    with lzma.open(WIKI, "rt", encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    for place in (140, 131):
-        text = " ".join(json.loads(lines[place])[name] for name in ("par1", "par2"))
-        table = idl.audit(bundled, [text], max_length=length, examples=0).table
-        [captured] = bundled.capture([text], max_length=length, weights=True)
-        for head in captured.heads:
-            row = table.filter(layer=head.layer, head=head.head).row(0, named=True)
-            assert row["simplex_nullity"] == head.projected.simplex_space().nullity == head.simplex_nullity
-            assert row["rank"] == int(head.projected.rank)
-            weights = head.family_weights.double()
-            pair = np.stack([weights.flatten(), head.projected.effective(weights).flatten()])
-            assert row["pearson"] == pytest.approx(np.corrcoef(pair)[0, 1], abs=1e-6)

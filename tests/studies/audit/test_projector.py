@@ -1,5 +1,9 @@
 """The audit computes effective attention with the projector of the public measure."""
 
+import json
+import lzma
+
+import numpy as np
 import pytest
 import torch
 
@@ -18,7 +22,7 @@ def test_null_share_and_reconstruction_are_those_of_effective_attention(family, 
     # Single precision rounds twice: the audit's outputs are the model's own, not A V in double precision.
     limit = 1e-6 if real else 1e-12
     rows = {(row["text"], row["layer"], row["head"], row["kind"]): row
-            for row in idl.audit(lens, texts).table.iter_rows(named=True)}  # fmt: skip
+            for row in idl.audit(lens, texts, examples=0).table.iter_rows(named=True)}  # fmt: skip
     for text, captured in enumerate(lens.capture(texts, weights=True)):
         for head in captured.heads:
             row = rows.pop((text, head.layer, head.head, head.kind))
@@ -32,3 +36,21 @@ def test_null_share_and_reconstruction_are_those_of_effective_attention(family, 
             assert row["reconstruction_error"] == pytest.approx(error, abs=limit)
             assert row["rank"] == int(found.rank if head.visible is None else found.rank[-1])
     assert not rows
+
+
+@pytest.mark.parametrize("length", [33, 34, 64, 128])
+def test_integers_and_correlation_on_real_text(bundled, data, length):
+    """Audit, intervals and alternatives count the same, and the correlation is numpy's of the captured weights."""
+    with lzma.open(data / "wiki_en" / "segments_1000.jsonl.xz", "rt", encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    for place in (140, 131):
+        text = " ".join(json.loads(lines[place])[name] for name in ("par1", "par2"))
+        table = idl.audit(bundled, [text], max_length=length, examples=0).table
+        [captured] = bundled.capture([text], max_length=length, weights=True)
+        for head in captured.heads:
+            row = table.filter(layer=head.layer, head=head.head).row(0, named=True)
+            assert row["simplex_nullity"] == head.projected.simplex_space().nullity == head.simplex_nullity
+            assert row["rank"] == int(head.projected.rank)
+            weights = head.family_weights.double()
+            pair = np.stack([weights.flatten(), head.projected.effective(weights).flatten()])
+            assert row["pearson"] == pytest.approx(np.corrcoef(pair)[0, 1], abs=1e-6)

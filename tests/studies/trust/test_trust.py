@@ -14,7 +14,9 @@ from helpers import zoo
 from helpers.browsing import Visit
 from helpers.charts import drop_downs, marks
 from identilens.errors import InputError
+from identilens.studies.heads import RowSettings, TextHeads
 from identilens.studies.trust.rows import VERDICTS
+from identilens.studies.trust.study import TrustStudy
 
 TEXT = (
     "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
@@ -63,6 +65,12 @@ def test_the_finding_of_one_row_in_words(one):
         held = one.table.filter(verdict=verdict)["weight"].sum()
         assert numbers[verdict] == pytest.approx(held)
         assert (f"{100 * held:.0f} % {verdict}" in words) == (held >= 0.0005)
+
+
+def test_the_finding_of_a_row_of_which_nothing_is_certain(one):
+    nothing = replace(one, table=one.table.with_columns(lo=pl.lit(0.0)))
+    first, _ = nothing.summary().text.splitlines()
+    assert first.endswith("at least 0 % lies where you see it in every alternative.")
 
 
 def test_masked_rows_have_their_own_keys(found):
@@ -138,6 +146,15 @@ def test_a_run_resumes_and_loads(found, tmp_path):
     expected = found.table.filter(pl.col("query").is_in([4, 15]))
     assert_frame_equal(again.table.drop("token"), expected.drop("token"), abs_tol=1e-9)
     assert_frame_equal(idl.load_result(tmp_path / "run").table, again.table)
+
+
+def test_the_positions_of_an_image_are_counted_once_a_layer(monkeypatch):
+    read, seen = TextHeads.read, []
+    monkeypatch.setattr(TextHeads, "read", lambda heads, place: seen.append(place) or read(heads, place))
+    study = TrustStudy(idl.Lens(zoo.build("vit")), zoo.example("vit"), RowSettings(queries=("[CLS]", 3)))
+    assert len(seen) == len({(place.text, place.site.layer) for place in study.heads.places})
+    assert {tuple(rows) for _, rows in study.parts} == {(0, 3)}
+    assert len(study.parts) == 4 * len(seen), "four heads a layer"
 
 
 def test_bad_queries_are_refused(bundled):

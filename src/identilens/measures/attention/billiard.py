@@ -98,24 +98,33 @@ def chain_mixing(
     Raises:
         InputError: Weights that are no distributions over the spaces' keys, or in half precision.
     """
-    centres = [analytic_centre(row, space) for row, space in zip(weights, spaces, strict=True)]
-    return _mixing(centres, spaces, generator)
+    return Walks(weights, spaces, generator).mixing
 
 
-def walks(
-    rows: Float[Tensor, "query key"], spaces: Sequence[SimplexSpace], count: int, generator: Generator
-) -> Iterator[Float[Tensor, "query key"]]:
-    """Yield alternatives of all rows, by chains as long as each other that run side by side."""
-    centres = [analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)]
-    legs = _mixing(centres, spaces, generator).legs if centres and count else 0
-    for _ in range(count):
-        drawn = torch.empty_like(rows)
-        for start in range(0, len(rows), together := _side_by_side(centres)):
-            part = slice(start, start + together)
-            chains = _Chains(centres[part], spaces[part], 1, generator)
-            chains.walk(legs)
-            drawn[part] = chains.points[:, 0]
-        yield drawn
+class Walks:
+    """Alternatives of all rows of a map, by chains as long as each other that run side by side.
+
+    ``mixing`` says how long they are, and whether pilots of that length had settled.
+    """
+
+    def __init__(
+        self, rows: Float[Tensor, "query key"], spaces: Sequence[SimplexSpace], generator: Generator = None
+    ) -> None:
+        self.rows, self.spaces, self.generator = rows, spaces, generator
+        self.centres = [analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)]
+        self.mixing = _mixing(self.centres, spaces, generator)
+
+    def draw(self, count: int) -> Iterator[Float[Tensor, "query key"]]:
+        """Yield so many."""
+        together = _side_by_side(self.centres)
+        for _ in range(count):
+            drawn = torch.empty_like(self.rows)
+            for start in range(0, len(drawn), together):
+                part = slice(start, start + together)
+                chains = _Chains(self.centres[part], self.spaces[part], 1, self.generator)
+                chains.walk(self.mixing.legs)
+                drawn[part] = chains.points[:, 0]
+            yield drawn
 
 
 def _side_by_side(centres: Sequence[Centre]) -> int:
@@ -125,7 +134,7 @@ def _side_by_side(centres: Sequence[Centre]) -> int:
 
 
 def _mixing(centres: Sequence[Centre], spaces: Sequence[SimplexSpace], generator: Generator) -> Mixing:
-    size = max(centre.free.shape[1] for centre in centres)
+    size = max((centre.free.shape[1] for centre in centres), default=0)
     if not size:
         return Mixing(0, 0.0, 0.0, 0.0, 0.0)
     rows = min(len(centres), PAIRS, _side_by_side(centres))

@@ -42,7 +42,7 @@ def checked_weights(
             length, a mask of another shape, a query that sees nothing, weight on a hidden key.
         NumericalError: NaN or infinity.
     """
-    queries, keys = weights.shape
+    queries, keys = matrix_shape(weights)
     if projected.keys != keys:
         raise InputError(
             f"expected one row of projected values for each of the {keys} keys; got {projected.keys} rows; "
@@ -50,6 +50,21 @@ def checked_weights(
         )
     check_mask(visible, queries, keys)
     return without_hidden(_distributions(weights), visible)
+
+
+def matrix_shape(weights: Float[Tensor, "query key"]) -> tuple[int, int]:
+    """Return the sizes of a matrix of weights.
+
+    Raises:
+        InputError: Something else.
+    """
+    if not isinstance(weights, Tensor) or weights.ndim != 2:
+        got = f"a tensor of shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
+        raise InputError(
+            f"expected attention weights as a tensor of shape (query, key); got {got}; pass one head of one text "
+            "(a single row as weights[None] here, as weights[i] where a row is asked for)."
+        )
+    return weights.shape[0], weights.shape[1]
 
 
 def checked_row(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Float[Tensor, " key"]:
@@ -75,8 +90,9 @@ def without_hidden(weights: Float[Tensor, "*batch query key"], visible: Visible)
     """
     if visible is None or not weights.numel():
         return weights
-    seen = torch.ones_like(weights[(0,) * (weights.ndim - 2)], dtype=torch.bool).tril()
-    seen = seen if isinstance(visible, str) else visible
+    seen = visible
+    if isinstance(seen, str):
+        seen = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device).tril()
     hidden = weights.masked_fill(seen, 0.0).abs().amax(-1)
     if hidden.max() > SUM_ERROR:
         *head, row = torch.nonzero(hidden == hidden.max())[0].tolist()

@@ -10,7 +10,7 @@ from identilens.errors import InputError
 from identilens.linalg import HeadValues, head_values
 from identilens.linalg.checks import check_finite
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.row_solver import RowSolver, row_and_space
+from identilens.measures.attention.row_solver import RowSolver, filled, row_and_space
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def certain_mass(
     alternative met so far has at zero; each lo_j is the program's dual bound, so that the sum is never too large by
     more than rounding.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from identilens.measures.attention import certain_mass
         >>> T = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
@@ -68,7 +68,7 @@ def certain_weights(
 ) -> Float[Tensor, "query key"]:
     """Return lo_j of each weight, the least that any distribution with the same output has there: see `certain_mass`.
 
-    Example:
+    Examples:
         >>> certain_weights(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), torch.tensor([[0.0], [1.0], [2.0], [9.0]]))
         tensor([[0.0000, 0.0000, 0.0000, 0.3143]], dtype=torch.float64)
 
@@ -78,9 +78,9 @@ def certain_weights(
     """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
-    found = torch.zeros(rows.shape, dtype=torch.float64)
-    for lower, row, space in zip(found, rows, T.simplex_spaces(len(rows), visible), strict=True):
-        lower[space.visible.cpu()] = RowSolver(row, space).lower().cpu()
+    found = torch.zeros_like(rows)
+    for index, space in enumerate(T.simplex_spaces(len(rows), visible)):
+        found[index] = filled(found[index], space, RowSolver(rows[index], space).lower())
     return found
 
 
@@ -98,13 +98,13 @@ def functional_interval(
     Two linear programs a functional, each from the last one's basis. Bounds are valid for any coefficients; ``gap``
     grows with their largest size.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from identilens.measures.attention import functional_interval
-        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.2, 0.7])
         >>> found = functional_interval(row, T, torch.tensor([[1.0, 1.0, 0.0], [1.0, -1.0, 0.0]]))
         >>> [f"{lo:.2f} to {hi:.2f}" for lo, hi in zip(found.lo, found.hi)]
-        ['0.00 to 1.00', '0.00 to 0.00']
+        ['0.10 to 1.00', '-0.10 to -0.10']
 
     Raises:
         InputError: Weights that are no distribution over T's rows, or coefficients of other keys.

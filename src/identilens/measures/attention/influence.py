@@ -12,6 +12,8 @@ from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, compact_values, projected
 from identilens.linalg.checks import check_finite
 
+_EXACT = "donot_use_mm_for_euclid_dist"
+
 Values = Float[Tensor, "*#head key d_model"] | ProjectedValues
 """T of one head or of several, as a tensor or as factors; an axis of length 1 is shared by the heads of a group."""
 
@@ -22,7 +24,7 @@ def norm_share(weights: Float[Tensor, "*head query key"], projected_values: Valu
     Kobayashi et al. 2020 ("Attention is Not Only a Weight"), the norm of the weighted value vector. In [0, 1], no unit;
     rows sum to 1, but for those whose parts are all zero: they are 0. Hidden keys, of weight 0, have 0. O(n²) a head.
 
-    Example:
+    Examples:
         >>> norm_share(torch.tensor([[0.5, 0.5]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
         tensor([[1., 0.]], dtype=torch.float64)
 
@@ -32,7 +34,7 @@ def norm_share(weights: Float[Tensor, "*head query key"], projected_values: Valu
     """
     rows, compact = _checked(weights, projected_values)
     lengths = rows.abs() * torch.linalg.vector_norm(compact, dim=-1)[..., None, :]
-    return _share(lengths, lengths.sum(-1, keepdim=True))
+    return share_of(lengths, lengths.sum(-1, keepdim=True))
 
 
 def contribution_weights(
@@ -44,7 +46,7 @@ def contribution_weights(
     weight, size of the value and its alignment with the output. Rows sum to 1; a key that pulls against the output is
     negative. No unit. Rows whose output is zero have no direction and are 0. O(n² r) a head.
 
-    Example:
+    Examples:
         >>> contribution_weights(torch.tensor([[0.5, 0.5]]), torch.tensor([[3.0, 0.0], [-1.0, 0.0]]))
         tensor([[ 1.5000, -0.5000]], dtype=torch.float64)
 
@@ -54,7 +56,7 @@ def contribution_weights(
     """
     rows, compact = _checked(weights, projected_values)
     outputs = rows @ compact
-    return _share(rows * (outputs @ compact.mT), outputs.square().sum(-1, keepdim=True))
+    return share_of(rows * (outputs @ compact.mT), outputs.square().sum(-1, keepdim=True))
 
 
 def removal_effect(
@@ -68,7 +70,7 @@ def removal_effect(
     are taken to sum to 1. In the unit of the values, or without one when ``relative`` to ‖o_i‖ (infinite or NaN where
     the output is zero). Hidden keys, of weight 0, have 0. O(n² r) a head.
 
-    Example:
+    Examples:
         >>> removal_effect(torch.tensor([[0.5, 0.5]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]), relative=True)
         tensor([[1., 1.]], dtype=torch.float64)
 
@@ -94,7 +96,7 @@ def value_norm_ratio(projected_values: Values) -> Float[Tensor, "*#head key"]:
     Far below 1 at keys that draw attention and add little (sinks, heads that rest). No unit; where the median is zero,
     zero values are 0, others infinite. For rows that see some keys only pass ``projected_values.restricted(seen)``.
 
-    Example:
+    Examples:
         >>> value_norm_ratio(torch.tensor([[0.0, 0.1], [3.0, 4.0], [0.0, 5.0]]))
         tensor([0.0200, 1.0000, 1.0000], dtype=torch.float64)
 
@@ -120,7 +122,7 @@ def residual_share(
         residual: x, the stream at each query before the head's output is added.
         output_projection: W_O, each head's block, bias left out.
 
-    Example:
+    Examples:
         >>> residual_share(torch.tensor([[0.3, 0.4]]), torch.tensor([[0.0, 5.0]]))
         tensor([0.1000], dtype=torch.float64)
 
@@ -138,9 +140,6 @@ def residual_share(
     return torch.linalg.vector_norm(outputs, dim=-1) / torch.linalg.vector_norm(residual.double(), dim=-1)
 
 
-_EXACT = "donot_use_mm_for_euclid_dist"
-
-
 def _checked(weights: Tensor, projected_values: Values) -> tuple[Tensor, Tensor]:
     """Return weights and compact values in float64."""
     T = projected(projected_values)
@@ -153,5 +152,6 @@ def _checked(weights: Tensor, projected_values: Values) -> tuple[Tensor, Tensor]
     return weights.detach().double(), T.compact.detach()
 
 
-def _share(parts: Tensor, whole: Tensor) -> Tensor:
+def share_of(parts: Tensor, whole: Tensor) -> Tensor:
+    """Return parts / whole, 0 where the whole is zero."""
     return torch.where(whole > 0, parts / whole, 0.0)

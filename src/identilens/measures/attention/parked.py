@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from identilens.measures.attention.influence import share_of
+
 
 @dataclass(frozen=True)
 class ParkedAttention:
@@ -54,9 +56,9 @@ class ParkedBuilder:
         at_keys = weights[:, :, self._keys].double()
         norms = (weights @ self._norms[..., None].to(weights.dtype)).double()
         self._mass += at_keys.sum(1)
-        self._share += _ratio(at_keys * self._norms[:, None, self._keys], norms).sum(1)
+        self._share += share_of(at_keys * self._norms[:, None, self._keys], norms).sum(1)
         sizes = torch.linalg.vector_norm(outputs, dim=-1)
-        self._output += _ratio(sizes, sizes.sum(0)).sum(1)
+        self._output += share_of(sizes, sizes.sum(0)).sum(1)
 
     def finish(self) -> ParkedAttention:
         """Return what the rows so far come to."""
@@ -64,12 +66,7 @@ class ParkedBuilder:
         sink = self._keys[place]
         median = self._norms.median(1).values
         mass, share = (held.gather(1, place)[:, 0] / self._rows for held in (self._mass, self._share))
-        value_norm = _ratio(self._norms.gather(1, sink)[:, 0], median)
+        value_norm = share_of(self._norms.gather(1, sink)[:, 0], median)
         return ParkedAttention(
             sink[:, 0], mass, share, value_norm, self._mass[:, 0] / self._rows, self._output / self._rows
         )
-
-
-def _ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """Return part / whole, 0 where there is nothing."""
-    return torch.where(whole > 0, part / torch.where(whole > 0, whole, 1.0), 0.0)

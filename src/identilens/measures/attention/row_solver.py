@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.checks import checked_weights
@@ -22,6 +23,8 @@ def row_and_space(
     Raises:
         InputError: Weights that are no distribution over T's rows.
     """
+    if weights_row.ndim != 1:
+        raise InputError(f"expected the weights of one row, shape (key,); got {tuple(weights_row.shape)}; pass A[i].")
     T = head_values(projected_values)
     row = checked_weights(weights_row[None], T, None if visible is None else visible[None])
     return row[0], T.simplex_space(visible)

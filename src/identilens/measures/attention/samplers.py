@@ -1,6 +1,7 @@
 """Alternatives on the simplex: three ways to draw them, and one far away."""
 
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import RowPrograms
-from identilens.measures.attention.billiard import Generator, walks
+from identilens.measures.attention.billiard import Generator, Walks
 from identilens.measures.attention.checks import check_number, checked_row, checked_weights
 from identilens.measures.attention.simplex import largest_step, total_variation
 
@@ -51,9 +52,11 @@ def iterate_alternatives(
         raise InputError(f"expected a share of λ_max in [0, 1]; got {share}; 1 goes to the edge of the simplex.")
     if share is not None and method == "uniform":
         raise InputError("expected no share with method 'uniform', which has no λ_max; leave `share` out.")
-    spaces = T.simplex_spaces(rows.shape[0], visible)
+    if not len(rows) or not count:
+        return repeat(rows, count)
+    spaces = T.simplex_spaces(len(rows), visible)
     if method == "uniform":
-        return walks(rows, spaces, count, generator)
+        return Walks(rows, spaces, generator).draw(count)
     return _scaled_directions(rows, spaces, count, method, share, generator)
 
 
@@ -142,11 +145,8 @@ def _scaled_directions(
         return ((2 * drawn - 1).mul(COEFFICIENT) if method == "bhardwaj" else drawn) @ space.free.mT
 
     shared = all(space is spaces[0] for space in spaces)
-    groups = [(len(rows), spaces[0])] if shared and spaces else [(1, space) for space in spaces]
+    groups = [(len(rows), spaces[0])] if shared else [(1, space) for space in spaces]
     for _ in range(count):
-        if not groups:
-            yield rows
-            continue
         direction = torch.cat([directions(size, space) for size, space in groups])
         reach = largest_step(rows, direction)
         part: Tensor | float = 0.99 if share is None else share

@@ -10,6 +10,7 @@ from identilens.linalg import ProjectedValues, Visible
 from identilens.linalg.causal_rows import CausalRows
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
+from identilens.linalg.simplex import ones_outside, significant
 from identilens.measures.attention.moments import Moments, RowSums
 
 
@@ -69,7 +70,7 @@ class SummaryBuilder:
         self._sizes = self.projector.row_sizes()
         self._moments = Moments.empty(heads, self._sizes)
         self._columns: Tensor | None = None
-        self._inner = self._ones = self.compact
+        self._inner = self._ones = self._outside = self.compact
 
     def add(self, rows: slice, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"]) -> None:
         """Take some rows: their weights, and their head outputs in the basis of the compact values."""
@@ -110,25 +111,29 @@ class SummaryBuilder:
             self._columns = torch.cat([projector.basis, torch.ones_like(types[..., :1])], -1).to(weights.dtype)
             self._inner = projector.basis.mT @ torch.cat([types, self.compact], -1)
             self._ones = projector.basis.sum(-2)[:, None]
+            outside, nullity = ones_outside(projector.factor), projector.keys - projector.rank
+            counted = torch.where(self.projected.simplex_nullity < nullity, outside, 0.0)
+            self._outside = torch.stack([outside, counted])[..., None]
         coordinates, total = (moved @ self._columns).double().tensor_split([projector.basis.shape[-1]], -1)
         by_type, rebuilt = ((coordinates + even * self._ones) @ self._inner).tensor_split([raw.shape[-1]], -1)
         sums = RowSums.of_projection(
             even, total[..., 0], square, (coordinates * self._ones).sum(-1), coordinates.square().sum(-1),
-            *(ones[:, None].expand_as(square) for ones in (projector.ones_outside, projector.ones_counted)),
+            *self._outside.expand(-1, *square.shape),
         )  # fmt: skip
         return sums, (raw, by_type), rebuilt
 
     def _masked_rows(
         self, projector: CausalRows | IrregularRows, rows: slice, weights: Tensor
     ) -> tuple[RowSums, tuple[Tensor, Tensor], Float[Tensor, "head row r"]]:
-        given = weights.double()
-        effective = projector.effective(rows, given)
+        given, seen = weights.double(), projector.seen(rows)
+        ones = seen.double().expand_as(given)
+        effective, effective_ones = (projector.effective(rows, one) for one in (given, ones))
         even = 1 / self._sizes[rows].double()[:, None]
-        seen = projector.seen(rows)
         moved, moved_effective = ((one - even).masked_fill(~seen, 0.0) for one in (given, effective))
         products = [(moved, moved), (moved_effective, moved_effective), (moved, moved_effective)]
         square, effective_square, cross = ((one * other).sum(-1) for one, other in products)
-        counted = projector.ones_counted(rows)
+        outside = (ones - effective_ones).square().sum(-1)
+        counted = significant(outside, self._sizes[rows], self.projected.tolerance_of)
         sums = RowSums(even[:, 0], moved.sum(-1), square, moved_effective.sum(-1), effective_square, cross, counted)
         received = (given @ self.key_types, effective @ self.key_types)
         return sums, received, effective @ self.compact

@@ -78,19 +78,13 @@ class Alternatives(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return distances and changes by alternative, and what readers must know of those with a note."""
-        shown = [
-            "layer",
-            "head",
-            "alternative",
-            "mean_total_variation",
-            "distance_bound",
-            "output_error",
-            "hidden_change",
-        ]
+        names = {
+            "mean_total_variation": "mean TV", "distance_bound": "at most", "output_error": "output",
+            "hidden_change": "final hidden",
+        }  # fmt: skip
+        shown = ["layer", "head", "alternative", *names]
         if self.table["text"].n_unique() > 1:
             shown.insert(0, "text")
-        names = {"mean_total_variation": "mean TV", "distance_bound": "at most", "output_error": "output"}
-        names["hidden_change"] = "final hidden"
         notes = self.table.filter(pl.col("note") != "").select("alternative", "note").unique(maintain_order=True)
         frames = {"Distance from the weights, relative change of output": self.table.select(shown).rename(names)}
         return frames | ({"Notes": notes} if len(notes) else {})

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from identilens.errors import IdentilensError
 from identilens.linalg import ProjectedValues
+from identilens.measures.attention.billiard import Walks
+from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.entropy import EntropyAlternative, maximum_entropy_alternative
 from identilens.measures.attention.logits import least_logit_rank, uncapped_logits
 from identilens.measures.attention.projections import changed_projection
 from identilens.measures.attention.realisable import realisable_dimension
 from identilens.measures.attention.realise import realisable_alternative
-from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
+from identilens.measures.attention.samplers import far_alternatives
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
@@ -61,8 +63,7 @@ def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | 
 def alternatives_of(head: Head, starts: int, distance: float | None, generator: torch.Generator) -> Iterator[Found]:
     """Yield the alternatives of a head one by one: with a ``distance``, also a realisable one that is to go so far."""
     A, T, visible = head.attention, head.projected, head.visible
-    drawn = sample_alternatives(A, T, 1, method="uniform", visible=visible, generator=generator)
-    yield Found("sampled", drawn[0])
+    yield _sampled(head, generator)
     yield Found("far", far_alternatives(A, T, visible=visible, starts=starts, generator=generator))
     yield _or_note("maximum_entropy", lambda: _maximum_entropy(head))
     if distance is not None:
@@ -95,6 +96,13 @@ def _or_note(name: str, search: Callable[[], Found]) -> Found:
         return search()
     except IdentilensError as error:
         return Found(name, None, note=str(error))
+
+
+def _sampled(head: Head, generator: torch.Generator) -> Found:
+    rows = checked_weights(head.attention, head.projected, head.visible)
+    walks = Walks(rows, head.projected.simplex_spaces(len(rows), head.visible), generator)
+    note = f"not drawn evenly: after {walks.mixing.legs} legs the walks still remembered where they began"
+    return Found("sampled", next(walks.draw(1)), note="" if walks.mixing.settled else note)
 
 
 def _maximum_entropy(head: Head) -> Found:

@@ -1,18 +1,18 @@
 """How much of a map is determined: certain mass of a few of its rows, and the interval of attention on its sink."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from torch.nn.functional import pad
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.checks import SUM_ERROR, checked_weights
-from identilens.measures.attention.row_solver import RowSolver
+from identilens.measures.attention.row_solver import RowSolver, filled
 from identilens.models.heads import CapturedLayer, Head
 
 EXAMPLE_ROWS = 4
@@ -34,20 +34,20 @@ def sampled_rows(seed: int, text: int, layer: int, kind: str, queries: int, coun
 
 def certain_rows(
     layer: CapturedLayer,
-    compact: Sequence[Float[Tensor, "key r"]] | Tensor,
+    projected: ProjectedValues,
     queries: Sequence[int],
     sinks: Sequence[int],
 ) -> list[list[dict[str, Any]]]:
     """Return, head by head, what is certain of the rows of a layer that holds these queries only.
 
-    ``compact`` are the layer's projected values, ``sinks`` the position of each head's sink. Nothing is of heads whose
+    ``projected`` are the values of its heads, ``sinks`` the position of each head's sink. Nothing is of heads whose
     weights are known in half precision only (`Head.attention`).
 
     Raises:
         NumericalError: If a program's answer cannot be certified.
     """
-    pairs = zip(layer.heads, sinks, strict=True)
-    return [_known_rows(head, compact[head.head], queries, sink) for head, sink in pairs]
+    heads = zip(layer.heads, projected.compact, sinks, strict=True)
+    return [_rows(head, replace(projected, compact=compact), queries, sink) for head, compact, sink in heads]
 
 
 def mean_and_error(values: Sequence[float], population: int) -> tuple[float | None, float | None]:
@@ -65,28 +65,23 @@ def mean_and_error(values: Sequence[float], population: int) -> tuple[float | No
     return float(np.mean(values)), float(np.std(values, ddof=1)) * sqrt(left / len(values))
 
 
-def _known_rows(head: Head, compact: Float[Tensor, "key r"], queries: Sequence[int], sink: int) -> list[dict[str, Any]]:
+def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> list[dict[str, Any]]:
     try:
-        return list(_rows(head, compact, queries, sink))
+        weights, visible, keys = head.attention, head.visible, T.keys
     except UnsupportedModelError:
         return []
-
-
-def _rows(head: Head, compact: Float[Tensor, "key r"], queries: Sequence[int], sink: int) -> Iterator[dict[str, Any]]:
-    weights, T, visible = head.attention, compact, head.visible
     rest = 1 - weights.sum(-1, keepdim=True)
     if rest.max() > SUM_ERROR:
         # A learnt sink takes part in the softmax as one more key, of value zero.
-        weights, T = torch.cat([weights, rest.clamp_min(0.0)], -1), torch.cat([T, torch.zeros_like(T[:1])])
-        visible = None if visible is None else torch.cat([visible, torch.ones_like(visible[:, :1])], -1)
-    projected = ProjectedValues(T, head.projected.d_model)
-    rows = checked_weights(weights, projected, visible)
-    spaces = projected.simplex_spaces(len(rows), visible)
-    for query, row, space in zip(queries, rows, spaces, strict=True):
+        weights, T = torch.cat([weights, rest.clamp_min(0.0)], -1), replace(T, compact=pad(T.compact, (0, 0, 0, 1)))
+        visible = None if visible is None else pad(visible, (0, 1), value=True)
+    rows = checked_weights(weights, T, visible)
+    found = []
+    for query, row, space in zip(queries, rows, T.simplex_spaces(len(rows), visible), strict=True):
         solver = RowSolver(row, space)
-        lower = torch.zeros_like(row).masked_scatter(space.visible, solver.lower().to(row.device))
-        seen = bool(space.visible[sink])
-        yield {
-            "query": query, "certain_mass": float(lower[: compact.shape[0]].sum()), "sink_weight": float(row[sink]),
-            "sink_lo": float(lower[sink]), "sink_hi": solver.greatest(sink) if seen else 0.0,
-        }  # fmt: skip
+        lower = filled(torch.zeros_like(row), space, solver.lower())
+        found.append({
+            "query": query, "certain_mass": float(lower[:keys].sum()), "sink_weight": float(row[sink]),
+            "sink_lo": float(lower[sink]), "sink_hi": solver.greatest(sink) if space.visible[sink] else 0.0,
+        })  # fmt: skip
+    return found

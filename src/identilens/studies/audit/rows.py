@@ -1,6 +1,6 @@
 """From summaries to the rows of the audit's tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from math import isnan
 from typing import Any
@@ -25,23 +25,21 @@ Certain = Sequence[Sequence[dict[str, Any]]]
 
 
 def table_rows(
-    text: int, site: Site, counts: Sequence[int], summary: AttentionSummary, parked: ParkedAttention,
+    text: int, site: Site, counts: Mapping[str, int], summary: AttentionSummary, parked: ParkedAttention,
     certain: Certain, keys: Sequence[str],
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Return one row of the audit table for each head of a layer; what is undefined becomes a missing value.
 
-    ``keys`` are the tokens at the keys.
+    ``counts`` are columns, ``keys`` the tokens at the keys.
     """
     measures: dict[str, list[Any]] = {name: getattr(summary, name).tolist() for name in _MEASURES}
     measures["pearson"] = [None if isnan(value) else value for value in measures["pearson"]]
     measures |= {field.name: getattr(parked, field.name).tolist() for field in fields(parked)}
     measures["sink_token"] = [keys[place] for place in measures["sink"]]
-    n_query = counts[0]
-    layer = {"text": text, "layer": site.layer, "kind": site.kind}
-    layer |= dict(zip(("n_query", "n_key", "d_k", "d_v", "d_model"), counts, strict=True))
+    layer = {"text": text, "layer": site.layer, "kind": site.kind, **counts}
     by_head = zip(certain, *measures.values(), strict=True)
     return [
-        layer | {"head": head} | dict(zip(measures, row, strict=True)) | _certain_columns(rows, n_query)
+        layer | {"head": head} | dict(zip(measures, row, strict=True)) | _certain_columns(rows, counts["n_query"])
         for head, (rows, *row) in enumerate(by_head)
     ]
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg import row_factor
@@ -38,7 +39,7 @@ class Runner:
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
         used = {token for item in items for tokens in item.tokens.values() for token in tokens} or {"[CLS]"}
         self.type_names = type_names([token for token in special if token in used])
-        self._factors: dict[int, Tensor] = {}
+        self._factors: dict[int, tuple[Tensor, int]] = {}
 
     def run(self, part: range) -> Output:
         """Return the tables and kept matrices of one part of the corpus."""
@@ -50,10 +51,11 @@ class Runner:
             self.lens.run(items, partial(measured.attend, batch, Lengths(items)))
         return measured.output()
 
-    def factor(self, call: AttentionCall) -> Tensor:
-        """Return the small factor of each head's output projection, computed once a layer."""
+    def factor(self, call: AttentionCall) -> tuple[Float[Tensor, "head d_v r"], int]:
+        """Return the small factor of each head's output projection, and its columns, computed once a layer."""
         if call.index not in self._factors:
-            self._factors[call.index] = row_factor(self.sites[call.index].output_projection)
+            projection = self.sites[call.index].output_projection
+            self._factors[call.index] = row_factor(projection), projection.shape[-1]
         return self._factors[call.index]
 
     def sampled(self, text: int, site: Site, queries: int) -> list[int]:
@@ -72,6 +74,13 @@ class Runner:
         return max(8, _BLOCK_BYTES // (8 * heads * call.key.shape[-2]))
 
 
+class _Sequence(NamedTuple):
+    """What stands at the queries or keys of a call."""
+
+    tokens: Sequence[str]
+    types: Float[Tensor, "token type"]
+
+
 class _Part:
     """Measures the attention calls of one part's batches and gathers what they give."""
 
@@ -82,7 +91,7 @@ class _Part:
         self.received = ReceivedSums(runner.type_names)
         self.matrices: dict[str, Tensor] = {}
         self.tokens: dict[int, dict[str, list[str]]] = {}
-        self._types: dict[tuple[int, str, int], Tensor] = {}
+        self._sequences: dict[tuple[int, str, int], _Sequence] = {}
 
     def output(self) -> Output:
         table = table_of(Audit.schema["table"], self.rows).sort("text", maintain_order=True)
@@ -98,34 +107,29 @@ class _Part:
         bias = site.value_bias if runner.settings.value_bias == "out" else None
         for index, text in enumerate(batch):
             own = call.only(index, *lengths.of(index, site.kind, call))
-            types = self._token_types(text, site, own)
-            measure = TextMeasure(text, site, own, runner.factor(call), types, bias, text in runner.keep)
+            queries, keys = self._sides(text, site, own)
+            types = queries.types, keys.types
+            measure = TextMeasure(text, site, own, *runner.factor(call), types, bias, text in runner.keep)
             output[index, : own.query.shape[2]] = measure.run(runner.block(own))
             summary, parked = measure.finish()
-            queries = runner.sampled(text, site, own.query.shape[2])
-            certain = measure.certain(queries, parked.sink.tolist())
-            self.rows += table_rows(text, site, measure.counts, summary, parked, certain, self._keys(text, site, own))
+            certain = measure.certain(runner.sampled(text, site, own.query.shape[2]), parked.sink.tolist())
+            self.rows += table_rows(text, site, measure.counts, summary, parked, certain, keys.tokens)
             self.certain += certain_table_rows(text, site, certain)
-            self.received.add(site, types[0].sum(0), summary)
+            self.received.add(site, queries.types.sum(0), summary)
             self.matrices |= measure.matrices()
         return output
 
-    def _keys(self, text: int, site: Site, call: AttentionCall) -> Sequence[str]:
-        """Return what stands at the call's keys."""
-        held = self.runner.items[text].tokens
-        return names_at(held, sides(site.kind, held).key, call.key.shape[2], self.runner.lens.model.config)
+    def _sides(self, text: int, site: Site, call: AttentionCall) -> tuple[_Sequence, _Sequence]:
+        """Return what stands at the call's queries and at its keys."""
+        query, key = sides(site.kind, self.runner.items[text].tokens)
+        return self._sequence(text, query, call.query.shape[2]), self._sequence(text, key, call.key.shape[2])
 
-    def _token_types(self, text: int, site: Site, call: AttentionCall) -> tuple[Tensor, Tensor]:
-        """Return the types of the call's queries and keys, worked out once for each sequence."""
-        held = self.runner.items[text].tokens
-        places = [
-            (text, sequence, tensor.shape[2])
-            for sequence, tensor in zip(sides(site.kind, held), (call.query, call.key), strict=True)
-        ]
-        for key in places:
-            if key not in self._types:
-                tokens = names_at(held, *key[1:], self.runner.lens.model.config)
-                self._types[key] = token_types(tokens, self.runner.type_names)
-                if text in self.runner.keep:
-                    self.tokens.setdefault(text, {})[key[1]] = list(tokens)
-        return self._types[places[0]], self._types[places[1]]
+    def _sequence(self, text: int, name: str, positions: int) -> _Sequence:
+        """Return a sequence of a text, worked out once."""
+        at = (text, name, positions)
+        if at not in self._sequences:
+            tokens = names_at(self.runner.items[text].tokens, name, positions, self.runner.lens.model.config)
+            self._sequences[at] = _Sequence(tokens, token_types(tokens, self.runner.type_names))
+            if text in self.runner.keep:
+                self.tokens.setdefault(text, {})[name] = list(tokens)
+        return self._sequences[at]

@@ -24,19 +24,18 @@ _VALUES_AT_ONCE = 2**20
 class TextMeasure:
     """Takes one text's attention call, padding cut away, and returns its output, summary and matrices.
 
-    ``types`` are those of queries and keys; ``value_bias`` is subtracted from the values, one row a value head, where
-    it is given; ``keep`` keeps the matrices.
+    ``factor`` is that of the output projections, ``d_model`` their columns; ``types`` are those of queries and keys;
+    ``value_bias`` is subtracted from the values, one row a value head, where it is given; ``keep`` keeps the matrices.
     """
 
     def __init__(
-        self, text: int, site: Site, call: AttentionCall, factor: Float[Tensor, "head d_v r"],
+        self, text: int, site: Site, call: AttentionCall, factor: Float[Tensor, "head d_v r"], d_model: int,
         types: tuple[Float[Tensor, "query type"], Float[Tensor, "key type"]],
         value_bias: Float[Tensor, "group d_v"] | None, keep: bool,
     ) -> None:  # fmt: skip
         self.text, self.site, self.call = text, site, call
         (n_query, d_k), (n_key, d_v) = call.query.shape[-2:], call.value.shape[-2:]
-        d_model = site.output_projection.shape[-1]
-        self.counts = (n_query, n_key, d_k, d_v, d_model)
+        self.counts = {"n_query": n_query, "n_key": n_key, "d_k": d_k, "d_v": d_v, "d_model": d_model}
         self.factor = factor
         group = site.heads // call.value.shape[1]
         self.bias = None if value_bias is None else value_bias.double().repeat_interleave(group, 0)[:, None]
@@ -58,7 +57,7 @@ class TextMeasure:
 
     def run(self, step: int) -> Float[Tensor, "query head d_v"]:
         """Return the attention output, taking the weights ``step`` rows at a time."""
-        n_query, d_v = self.counts[0], self.call.value.shape[-1]
+        n_query, d_v = self.counts["n_query"], self.counts["d_v"]
         outputs = self.call.query.new_empty(n_query, self.site.heads, d_v)
         for start in range(0, n_query, step):
             rows = slice(start, min(start + step, n_query))
@@ -78,8 +77,8 @@ class TextMeasure:
         call = self.call.rows(queries)
         layer = CapturedLayer.of(call, self.site, *call.attend())
         # Weights mix values with their bias: a sink, whose value is zero, makes the difference.
-        mixed = self.compact if self.bias is None else [head.projected.compact for head in layer.heads]
-        return certain_rows(layer, mixed, queries, sinks)
+        mixed = self.compact if self.bias is None else self.compact + self.bias @ self.factor
+        return certain_rows(layer, ProjectedValues(mixed, self.counts["d_model"]), queries, sinks)
 
     def matrices(self) -> Mapping[str, Tensor]:
         """Return raw and effective attention by key, with each row's rank where rows are masked."""
@@ -113,7 +112,7 @@ class TextMeasure:
         if self.call.mask is None:
             return self.call.unmasked_pattern()
         visible = self.call.visible()
-        return None if visible is None or bool(visible.all()) else visible[0].expand(self.counts[0], -1)
+        return None if visible is None or bool(visible.all()) else visible[0].expand(self.counts["n_query"], -1)
 
     def _require_finite(self, tensor: Tensor, what: str) -> None:
         # A sum is finite only if every term is, and costs one pass.

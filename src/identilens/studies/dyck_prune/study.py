@@ -45,9 +45,9 @@ class PruneSettings(Settings):
     candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (4, 6, 8, 10, 12, 14, 16, 18)
     seeds: Annotated[int, Ge(1)] = 3
     target_seed: Annotated[int, Ge(0)] = 0
-    inputs: Annotated[int, Ge(1)] = 2000
-    starts: Annotated[int, Ge(1)] = 32
-    steps: Annotated[int, Ge(1)] = 200
+    inputs: Annotated[int, Ge(1)] = Search.inputs
+    starts: Annotated[int, Ge(1)] = Search.starts
+    steps: Annotated[int, Ge(1)] = Search.steps
     shared_layer: Annotated[int, Ge(0)] = 0
 
     def check(self) -> None:

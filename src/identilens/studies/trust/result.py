@@ -82,7 +82,8 @@ class Trust(Result):
 
     def sections(self) -> list[Section]:
         """Return the lines of tokens, the bars, both axes and the tables."""
-        rows, more = len(self.by_query()), [name for name in self.charts() if name == "certain_by_head"]
+        by_query, more = self.by_query(), ["certain_by_head"] if len(self.by_head()) > 1 else []
+        rows = len(by_query)
         lines = self.token_lines(views.LINES)
         left_out = (
             f"The first {len(lines)} of {rows} rows. In Python, Trust.load(folder).token_lines({rows}) has them all."
@@ -97,18 +98,22 @@ class Trust(Result):
                 note=some if len(shown) < len(self.table) else "",
             ),
             Section("axes", "Determined is not influential", _AXES, ["axes", *more]),
-            Section("rows", "Rows in numbers", frame=self.by_query()),
+            Section("rows", "Rows in numbers", frame=by_query),
             Section("weights", "Weights in numbers", frame=self.table),
         ]  # fmt: skip
 
     def _of_one_row(self, row: dict[str, Any]) -> str:
-        most = self.table.sort("lo", descending=True).row(0, named=True)
-        on = (
-            f"; {_percent(most['lo'] / row['certain_mass'])} of that on {most['token']!r}, which brings "
-            f"{_percent(most['norm_share'])} of what the keys add to the output (by norm)"
+        certain = row["certain_mass"]
+        first = (
+            f"Of the attention of {_name(row)}, at least {_percent(certain)} lies where you see it in every alternative"
         )
-        first = f"Of the attention of {_name(row)}, at least {_percent(row['certain_mass'])}"
-        return f"{first} lies where you see it in every alternative{on if row['certain_mass'] >= 0.005 else ''}."
+        if certain < 0.005:
+            return f"{first}."
+        most = self.table.sort("lo", descending=True).row(0, named=True)
+        return (
+            f"{first}; {_percent(most['lo'] / certain)} of that on {most['token']!r}, which brings "
+            f"{_percent(most['norm_share'])} of what the keys add to the output (by norm)."
+        )
 
 
 def _of_rows(rows: pl.DataFrame) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Checks the documentation: links lead somewhere, names exist, commands parse, and Python examples run.
 
-Usage: python docs/check.py [PAGE ...]
+Usage: python tools/check_docs.py [PAGE ...]
 """
 
 import importlib

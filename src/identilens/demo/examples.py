@@ -1,0 +1,18 @@
+"""The texts that identilens brings, to try it on."""
+
+from importlib.resources import files
+
+
+def examples() -> list[str]:
+    """Return the sample texts: six English paragraphs of 42 to 175 tokens of the bundled encoder.
+
+    Attention over fewer tokens than a head's d_v is determined throughout (rank(T) is then full); these are longer.
+
+    Examples:
+        >>> import identilens as idl
+        >>> texts = idl.examples()
+        >>> texts[0][:29]
+        'The tailor measured him twice'
+    """
+    lines = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if len(line.split()) > 30]

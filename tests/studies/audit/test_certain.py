@@ -1,0 +1,75 @@
+"""Rows of maps whose certain mass an audit finds: which ones, what it is, and how sure their mean is."""
+
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+import identilens as idl
+from helpers.audits import TEXTS
+from helpers.zoo import BUILDERS, build, example, ids
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention import attention_intervals
+from identilens.models import Lens
+from identilens.studies.audit.certain import mean_and_error
+
+
+@pytest.mark.parametrize("family", [*sorted(BUILDERS), "bundled"])
+def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled):
+    lens = bundled if family == "bundled" else Lens(build(family))
+    inputs = TEXTS[:1] if family == "bundled" else example(family)
+    layers = [0] if family == "bundled" else None
+    audit = idl.audit(lens, inputs, layers=layers, certain_rows=2, seed=3)
+    assert audit.table.filter(pl.col("certain_rows") != pl.min_horizontal(2, "n_query")).is_empty()
+    captured = enumerate(lens.capture(inputs, weights=True))
+    held = {(text, head.layer, head.head, head.kind): head for text, one in captured for head in one.heads}
+    for row in audit.rows.iter_rows(named=True):
+        head = held[row["text"], row["layer"], row["head"], row["kind"]]
+        weights, visible = head.attention[row["query"]], None if head.visible is None else head.visible[row["query"]]
+        values, keys, sink = head.projected.compact, len(weights), audit.table.filter(
+            text=row["text"], layer=row["layer"], head=row["head"], kind=row["kind"])["sink"].item()  # fmt: skip
+        rest = 1 - weights.sum()
+        if float(head.attention.sum(-1).min()) < 0.999:  # a sink of the model's own: one more key of value zero
+            weights, values = torch.cat([weights, rest[None]]), torch.cat([values, torch.zeros_like(values[:1])])
+            visible = None if visible is None else torch.cat([visible, torch.ones(1, dtype=torch.bool)])
+        found = attention_intervals(weights, ProjectedValues(values, head.projected.d_model), visible=visible)
+        assert row["certain_mass"] == pytest.approx(float(found.lo[:keys].sum()), abs=1e-6)
+        ends = [row["sink_lo"], row["sink_weight"], row["sink_hi"]]
+        assert ends == pytest.approx([float(found.lo[sink]), float(weights[sink]), float(found.hi[sink])], abs=1e-6)
+    means = audit.rows.group_by("text", "layer", "head", "kind").agg(mean=pl.col("certain_mass").mean())
+    joined = audit.table.join(means, on=["text", "layer", "head", "kind"])
+    assert (joined["mean"] - joined["certain_mass"]).abs().max() < 1e-12
+    again = idl.audit(lens, inputs, layers=layers, certain_rows=2, seed=3, batch_size=1, stream="always")
+    assert again.rows["query"].equals(audit.rows["query"]), "neither batches nor blocks change what is drawn"
+    assert (again.rows["certain_mass"] - audit.rows["certain_mass"]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt_oss"])
+def test_where_the_value_bias_is_counted_does_not_matter(family):
+    lens = Lens(build(family))
+    inside, outside = (
+        idl.audit(lens, [ids(14)], certain_rows=3, examples=0, value_bias=where).rows for where in ("in", "out")
+    )
+    assert_frame_equal(inside, outside, abs_tol=1e-6)
+    assert inside["certain_mass"].n_unique() > 10, "rows that differ"
+
+
+def test_rows_are_drawn_for_examples_only_unless_a_number_is_given(bundled):
+    default = idl.audit(bundled, TEXTS, layers=[0], examples=1)
+    assert set(default.table.filter(text=0)["certain_rows"]) == {4}
+    assert set(default.table.filter(pl.col("text") > 0)["certain_rows"]) == {0}
+    assert default.table.filter(pl.col("text") > 0)["certain_mass"].null_count() == 24
+    whole = idl.audit(bundled, TEXTS[1:2], layers=[0], certain_rows=99)
+    assert set(whole.table["certain_rows"]) == {4}, "a text of four tokens has four rows"
+    assert set(whole.table["certain_mass_error"]) == {0.0}, "every row was taken"
+    assert whole.provenance["settings"]["certain_rows"] == 99
+    assert whole.provenance["seed"] == 0
+    assert "Determined: not looked at" in idl.audit(bundled, TEXTS, layers=[0], certain_rows=0).summary().text
+
+
+def test_the_error_of_a_mean_of_rows():
+    assert mean_and_error([], 5) == (None, None)
+    assert mean_and_error([0.5], 1) == (0.5, 0.0)
+    assert mean_and_error([0.5], 5) == (0.5, None)
+    mean, error = mean_and_error([0.2, 0.4, 0.6], 12)
+    assert (mean, error) == pytest.approx((0.4, 0.2 / 3**0.5 * 0.75**0.5))

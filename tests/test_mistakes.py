@@ -1,0 +1,186 @@
+"""Mistakes that people make, in Python and on the command line: each ends in a message with the remedy."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import identilens as idl
+from helpers.command import failing
+from helpers.zoo import build
+from identilens.errors import IdentilensError
+from identilens.measures.attention import attention_intervals, certain_mass
+
+TEXT = "The ferry left the harbour before dawn."
+A, T = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)).softmax(-1), torch.eye(4)[:, :2]
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+IN_PYTHON = {
+    "a path where a lens is due": (
+        lambda lens: idl.audit("bert-base-uncased", [TEXT]),
+        "got str. Make one with identilens.load",
+    ),
+    "a model where a lens is due": (lambda lens: idl.audit(lens.model, [TEXT]), "identilens.Lens(model, tokenizer)"),
+    "arguments swapped": (lambda lens: idl.audit([TEXT], lens), "expected a Lens first; got list"),
+    "a model to load": (lambda lens: idl.load(lens.model), "For a model in memory: identilens.Lens"),
+    "a name to open": (lambda lens: idl.Lens("bert-base-uncased"), "Load one with identilens.load"),
+    "no such model": (lambda lens: idl.load("no/such-model"), "Check the spelling"),
+    "a precision that is none": (lambda lens: idl.load("x", dtype="half"), "auto or float32 or float16"),
+    "a device that is none": (lambda lens: idl.load("x", device="gpu"), "cannot use device 'gpu'"),
+    "a device that is not there": (lambda lens: idl.load("x", device="cuda:99"), "Leave it out for the CPU"),
+    "text without a tokenizer": (lambda lens: idl.audit(idl.Lens(lens.model), [TEXT]), "pass tokenizer=... to Lens"),
+    "an image without a processor": (lambda lens: idl.audit(lens, [torch.zeros(3, 8, 8)]), "pass image_processor"),
+    "nothing": (lambda lens: idl.audit(lens, None), "Pass a string, a list of strings"),
+    "no texts": (lambda lens: idl.audit(lens, []), "expected one or more texts"),
+    "an empty text": (lambda lens: idl.audit(lens, [""]), "text 0 is empty"),
+    "a number as text": (lambda lens: idl.audit(lens, [3.5]), "text 0 is a float; expected a string"),
+    "a file as text": (lambda lens: idl.audit(lens, Path("texts.txt")), "Pass a string, a list of strings"),
+    "ids of another tokenizer": (lambda lens: idl.audit(lens, [[5, 10**7]]), "Use the model's own tokenizer"),
+    "a text too long": (lambda lens: idl.audit(lens, ["word " * 700]), "Pass max_length=512"),
+    "layers in words": (lambda lens: idl.audit(lens, [TEXT], layers="two"), "such as 0,3,5-8; got 'two'"),
+    "layers backwards": (lambda lens: idl.audit(lens, [TEXT], layers="3-1"), "such as 0,3,5-8; got '3-1'"),
+    "half a layer": (lambda lens: idl.audit(lens, [TEXT], layers=1.5), "layers as a whole number; got 1.5"),
+    "no layers": (lambda lens: idl.audit(lens, [TEXT], layers=[]), "at least one value, or left out"),
+    "a layer from 1": (lambda lens: idl.audit(lens, [TEXT], layers=6), "Layers count from 0"),
+    "a head from 1": (lambda lens: idl.trust(lens, TEXT, layers=0, heads=12), "Heads count from 0"),
+    "a negative count": (lambda lens: idl.audit(lens, [TEXT], certain_rows=-1), "of at least 0; got -1"),
+    "half a count": (lambda lens: idl.audit(lens, [TEXT], batch_size=2.5), "batch_size as a whole number; got 2.5"),
+    "a word for yes": (lambda lens: idl.audit(lens, [TEXT], matrices="yes"), "to be True or False; got 'yes'"),
+    "an unknown option": (lambda lens: idl.audit(lens, [TEXT], layer=3), "one of the options layers, batch_size"),
+    "an option left out": (lambda lens: idl.structure(lens, [TEXT]), "expected length to be given"),
+    "settings as a dictionary": (lambda lens: idl.audit(lens, [TEXT], settings={"seed": 1}), "AuditSettings(...)"),
+    "a bar for progress": (lambda lens: idl.audit(lens, [TEXT], progress=True), "a function of (done, total, note)"),
+    "a word that is not there": (
+        lambda lens: idl.trust(lens, TEXT, layers=0, heads=0, queries="zebra"),
+        "its tokens are [CLS] the ferry",
+    ),
+    "attention of another kind": (
+        lambda lens: idl.intervals(lens, TEXT, kind="decoder"),
+        "the model has encoder attention",
+    ),
+    "lists for tensors": (lambda lens: certain_mass([[0.5, 0.5]], T), "as a tensor of shape (query, key); got list"),
+    "a map for a row": (lambda lens: attention_intervals(A, T), "pass A[i]"),
+    "logits for weights": (lambda lens: certain_mass(-A, T), "pass the weights after softmax"),
+    "a folder that holds nothing": (lambda lens: idl.load_result("nowhere"), "Pass the folder given to --out"),
+    "a file that is not there": (lambda lens: idl.read_texts("no.txt"), "no such file: no.txt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", IN_PYTHON)
+def test_in_python(mistake, bundled, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    action, words = IN_PYTHON[mistake]
+    with pytest.raises(IdentilensError, match=re.escape(words)):
+        action(bundled)
+    assert not list(tmp_path.iterdir())
+
+
+AUDIT = ("audit", "-m", "MODEL", "-t", TEXT, "-o", "o")
+ONE = ("-m", "MODEL", "-t", TEXT, "-o", "o")
+ON_THE_COMMAND_LINE = {
+    "a command misspelled": (("audti",), "audti"),
+    "an option misspelled": ((*AUDIT, "--layer", "1"), "--layer"),
+    "no model": (("audit", "-t", TEXT, "-o", "o"), "--model"),
+    "no folder": (("audit", "-m", "MODEL", "-t", TEXT), "--out"),
+    "no texts": (("audit", "-m", "MODEL", "-o", "o"), "give either --text"),
+    "texts twice": ((*AUDIT, "-f", "a.txt"), "give either --text"),
+    "an empty text": (("audit", "-m", "MODEL", "-t", "", "-o", "o"), "text 0 is empty"),
+    "a text too long": (("audit", "-m", "MODEL", "-t", "word " * 700, "-o", "o"), "--max-length 512"),
+    "layers backwards": ((*AUDIT, "--layers", "1-0"), "--layers as numbers and ranges"),
+    "layers in words": ((*AUDIT, "--layers", "two"), "--layers as numbers and ranges"),
+    "layers beyond": ((*AUDIT, "--layers", "4-9"), "Layers count from 0"),
+    "a negative batch": ((*AUDIT, "--batch-size", "-1"), "--batch-size of at least 1"),
+    "a batch in words": ((*AUDIT, "--batch-size", "two"), "--batch-size"),
+    "a negative seed": ((*AUDIT, "--seed", "-1"), "--seed of at least 0"),
+    "no tokens": ((*AUDIT, "--max-length", "0"), "--max-length of at least 1"),
+    "an option without its value": ((*AUDIT, "--layers"), "--layers"),
+    "an unknown choice": ((*AUDIT, "--stream", "sometimes"), "sometimes"),
+    "choices that clash": ((*AUDIT, "--matrices", "--stream", "always"), "expected --stream auto or never"),
+    "a precision that is none": ((*AUDIT, "--dtype", "float8"), "float8"),
+    "a device that is not there": ((*AUDIT, "--device", "cuda:7"), "cannot use device 'cuda:7'"),
+    "no such file": (("audit", "-m", "MODEL", "-f", "none.txt", "-o", "o"), "no such file: none.txt"),
+    "a folder for a file": (("audit", "-m", "MODEL", "-f", "foreign", "-o", "o"), "foreign"),
+    "a file of numbers": (("audit", "-m", "MODEL", "-f", "bin.txt", "-o", "o"), "not utf-8"),
+    "an encoding that is none": (("audit", "-m", "MODEL", "-f", "a.txt", "--encoding", "utf-99", "-o", "o"), "utf-99"),
+    "a column of plain text": (("audit", "-m", "MODEL", "-f", "a.txt", "-c", "text", "-o", "o"), "one text a line"),
+    "a column that is not there": (
+        ("audit", "-m", "MODEL", "-f", "a.jsonl", "-c", "body", "-o", "o"),
+        "there are text",
+    ),
+    "no column": (("audit", "-m", "MODEL", "-f", "a.jsonl", "-o", "o"), "--column NAME"),
+    "a number for a text": (("audit", "-m", "MODEL", "-f", "a.jsonl", "-c", "text", "-o", "o"), "line 1"),
+    "a treebank that is none": (("audit", "-m", "MODEL", "-f", "a.conllu", "-o", "o"), "line 1"),
+    "no texts wanted": (("audit", "-m", "MODEL", "-f", "a.txt", "--limit", "0", "-o", "o"), "--limit of at least 1"),
+    "half a pair": (("audit", "-m", "MODEL", "-t", TEXT, "--pairs", "-o", "o"), "pair"),
+    "an image to read": (("audit", "-m", "MODEL", "--image", "x.png", "-o", "o"), "x.png"),
+    "a file for a folder": (("audit", "-m", "MODEL", "-t", TEXT, "-o", "file"), "Choose another folder"),
+    "somebody's folder": (("audit", "-m", "MODEL", "-t", TEXT, "-o", "foreign"), "Choose another folder"),
+    "a folder without a model": (("audit", "-m", "empty", "-t", TEXT, "-o", "o"), "config.json"),
+    "a broken config": (("audit", "-m", "broken", "-t", TEXT, "-o", "o"), "broken"),
+    "a config without weights": (("audit", "-m", "weightless", "-t", TEXT, "-o", "o"), "safetensors"),
+    "a family that is none": (("audit", "-m", "unknown", "-t", TEXT, "-o", "o"), "unknown"),
+    "a report of nothing": (("report", "foreign"), "Pass the folder given to --out"),
+    "a report of no folder": (("report", "none"), "Pass the folder given to --out"),
+    "figures of nothing": (("figures", "foreign"), "Pass the folder given to --out"),
+    "figures of no folder": (("figures", "none"), "Pass the folder given to --out"),
+    "a word that is not there": (
+        ("trust", *ONE, "--layers", "0", "--heads", "0", "--queries", "zebra"),
+        "no token or position 'zebra'",
+    ),
+    "a row that is not there": (
+        ("trust", *ONE, "--layers", "0", "--heads", "0", "--queries", "99"),
+        "no token or position",
+    ),
+    "a layer that is not there": (("trust", *ONE, "--layers", "9", "--heads", "0"), "Layers count from 0"),
+    "a head that is not there": (("trust", *ONE, "--layers", "0", "--heads", "12"), "Heads count from 0"),
+    "a distance beyond 1": (("alternatives", *ONE, "--distance", "2"), "--distance below 1"),
+    "no starts": (("alternatives", *ONE, "--starts", "0"), "--starts of at least 1"),
+    "a kind that is none": (("intervals", *ONE, "--kind", "sideways"), "sideways"),
+    "no alternatives": (("logit-ranks", *ONE, "--count", "0"), "--count of at least"),
+    "the embeddings mixed": (("mixing", *ONE, "--layers", "0"), "--layers from 1"),
+    "memory in words": (("mixing", *ONE, "--memory-budget", "lots"), "512MiB"),
+    "too few sentences": (("tokens", *ONE), "folds"),
+    "no length": (("structure", *ONE), "--length"),
+    "texts too short": (("structure", *ONE, "--length", "64"), "64"),
+    "no epochs": (("reversal", "--epochs", "0", "-o", "o"), "--epochs of at least 1"),
+    "no task": (("train", "-o", "o"), "--task"),
+    "a task that is none": (("train", "--task", "chess", "--data", ".", "-o", "o"), "chess"),
+    "no data": (("train", "--task", "trec", "--data", "none", "-o", "o"), "none"),
+    "keys of no size": (("train", "--task", "trec", "--data", ".", "--d-k", "0", "-o", "o"), "--d-k of at least 1"),
+    "seeds in words": (("dyck", "train", "--seeds", "x", "-o", "o"), "--seeds as numbers"),
+    "brackets of no depth": (("dyck", "train", "--depth", "0", "-o", "o"), "depth"),
+    "a reproduction that is none": (("reproduce", "wen2099-figure1", "-o", "o"), "wen2099-figure1"),
+    "a check of nothing": (("selfcheck", "-m", "none"), "no model found under 'none'"),
+    "a demo over a file": (("demo", "-o", "file"), "Choose another folder"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def mess(tmp_path, monkeypatch):
+    """A folder with files of all kinds."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in {
+        "a.txt": "one two three\n", "a.jsonl": '{"text": 3}\n', "a.conllu": "1\tx\n", "file": "x", "foreign/x": "x",
+        "empty/x": "x", "broken/config.json": "{", "weightless/config.json": '{"model_type": "bert"}',
+        "unknown/config.json": '{"model_type": "nosuch"}',
+    }.items():  # fmt: skip
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "bin.txt").write_bytes(b"\x00\x01\xff\xfe")
+    return tmp_path
+
+
+@pytest.mark.parametrize("mistake", ON_THE_COMMAND_LINE)
+def test_on_the_command_line(mistake, bundled_path, mess):
+    arguments, words = ON_THE_COMMAND_LINE[mistake]
+    before = {path: path.read_bytes() for path in mess.rglob("*") if path.is_file()}
+    message = failing(*(str(bundled_path) if word == "MODEL" else word for word in arguments))
+    assert words in message
+    assert "Traceback" not in message
+    assert {path: path.read_bytes() for path in mess.rglob("*") if path.is_file()} == before
+
+
+def test_a_model_of_another_precision_is_taken_by_its_torch_name(tmp_path):
+    build("bert").save_pretrained(tmp_path)
+    assert idl.load(tmp_path, dtype=torch.float64).dtype == torch.float64
