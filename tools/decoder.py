@@ -167,7 +167,11 @@ def publish(run: Training, out: Path) -> None:
     """Write the weights in bfloat16, the tokenizer, and how they came about."""
     out.mkdir(parents=True, exist_ok=True)
     coder = PreTrainedTokenizerFast(
-        tokenizer_file=str(run.work / "tokenizer.json"), bos_token=BEGIN, eos_token=END, model_max_length=CONTEXT
+        tokenizer_file=str(run.work / "tokenizer.json"),
+        bos_token=BEGIN,
+        eos_token=END,
+        model_max_length=CONTEXT,
+        model_input_names=["input_ids", "attention_mask"],
     )
     coder.save_pretrained(out)
     # Stored in half the bytes; the configuration says float32, so that it is computed with in float32.

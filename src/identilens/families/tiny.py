@@ -43,6 +43,7 @@ _FIXED = {
 
 _FILLED = {
     "attn_layer_indices": [1], "prediction_length": 4, "num_experts_per_tok": 2, "n_routed_experts": 8,
+    "n_shared_experts": 1,
     "pad_token_id": 0, "mask_token_id": 101, "vocab_size": VOCABULARY, "image_token_id": 100, "image_token_index": 100,
     "vocabulary_map": {"<image>": 100},
 }  # fmt: skip
@@ -108,14 +109,17 @@ def sized(config: PreTrainedConfig, sizes: Sizes) -> PreTrainedConfig:
     width, heads = ({**held, **changes}.get(name) for name in ("hidden_size", "num_attention_heads"))
     own_width = any(name in held for name in ("head_dim", "v_head_dim", "qk_rope_head_dim"))
     if isinstance(width, int) and isinstance(heads, int) and width % heads and not own_width:
-        changes |= {"num_attention_heads": math.gcd(width, heads)}
-        changes |= {"num_key_value_heads": math.gcd(width, heads)} if "num_key_value_heads" in held else {}
+        heads = math.gcd(width, heads)
+        heads //= 1 + width // heads % 2
+        changes |= {name: heads for name in ("num_attention_heads", "num_key_value_heads") if name in held}
     width, heads = ({**held, **changes}.get(name) for name in ("hidden_size", "num_attention_heads"))
     if isinstance(width, int) and isinstance(heads, int):
         usual = {"head_dim": width // heads, "num_key_value_heads": heads}
         changes |= {name: number for name, number in usual.items() if name in held and held[name] is None}
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         changes["decoder_start_token_id"] = 0
+    if "depths" in held and getattr(config, "out_features", None):
+        changes["out_features"] = config.out_features
     if "use_timm_backbone" in held:
         changes["use_timm_backbone"] = False
     return type(config)(**changes)
@@ -155,7 +159,7 @@ def _changed(name: str, value: Any, held: dict[str, Any], sizes: Sizes, count: i
         return _image_size(value, held.get("patch_size"), sizes)
     if isinstance(value, list | tuple) and value:
         depth = next((held[key] for key in ("num_hidden_layers", "n_layer", "num_layers") if key in held), None)
-        value = value[:count] if len(value) == depth else value
+        value = value[:count] if len(value) == depth and "depths" not in held else value
         if all(isinstance(one, int) and not isinstance(one, bool) for one in value):
             many = [_number(name, one, sizes, count) for one in value]
             return type(value)(one if new is None else new for one, new in zip(value, many, strict=True))

@@ -85,12 +85,22 @@ def _runnable(model: PreTrainedModel, reasons: list[str]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _run(model: PreTrainedModel, batch: dict[str, Tensor]) -> None:
+def _run(model: PreTrainedModel, batch: dict[str, Tensor], **options: Any) -> Any:
+    """Return a model's output without a cache, as a lens runs it; with one where the model knows of none."""
     try:
-        model(**batch)
-    except Exception:
-        # Some hybrids need a cache of their own, or none at all.
-        model(**batch, use_cache=False)
+        return model(**batch, **options, use_cache=False)
+    except Exception as error:
+        try:
+            return model(**batch, **options)
+        except Exception:
+            raise error from None
+
+
+def _eager(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of a model made anew with attention written out: some choose it for good when they are made."""
+    copy = type(model)._from_config(deepcopy(model.config), attn_implementation="eager")
+    copy.load_state_dict(model.state_dict())
+    return copy.eval()
 
 
 def _first(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -165,10 +175,7 @@ def _weights(lens: Lens, given: Any) -> list[Layers]:
 def _difference_from_own(lens: Lens, items: Sequence[Item], layers: Sequence[Layers]) -> float | None:
     """Return the largest difference from the weights that the model gives for the same batch; None if it has none."""
     try:
-        model = deepcopy(lens.model)
-        model.set_attn_implementation("eager")
-        with torch.no_grad():
-            output = model(**collate(items, "cpu"), output_attentions=True)
+        output = _run(_eager(lens.model), collate(items, "cpu"), output_attentions=True)
     except Exception:
         return None
     worst = None
@@ -230,7 +237,7 @@ def _padded(texts: Sequence[Sequence[int]], side: str) -> dict[str, Tensor]:
     }
 
 
-def _short(reason: str, length: int = 220) -> str:
+def _short(reason: str, length: int = 330) -> str:
     line = " ".join(reason.split("; tested families")[0].split())
     return line if len(line) <= length else f"{line[: length - 1]}…"
 
