@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Torch goes in first and by itself, so that no other package chooses its build.
 TORCH := torch==2.13.0
 
-.PHONY: help demo decoder families test test-all test-slow test-gpu test-recipes check bench docs clean
+.PHONY: help demo decoder families test test-all test-slow test-gpu test-recipes test-lowest check bench docs release-check clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -49,6 +49,13 @@ test-recipes: ## the recipes for other tools, each in an environment of its own
 		.venv-$$tool/bin/python -m pytest -n 0 tests/recipes/test_$$tool.py || exit 1; \
 	done
 
+test-lowest: ## the fast tests with the lowest versions that pyproject.toml allows, in an environment of its own
+	test -x .venv-lowest/bin/python || $(PYTHON) -m venv .venv-lowest
+	$(PYTHON) tools/lowest.py > .venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --quiet $(TORCH)
+	.venv-lowest/bin/python -m pip install --quiet --constraint .venv-lowest/constraints.txt --editable '.[demo,dev]'
+	.venv-lowest/bin/python -m pytest -m 'not slow and not gpu' -n auto
+
 check: $(STAMP) ## ruff and pyright
 	$(BIN)/ruff check src tests benchmarks tools
 	$(BIN)/ruff format --check src tests benchmarks tools
@@ -61,6 +68,14 @@ docs: $(STAMP) ## check the documentation and build its site into build/site
 	$(BIN)/python tools/reference.py
 	$(BIN)/python tools/check_docs.py
 	$(BIN)/zensical build --clean --strict
+
+release-check: $(STAMP) ## build wheel and sdist, install the wheel elsewhere, and try it there
+	rm -rf dist build/release
+	$(BIN)/python -m build --outdir dist
+	$(PYTHON) -m venv build/release/venv
+	build/release/venv/bin/python -m pip install --quiet $(TORCH)
+	build/release/venv/bin/python -m pip install --quiet "$$(ls dist/*.whl)[demo]"
+	$(BIN)/python tools/release.py dist build/release
 
 clean: ## remove the environment and what runs have left
 	rm -rf $(VENV) demo-report .pytest_cache .ruff_cache

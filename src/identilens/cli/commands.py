@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from identilens.cli.options import INPUTS, RunOptions, console, quiet_transformers
+from identilens.cli.options import INPUTS, EngineOptions, RunOptions, console, quiet_transformers
 from identilens.cli.progress import progress_bar
 from identilens.runs.settings import Settings
-from identilens.runs.study import run_study
+from identilens.runs.study import bound_study, run_study
 from identilens.studies.registry import study_named
 from identilens.studies.reports import write_report
 
@@ -32,15 +32,21 @@ def study_command(study: Any) -> Callable[..., None]:
         given = {name: default() for name, _, default in groups if name not in given} | given
         run = given["run"]
         # Texts come first, so that bad ones are told before a model is loaded.
-        inputs = [given[name].load() for name in reversed(study.takes)][::-1]
-        bound = study(*inputs, given["settings"])
+        cut = {"texts": {"max_length": getattr(given["settings"], "max_length", None)}}
+        inputs = [given[name].load(**cut.get(name, {})) for name in reversed(study.takes)][::-1]
+        bound = bound_study(study, inputs, given["settings"])
         with progress_bar(study.unit) if bound.reports else nullcontext() as update:
-            result = run_study(bound, out=run.out, resume=run.resume, overwrite=run.overwrite, progress=update)
+            result = run_study(bound, out=run.out, progress=update, engine=given["engine"].made(), **run.choices)
         if bound.reports:
             result.show()
             console.print(f"report: {write_report(run.out)}", soft_wrap=True, highlight=False)
 
-    groups = [*groups, ("settings", "Settings", study.settings_type), ("run", "Run", RunOptions)]
+    groups = [
+        *groups,
+        ("settings", "Settings", study.settings_type),
+        ("run", "Run", RunOptions),
+        ("engine", "Engine", EngineOptions),
+    ]
     return with_options(command, study.__doc__ or "", groups)
 
 

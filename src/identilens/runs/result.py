@@ -16,9 +16,10 @@ from identilens.charts.page import Page, Section, write_page
 from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.errors import OutputFolderError
-from identilens.runs.files import write_json, write_table
-from identilens.runs.folder import finished_record, read_record
-from identilens.runs.matrices import StoredMatrices, Tokens, add_matrices
+from identilens.runs.files import translated_write_errors, write_json, write_table
+from identilens.runs.manifest import Manifest, listed
+from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
+from identilens.runs.reading import finished_record, read_record, read_table
 from identilens.runs.tables import Columns, print_table
 
 R = TypeVar("R", bound="Result")
@@ -115,23 +116,28 @@ class Result(ABC):
             raise OutputFolderError(f"{path} exists and holds no {self.analysis} result. Choose another folder.")
         if held is not None and held["fingerprint"] != self.provenance["fingerprint"]:
             raise OutputFolderError(f"{path} holds another run. Choose another folder.")
-        for name in self.schema:
-            write_table(path / f"{name}.parquet", getattr(self, name))
-        add_matrices(path, self.matrices, self.tokens)
-        write_json(path / "provenance.json", {**self.provenance, "finished": True})
+        with translated_write_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            (manifest := Manifest(path)).file.touch()
+        with listed(manifest):
+            for name in self.schema:
+                write_table(path / f"{name}.parquet", getattr(self, name))
+            write_matrices(path, self.matrices, self.tokens)
+            write_json(path / "provenance.json", {**self.provenance, "finished": True})
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:
         """Return the result that a folder holds; matrices are read when they are looked at.
 
         Raises:
-            OutputFolderError: If the folder holds no finished run of this kind.
+            OutputFolderError: If the folder holds no finished run of this kind, or a damaged one, naming the file.
         """
         path = Path(folder)
-        record = finished_record(path, cls.analysis)
-        stored = StoredMatrices(path / "matrices")
-        tables = {file.stem: pl.read_parquet(file) for file in path.glob("*.parquet") if file.stem in cls.schema}
-        return cls.of(tables, record, stored, stored.tokens)
+        record, manifest = finished_record(path, cls.analysis), Manifest(path)
+        stored, tokens = stored_matrices(manifest)
+        names = [name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.digests]
+        tables = {name: read_table(manifest, path / f"{name}.parquet", cls.schema[name]) for name in names}
+        return cls.of(tables, record, stored, tokens)
 
     def to_html(self, path: str | Path, *, more: Sequence[Section] = ()) -> Path:
         """Write the report, with ``more`` sections behind its own, as one self-contained HTML file and return its path.

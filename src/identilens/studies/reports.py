@@ -9,8 +9,10 @@ import polars as pl
 
 from identilens.charts.page import Section
 from identilens.errors import OutputFolderError
-from identilens.runs.folder import joined_runs, read_record
+from identilens.runs.folder import joined_runs
+from identilens.runs.manifest import Manifest, listed
 from identilens.runs.matrices import MatrixKey
+from identilens.runs.reading import read_record
 from identilens.runs.result import Result
 from identilens.studies.registry import STUDIES, study_named
 
@@ -40,7 +42,8 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     result = load_result(folder)
     joined = joined_results(Path(folder), result.provenance)
     more = [section for one in joined for section in _apart(one)]
-    return result.to_html(path or Path(folder) / "report.html", more=more)
+    with listed(Manifest(Path(folder))):
+        return result.to_html(path or Path(folder) / "report.html", more=more)
 
 
 def joined_results(folder: Path, record: dict[str, Any]) -> list[Result]:

@@ -70,6 +70,17 @@ def uniform_alternatives(
     approached in ``legs``, by default those of `chain_mixing`. Cost O(n) a reflection, about k reflections a leg for
     simplex nullity k.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import simplex_space, uniform_alternatives
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> drawn = uniform_alternatives(row, simplex_space(T), 1000, generator=generator)
+        >>> drawn.mean(0).round(decimals=2)
+        tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)
+        >>> torch.allclose(drawn @ T.double(), (row @ T).double(), atol=1e-6)
+        True
+
     Raises:
         InputError: Weights that are no distribution over the space's keys or in half precision; numbers out of range.
     """
@@ -94,6 +105,15 @@ def chain_mixing(
     error. Chains then take 2 t legs: what the pilots still remember or lack after t of them, they have after 2 t to
     about its square. At 1024 legs the search ends unsettled. The check is of all rows together: one that mixes much
     worse than the others can hide.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import chain_mixing, simplex_space
+        >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> found = chain_mixing(weights, [simplex_space(T)] * 2, generator)
+        >>> found.legs, found.settled
+        (16, True)
 
     Raises:
         InputError: Weights that are no distributions over the spaces' keys, or in half precision.

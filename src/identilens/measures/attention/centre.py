@@ -42,6 +42,13 @@ def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> 
     find which keys some alternative can use, and the centre is taken on that face. Damped Newton steps,
     O(n k²) each for simplex nullity k.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import analytic_centre, simplex_space
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> analytic_centre(row, simplex_space(T)).point
+        tensor([0.3333, 0.3333, 0.3333], dtype=torch.float64)
+
     Raises:
         InputError: Weights that are no distribution over the space's keys, or in half precision.
     """

@@ -62,6 +62,16 @@ def effective_attention(
         In the precision of the input, at least float32. Cost O(n² d_v) a head; a causal head adds
         O(n d_v²), other masks O(n m d_v²) with m the keys that 64 neighbouring rows see.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import effective_attention
+        >>> weights, values = torch.tensor([[0.2, 0.3, 0.5]]), torch.tensor([[1.0], [1.0], [0.0]])
+        >>> found = effective_attention(values, weights=weights)
+        >>> found.effective
+        tensor([[0.2500, 0.2500, 0.0000]])
+        >>> bool(torch.allclose(found.effective @ values, weights @ values)), found.nullity
+        (True, tensor(2))
+
     Raises:
         InputError: For shapes that do not fit, neither weights nor head output, or weight on a hidden key.
         NumericalError: For NaN or infinite entries.

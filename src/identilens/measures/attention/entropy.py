@@ -62,6 +62,14 @@ def maximum_entropy_alternative(
     With a bias, a' is closest to softmax(bias) in Kullback–Leibler divergence instead. Newton's method, at most
     ``max_steps`` steps of O(n r²) a row. ``weights`` are A, positive on visible keys (a softmax's).
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import maximum_entropy_alternative
+        >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
+        >>> maximum_entropy_alternative(weights, T).weights.round(decimals=4)
+        tensor([[0.3333, 0.3333, 0.3333],
+                [0.3333, 0.3333, 0.3333]], dtype=torch.float64)
+
     Raises:
         InputError: Weights that are no distributions over T's rows, or in half precision.
         NumericalError: A row whose output is not met. (Weights at zero can put it on the edge of what the keys

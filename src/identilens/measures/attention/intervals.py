@@ -68,6 +68,14 @@ def attention_intervals(
     them, and the weight itself lies inside.
     The row may use the ``visible`` keys, all when left out; a weight is pinned up to a width of ``pin_tolerance``.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import attention_intervals
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> found = attention_intervals(row, T)
+        >>> [f"{lo:.2f} to {hi:.2f}" for lo, hi in zip(found.lo, found.hi)]
+        ['0.00 to 0.50', '0.00 to 0.50', '0.00 to 1.00']
+
     Raises:
         InputError: Weights that are no distribution over T's rows, or in half precision.
         NumericalError: A program whose answer cannot be certified.
@@ -87,6 +95,14 @@ def certify_row(
     """Return intervals, certified order and certified top of one row, sharing the programs' vertices.
 
     Takes and raises what `attention_intervals` does.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import certify_row
+        >>> T, row = torch.tensor([[0.0], [1.0], [2.0], [9.0]]), torch.tensor([0.1, 0.1, 0.1, 0.7])
+        >>> found = certify_row(row, T)
+        >>> found.top, found.above[3].tolist()
+        (3, [True, True, True, False])
     """
     row, space = row_and_space(weights_row, projected_values, visible)
     solver = RowSolver(row, space)
@@ -104,6 +120,13 @@ def certified_order(
 
     Only visible keys take part. A pair is settled without a program when the intervals are apart or
     when some alternative already seen reverses it; at worst n²/2 programs.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import certified_order
+        >>> T, row = torch.tensor([[0.0], [1.0], [2.0], [9.0]]), torch.tensor([0.1, 0.1, 0.1, 0.7])
+        >>> certified_order(row, T)
+        [(3, 0), (3, 1), (3, 2)]
     """
     above = certify_row(weights_row, projected_values, visible=visible).above
     return [(j, k) for j, k in torch.nonzero(above).tolist()]
@@ -112,7 +135,17 @@ def certified_order(
 def certified_top(
     weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
 ) -> int | None:
-    """Return the key that stays first in every alternative, or None: at most n − 1 programs."""
+    """Return the key that stays first in every alternative, or None: at most n − 1 programs.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import certified_top
+        >>> T, row = torch.tensor([[0.0], [1.0], [2.0], [9.0]]), torch.tensor([0.1, 0.1, 0.1, 0.7])
+        >>> certified_top(row, T)
+        3
+        >>> certified_top(torch.tensor([0.4, 0.3, 0.3, 0.0]), T) is None
+        True
+    """
     return RowSolver(*row_and_space(weights_row, projected_values, visible)).top(None)
 
 
@@ -123,6 +156,13 @@ def minimum_norm_alternative(
 
     The alternative to effective attention that stays on the simplex, asked for at the end of Brunner et
     al. 2020, 3.4. Unlike effective attention it is not orthogonal to LN(T).
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import minimum_norm_alternative
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> minimum_norm_alternative(row, T).point
+        tensor([0.3333, 0.3333, 0.3333], dtype=torch.float64)
     """
     row, space = row_and_space(weights_row, projected_values, visible)
     found = least_norm(row[space.visible], space.kept[space.visible])

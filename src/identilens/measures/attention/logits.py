@@ -89,6 +89,15 @@ def logit_alternative(
     For bidirectional heads only: a mask after the logits would need a softmax, where this does not hold.
     A = Q Kᵀ / sqrt(d_k) are the ``logits``; ``scale`` is ‖Ã‖_F / ‖A‖_F.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import logit_alternative
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> queries, keys, T = torch.randn(3, 6, 2, generator=generator, dtype=torch.float64)
+        >>> found = logit_alternative(queries @ keys.T, T, d_k=2, generator=generator)
+        >>> found.rank, found.producible, found.output_error < 1e-12
+        (2, True, True)
+
     Raises:
         InputError: Logits of rank above d_k, or a T with no left null space.
         NumericalError: Logits that are not finite (those of a masked head).
@@ -120,7 +129,16 @@ def logit_alternative(
 def check_logit_alternative(
     logits: Float[Tensor, "query key"], alternative: Float[Tensor, "query key"], projected_values: HeadValues, d_k: int
 ) -> LogitAlternative:
-    """Return what holds of any proposed alternative A + Ã to raw logits A: its rank, distance and lost output."""
+    """Return what holds of any proposed alternative A + Ã to raw logits A: its rank, distance and lost output.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import check_logit_alternative
+        >>> logits, T = torch.eye(3), torch.tensor([[1.0], [1.0], [1.0]])
+        >>> found = check_logit_alternative(logits, logits.roll(1, 0), T, d_k=2)
+        >>> found.rank, found.producible, round(found.distance, 4)
+        (3, False, 1.4142)
+    """
     projection = head_values(projected_values)
     for given in (logits, alternative):
         _check_logits(given, projection, d_k)
@@ -151,6 +169,13 @@ def least_logit_rank(
     2021, 3.2.2) subtracts the first column instead and spans the same differences. Either is at most n − 1.
     ``choice`` says which. A' is bidirectional; ``tolerance``, the share of the largest singular value that counts as
     zero, is by default the `relative_tolerance` of n x n.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import least_logit_rank
+        >>> queries, keys = torch.randn(2, 6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        >>> least_logit_rank(torch.softmax(queries @ keys.T, -1))
+        tensor(2)
 
     Raises:
         InputError: A weight of zero, which no softmax gives: a masked head, or a step of exactly λ_max; weights in
@@ -190,6 +215,15 @@ def uncapped_logits(
     the cap allows. z is 0 on hidden keys, where it is free. Its rank is that of this choice: without a cap the least
     there is, with one another κ may have a lower rank.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import uncapped_logits
+        >>> z = torch.tensor([[1.0, -2.0, 0.5]], dtype=torch.float64)
+        >>> weights = torch.softmax(5 * torch.tanh(z / 5), -1)
+        >>> found = uncapped_logits(weights, 5.0)
+        >>> torch.allclose(torch.softmax(5 * torch.tanh(found / 5), -1), weights)
+        True
+
     Raises:
         InputError: A visible weight of zero, which no softmax gives, or weights in half precision.
     """
@@ -224,6 +258,16 @@ def logit_rank_study(
     Alternatives have coefficients uniform on [−10, 10] in an orthonormal basis of LN([T, 1]); rows are
     scaled to λ = share · λ_max. One alternative is held at a time; cost O(count · n³).
     ``share`` is below 1, where a weight would be zero and its logit minus infinity; the weights A are bidirectional.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import logit_rank_study
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> queries, keys, T = torch.randn(3, 6, 2, generator=generator, dtype=torch.float64)
+        >>> weights = torch.softmax(queries @ keys.T, -1)
+        >>> found = logit_rank_study(weights, T, d_k=2, count=20, generator=generator)
+        >>> found.ranks.unique().tolist()
+        [5]
     """
     if count < 1 or d_k < 1 or not 0 < share < 1:
         raise InputError(

@@ -43,6 +43,15 @@ def changed_projection(
     text the layer gives other vectors. E is what the layer reads, W and b those of this head, and ``wanted`` Q' or K'
     before any rotation or scaling that follows the layer.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import changed_projection
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> embeddings, wanted = torch.randn(4, 8, generator=generator), torch.randn(4, 2, generator=generator)
+        >>> found = changed_projection(embeddings, wanted, torch.zeros(2, 8))
+        >>> torch.allclose(embeddings.double() @ found.weight.double().T, wanted.double(), atol=1e-5)
+        True
+
     Raises:
         InputError: Embeddings whose rows are dependent, so that no projection gives what is wanted.
     """

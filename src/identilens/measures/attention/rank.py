@@ -40,6 +40,14 @@ def numerical_rank(
         values: V, value bias included; or T itself without a projection; or both as `ProjectedValues`.
         output_projection: W_O, one head's block (Brunner: H; Bhardwaj: D).
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import numerical_rank
+        >>> values = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+        >>> found = numerical_rank(values)
+        >>> found.rank, found.nullity, found.simplex_nullity
+        (tensor(2), tensor(1), tensor(0))
+
     Raises:
         InputError: For shapes that do not fit, or an empty sequence.
         NumericalError: For NaN or infinite entries.

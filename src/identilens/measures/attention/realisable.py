@@ -79,6 +79,14 @@ def realisable_formula(n: int, d_k: int, rank: int) -> int:
 
     Holds for d_k <= n − 1 and r = rank([T, 1]) − 1, which is rank(T) unless T's columns span the constant
     vector (never for generic T with n > r). ``generic_dimension`` covers the other cases.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import realisable_formula
+        >>> realisable_formula(128, 64, 64)
+        4032
+        >>> realisable_formula(20, 64, 20)
+        0
     """
     return max(0, n * (2 * d_k - rank) - d_k * d_k - d_k)
 
@@ -91,6 +99,12 @@ def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
     others. The output's Jacobian has rank min over t of W(t) + Σ_{i > t} r_i: the first t rows are
     identified, the others meet their r_i conditions. The dimension is W(n) less that rank.
     The ``counts`` m_i come in any order, the ``ranks`` r_i = rank([T, 1]) − 1 over the row's visible keys in the same.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import generic_dimension
+        >>> generic_dimension([40] * 40, 8, [4] * 40)
+        408
     """
     rows = sorted(zip(counts, ranks, strict=True))
     free = [count - 1 for count, _ in rows]
@@ -119,6 +133,16 @@ def realisable_dimension(
     are none for a head with d_k >= rank(T). Cost O(n d_k²(n + r)), plus a dense SVD of the conditions, which
     may take ``memory_limit`` bytes. ``rank_tolerance`` is for the ranks of the Jacobians, Q and K; the head is given
     as to `checked_head`.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import realisable_dimension
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> queries, keys = torch.randn(2, 12, 4, generator=generator, dtype=torch.float64)
+        >>> T = torch.randn(12, 2, generator=generator, dtype=torch.float64)
+        >>> found = realisable_dimension(queries, keys, T)
+        >>> found.dimension, found.formula
+        (52, 52)
 
     Raises:
         InputError: Tensors that do not belong together, or a problem too large for ``memory_limit``.

@@ -40,6 +40,15 @@ def iterate_alternatives(
     whole polytope of alternatives (see `uniform_alternatives`). With a ``share`` in [0, 1], not for ``uniform``,
     λ = share · λ_max instead; at exactly 1 one weight of the row is zero, which no softmax gives.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import iterate_alternatives
+        >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> drawn = iterate_alternatives(weights, T, 2, generator=generator)
+        >>> [torch.allclose(one @ T.double(), (weights @ T).double(), atol=1e-6) for one in drawn]
+        [True, True]
+
     Raises:
         InputError: Weights that are no distributions over T's rows or in half precision, or options out of range.
     """
@@ -70,7 +79,16 @@ def sample_alternatives(
     visible: Bool[Tensor, "query key"] | None = None,
     generator: Generator = None,
 ) -> Float[Tensor, "count query key"]:
-    """Return the alternatives of ``iterate_alternatives`` in one tensor (count · n² · 8 bytes)."""
+    """Return the alternatives of ``iterate_alternatives`` in one tensor (count · n² · 8 bytes).
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import sample_alternatives
+        >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> sample_alternatives(weights, T, 5, method="uniform", generator=generator).shape
+        torch.Size([5, 2, 3])
+    """
     drawn = iterate_alternatives(
         weights, projected_values, count, method=method, share=share, visible=visible, generator=generator
     )
@@ -87,6 +105,14 @@ def far_alternative(
     program solved, which never decreases it, until it stays the same. The first starts empty the 1, 2, 4, … largest
     weights; each of ``starts`` more turns round the slope of a seventh of the keys, drawn at random, at the best
     vertex so far.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import far_alternative, simplex_space, total_variation
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> far = far_alternative(row, simplex_space(T))
+        >>> far, round(float(total_variation(row, far)), 4)
+        (tensor([0.5000, 0.5000, 0.0000], dtype=torch.float64), 0.8)
 
     Raises:
         InputError: Weights that are no distribution over the space's keys or in half precision, or no start.
@@ -127,7 +153,17 @@ def far_alternatives(
     starts: int = 8,
     generator: Generator = None,
 ) -> Float[Tensor, "query key"]:
-    """Return ``far_alternative`` of every row of a head."""
+    """Return ``far_alternative`` of every row of a head.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import certain_mass, far_alternatives, total_variation
+        >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
+        >>> total_variation(weights, far_alternatives(weights, T))
+        tensor([0.8000, 1.0000], dtype=torch.float64)
+        >>> 1 - certain_mass(weights, T)
+        tensor([1., 1.], dtype=torch.float64)
+    """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
     found = rows.clone()

@@ -12,6 +12,14 @@ from identilens.measures.attention.checks import check_precision
 def simplex_space(projected_values: HeadValues, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
     """Return LN([T, 1]) of one row and the complement which it must keep; see `ProjectedValues.simplex_space`.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import simplex_space
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> space = simplex_space(T)
+        >>> space.rank, space.nullity
+        (2, 1)
+
     Raises:
         InputError: Values that are not finite, or no visible key.
     """
@@ -24,6 +32,12 @@ def largest_step(weights: Float[Tensor, "*rows key"], direction: Float[Tensor, "
     λ_max = min over ã_i < 0 of −a_i / ã_i (Brunner et al. 2020, 3.3). Zero for a zero direction, infinite
     for one without negative entries (never the case in LN([T, 1])). On a one-hot row λ_max is zero
     unless the direction's only negative entry is at the hot key.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import largest_step
+        >>> largest_step(torch.tensor([[0.2, 0.3, 0.5]]), torch.tensor([[-1.0, 0.5, 0.5]]))
+        tensor([0.2000])
 
     Raises:
         InputError: Weights in half precision, or of no key.
@@ -40,6 +54,12 @@ def total_variation(
     weights: Float[Tensor, "*#rows key"], alternative: Float[Tensor, "*#rows key"]
 ) -> Float[Tensor, "*broadcast"]:
     """Return ½ Σ |a'_j − a_j| for each row, in [0, 1].
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.attention import total_variation
+        >>> total_variation(torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.5, 0.0, 0.5]))
+        tensor(0.5000)
 
     Raises:
         InputError: Weights in half precision.

@@ -31,6 +31,12 @@ def contributions(
         Var N_i = Var(N_i²) / (4 N_i²)
         Var c_i = [(1 − c_i)² Var N_i + c_i² Σ_{k≠i} Var N_k] / S²
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.mixing import contributions
+        >>> contributions(torch.tensor([[9.0, 16.0]]), torch.zeros(1, 2)).shares
+        tensor([[0.4286, 0.5714]])
+
     Raises:
         NumericalError: If a hidden token depends on no input token at all.
     """

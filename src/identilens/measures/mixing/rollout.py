@@ -14,6 +14,14 @@ def attention_rollout(weights: Float[Tensor, "layer query key"]) -> Float[Tensor
         R_l = (A_l / 2 + I / 2) R_{l−1},   R_0 = I
 
     Rows of R sum to 1, like contributions. Values, norms and feed-forward layers play no part.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.mixing import attention_rollout
+        >>> weights = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]).repeat(2, 1, 1)
+        >>> attention_rollout(weights)[-1]
+        tensor([[1.0000, 0.0000],
+                [0.7500, 0.2500]])
     """
     n = weights.shape[-1]
     identity = torch.eye(n, dtype=weights.dtype, device=weights.device)
@@ -32,6 +40,13 @@ def mean_over_heads(weights: Float[Tensor, "head query key"]) -> Float[Tensor, "
     much, not with what sign, just as the norm of a Jacobian does: so sizes are taken before heads are averaged (else
     heads would cancel) and rows are scaled by the sum of sizes. Where a head's row is zero, the others count alone; a
     query whose effective attention is zero in every head passes on its own token only.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.mixing import mean_over_heads
+        >>> mean_over_heads(torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.9, 0.1]]]))
+        tensor([[1.0000, 0.0000],
+                [0.7000, 0.3000]])
     """
     sizes = weights.abs().mean(0)
     total = sizes.sum(-1, keepdim=True)

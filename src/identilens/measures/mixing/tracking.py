@@ -85,6 +85,11 @@ def find_token(texts: Sequence[Sequence[str]], token: str) -> tuple[int, int]:
 
     The token is as the tokenizer writes it; marks of a word's start or middle ("Ġ", "▁", "##") may be left out.
 
+    Examples:
+        >>> from identilens.measures.mixing import find_token
+        >>> find_token([["[CLS]", "a", "[SEP]"], ["[CLS]", "dog", "[SEP]"]], "dog")
+        (1, 1)
+
     Raises:
         InputError: If no text holds it, naming tokens that occur.
     """

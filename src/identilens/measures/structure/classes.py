@@ -31,6 +31,14 @@ def equivalent(
     a tolerance they stay reflexive and symmetric; transitivity adds tolerances up. ``values`` is V, value bias
     included, or T itself without a projection.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import equivalent
+        >>> values = torch.tensor([[1.0], [1.0], [0.0]])
+        >>> first, second = torch.tensor([[0.2, 0.3, 0.5]]), torch.tensor([[0.4, 0.1, 0.5]])
+        >>> equivalent(first, second, values), equivalent(first, first.flip(-1), values)
+        (True, False)
+
     Raises:
         InputError: For shapes that do not fit, an unknown relation or a negative tolerance.
         NumericalError: For NaN or infinite entries.

@@ -43,6 +43,13 @@ def efficient_attention(
     projection. Nothing keeps the entries from turning negative: ``negative`` counts where they do. Every key is
     visible to every query; ``values`` is V, or T itself without a projection. In float64; cost O(n² d_v) a head.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import efficient_attention
+        >>> found = efficient_attention(torch.tensor([[0.2, 0.3, 0.5]]), torch.tensor([[1.0], [1.0], [0.0]]))
+        >>> found.efficient, found.rank
+        (tensor([[0.2500, 0.2500, 0.5000]], dtype=torch.float64), tensor(2))
+
     Raises:
         InputError: For shapes that do not fit.
         NumericalError: For NaN or infinite entries.

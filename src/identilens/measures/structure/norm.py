@@ -27,6 +27,13 @@ def structure_norm(
     A norm on all matrices of W's shape because every w_ij is positive. The W that Cut_l gives has zeros and is only a
     seminorm: `positive_structure` makes it a norm.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import structure_norm
+        >>> matrix, structure = torch.tensor([[1.0, -2.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.1], [0.1, 1.0]])
+        >>> structure_norm(matrix, structure)
+        tensor(0.5500)
+
     Raises:
         InputError: For a W that has other shape, or entries which are not positive.
     """
@@ -41,12 +48,27 @@ def structure_distance(
     first: Float[Tensor, "*batch query key"], second: Float[Tensor, "*batch query key"],
     structure: Float[Tensor, "*#batch query key"],
 ) -> Float[Tensor, "*batch"]:  # fmt: skip
-    """Return ‖A₁ − A₂‖_S (Eq. 5); see `structure_norm`."""
+    """Return ‖A₁ − A₂‖_S (Eq. 5); see `structure_norm`.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import structure_distance
+        >>> structure_distance(torch.eye(2), torch.zeros(2, 2), torch.ones(2, 2))
+        tensor(0.5000)
+    """
     return structure_norm(first - second, structure)
 
 
 def matrix_norms(matrix: Float[Tensor, "query key"], structure: Float[Tensor, "query key"]) -> MatrixNorms:
-    """Return the structure-aware norm beside the 1-, ∞- and Frobenius norms (structure2025, III)."""
+    """Return the structure-aware norm beside the 1-, ∞- and Frobenius norms (structure2025, III).
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import matrix_norms
+        >>> matrix, structure = torch.tensor([[1.0, -2.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.1], [0.1, 1.0]])
+        >>> matrix_norms(matrix, structure)
+        MatrixNorms(structure=0.5500000007450581, one=3.0, infinity=3.0, frobenius=2.449489742783178)
+    """
     sizes = matrix.double().abs()
     norm = structure_norm(sizes, structure.double())
     return MatrixNorms(*map(float, (norm, sizes.sum(0).max(), sizes.sum(1).max(), sizes.square().sum().sqrt())))
@@ -58,6 +80,13 @@ def positive_structure(
     """Return W with every entry at least ``floor``, in (0, 1], of its matrix's largest one, so that Eq. 5 is a norm.
 
     A matrix of zeros becomes one of ones.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import positive_structure
+        >>> positive_structure(torch.tensor([[0.9, 0.0], [0.1, 1.0]]), floor=0.01)
+        tensor([[0.9000, 0.0100],
+                [0.1000, 1.0000]])
 
     Raises:
         InputError: For negative entries, or a floor outside the range.

@@ -46,6 +46,13 @@ def pattern_scores(weights: Float[Tensor, "q k"], special: Sequence[int] | None 
     between a quarter and three quarters of the text. uniform: 1 − the rows' mean total variation from uniform rows, as
     a share of the largest possible.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import pattern_of, pattern_scores
+        >>> scores = pattern_scores(torch.eye(6))
+        >>> pattern_of(scores)
+        PatternScore(pattern='diagonal', score=1.0, place=None)
+
     Raises:
         InputError: For negative or infinite entries.
     """
@@ -78,6 +85,12 @@ def pattern_of(scores: Sequence[PatternScore]) -> PatternScore | None:
     """Return the pattern with the largest score, None where all lie below `LEAST_SCORE` ("mixed").
 
     "local" contains the diagonal and the offsets; it is named only where none of them makes up half of its score.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import pattern_of, pattern_scores
+        >>> pattern_of(pattern_scores(torch.full((6, 6), 1 / 6)))
+        PatternScore(pattern='uniform', score=1.0, place=None)
     """
     best = max(scores, key=lambda one: one.score)
     if best.pattern == "local":

@@ -23,6 +23,14 @@ def perturbation_directions(
     ``random`` gives all of a row's mass anew to all keys. A row whose W is positive everywhere, or nowhere, is split at
     its median instead, so that every row has both sides.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import perturbation_directions
+        >>> weights = torch.softmax(torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), -1)
+        >>> directions = perturbation_directions(weights, torch.eye(4))
+        >>> sorted(directions), [bool((weights + one).min() > -1e-6) for one in directions.values()]
+        (['aware', 'breaking', 'random'], [True, True, True])
+
     Raises:
         InputError: For W of another shape, negative entries, or a single key.
     """
@@ -51,6 +59,15 @@ def perturbed(
     weights: Float[Tensor, "query key"], direction: Float[Tensor, "query key"], size: float
 ) -> Float[Tensor, "query key"]:
     """Return weights moved along one of `perturbation_directions` to a change of the given Frobenius norm.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import perturbation_directions, perturbed
+        >>> weights = torch.softmax(torch.randn(4, 4, generator=torch.Generator().manual_seed(0)), -1)
+        >>> direction = perturbation_directions(weights, torch.eye(4))["random"]
+        >>> moved = perturbed(weights, direction, 0.01)
+        >>> round(float(torch.linalg.matrix_norm(moved - weights)), 4)
+        0.01
 
     Raises:
         InputError: For a size beyond the direction's own: weights would turn negative.

@@ -23,6 +23,13 @@ def cut(
     A share c in [0, 1) gives h(x) = c x (0 is the draft's choice); a function must have 0 <= h(x) < x. At x = 0 the
     draft's condition cannot hold; there h must be 0.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import cut
+        >>> cut(torch.tensor([[0.1, 0.6], [0.5, 0.2]]), 0.5)
+        tensor([[0.0000, 0.6000],
+                [0.5000, 0.0000]])
+
     Raises:
         InputError: For a threshold below 0, negative entries, or a penalty that does not penalise.
     """
@@ -42,7 +49,15 @@ def cut(
 
 
 def normalise_rows(matrix: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
-    """Return the matrix with every row summing to 1; rows of zeros stay so, as there is nothing in them to share."""
+    """Return the matrix with every row summing to 1; rows of zeros stay so, as there is nothing in them to share.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import normalise_rows
+        >>> normalise_rows(torch.tensor([[1.0, 3.0], [0.0, 0.0]]))
+        tensor([[0.2500, 0.7500],
+                [0.0000, 0.0000]])
+    """
     total = matrix.sum(-1, keepdim=True)
     return torch.where(total > 0, matrix / torch.where(total > 0, total, 1.0), 0.0)
 
@@ -56,6 +71,13 @@ def structure_weights(
     The draft cuts the sum Ã over n texts. Its entries grow with n, so that an l fits one n only; cutting the mean
     Ã/n at l is cutting the sum at n·l, and gives the same W. ``scale`` says in which of the two units l is given: in
     [0, 1] on the mean, in [0, n] on the sum, for which ``texts`` is n. For ``penalty`` see `cut`.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import structure_weights
+        >>> structure_weights(torch.tensor([[0.1, 0.6], [0.5, 0.5]]), 0.5)
+        tensor([[0.0000, 1.0000],
+                [0.5000, 0.5000]])
 
     Raises:
         InputError: For a threshold outside its range, negative entries, or a penalty that does not penalise.

@@ -41,6 +41,15 @@ def fit_ridge(
     Directions in which the hidden states do not vary (to float32 rounding) are left out. ``penalties`` are the λ to
     try, as shares of trace(EᵀE)/d_in.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.tokens import fit_ridge
+        >>> hidden = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+        >>> inputs = hidden @ torch.diag(torch.tensor([1.0, 2.0, 3.0]))
+        >>> found = fit_ridge(hidden[:30], inputs[:30], hidden[30:], inputs[30:], penalties=[1e-6, 1.0])
+        >>> found.penalty, found.weight.round(decimals=3).diagonal()
+        (1e-06, tensor([1., 2., 3.]))
+
     Raises:
         InputError: No penalty, or a negative one.
     """

@@ -56,6 +56,14 @@ def look_up(
     The target of token i is i + offset; tokens without it in their sentence are left out. Vocabulary ids of the
     inputs give the rate that ignores position.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.tokens import look_up
+        >>> inputs = torch.eye(4)
+        >>> found = look_up(inputs[[0, 1, 2, 2]], inputs, [2, 2], distance="cosine")
+        >>> found.rate, found.chance
+        (0.75, 0.5)
+
     Raises:
         InputError: NaN or infinity, lengths that do not fit, or no token with such a neighbour.
     """

@@ -38,6 +38,12 @@ def split_sentences(
     trains. Every fold has the stated shares, and with the default shares and at least 7 folds every
     sentence is tested, each about equally often (once or twice with 10 folds).
 
+    Examples:
+        >>> from identilens.measures.tokens import split_sentences
+        >>> split = split_sentences(20, folds=5)[0]
+        >>> len(split.train), len(split.validation), len(split.test)
+        (14, 3, 3)
+
     Raises:
         InputError: No sentences, fewer sentences than folds, too few for three parts, or bad shares.
     """
@@ -76,6 +82,12 @@ def keep_training_share(split: Split, share: float) -> Split:
     For Brunner et al. 2020, B.2: 50, 80, 90 and 100 % of the training data, same validation and test part. At least
     one sentence is kept.
 
+    Examples:
+        >>> from identilens.measures.tokens import keep_training_share, split_sentences
+        >>> split = split_sentences(20, folds=5)[0]
+        >>> len(keep_training_share(split, 0.5).train)
+        7
+
     Raises:
         InputError: ``share`` is outside (0, 1].
     """
@@ -89,6 +101,11 @@ def token_rows(lengths: Lengths, sentences: Sequence[int], *, offset: int = 0) -
 
     With an offset k only tokens i stay whose neighbour i + k is in the same sentence (Brunner et al.
     2020, B.5); the neighbour's row is the returned row plus k, which is negative for neighbours to the left.
+
+    Examples:
+        >>> from identilens.measures.tokens import token_rows
+        >>> token_rows([3, 2, 4], [2, 0])
+        tensor([5, 6, 7, 8, 0, 1, 2])
 
     Raises:
         InputError: A sentence has no token, or a chosen one does not exist.
