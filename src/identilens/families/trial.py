@@ -151,7 +151,8 @@ def _captured(family: str, model: PreTrainedModel, kind: str, given: Any) -> Tri
     except IdentilensError as error:
         return replace(told, outcome="refused" if softmax.seen else "no attention", reason=_short(str(error)))
     except Exception as error:
-        return replace(told, outcome="crash", reason=_short(f"{kind}: {type(error).__name__}: {error}"))
+        outcome = "not built" if "can't allocate memory" in str(error) else "crash"
+        return replace(told, outcome=outcome, reason=_short(f"{kind}: {type(error).__name__}: {error}"))
     way, skipped = getattr(lens, "capture_way", "interface"), ", ".join(lens.other_layers)
     told = replace(told, way=way, inputs=kind, layers=len(layers[0]), difference=difference)
     if difference is not None and not difference <= AGREEMENT:
