@@ -29,10 +29,11 @@ BELOW = {
     "encoder": {"errors", "linalg", "measures", "models", "runs"},
     "dyck": {"errors", "linalg", "measures", "models", "runs"},
     "studies": {"errors", "linalg", "measures", "models", "runs", "charts", "encoder", "dyck"},
+    "families": {"errors", "models"},
     "demo": set(),
     "reproduce": {"errors", "linalg", "measures", "models", "runs", "charts", "encoder", "dyck", "studies"},
     "explorer": {"errors", "measures", "models", "charts", "studies"},
-    "cli": {"errors", "models", "runs", "studies", "reproduce", "demo", "explorer"},
+    "cli": {"errors", "models", "runs", "studies", "reproduce", "families", "demo", "explorer"},
 }
 """What each package may import, beside itself."""
 

@@ -32,7 +32,7 @@ class ModelOptions(Settings):
     """The model.
 
     Attributes:
-        model: Hub id or local folder of a transformers model.
+        model: Hub id or local folder of a transformers model; bundled or bundled-decoder for those that come along.
         device: Where to run: cpu, cuda, cuda:1, mps; the best there is by default.
         dtype: Precision to load the model in; the checkpoint's own by default.
         trust_remote_code: Run Python code that comes with the checkpoint.
@@ -143,9 +143,9 @@ class RunOptions(Settings):
     allow_version_change: Annotated[bool, Parameter(negative="")] = False
 
     @property
-    def choices(self) -> dict[str, Any]:
+    def choices(self) -> dict[str, bool]:
         """What a run takes of it, but for its folder."""
-        return {name: value for name, value in self.values_of(type(self)).items() if name != "out"}
+        return {"resume": self.resume, "overwrite": self.overwrite, "allow_version_change": self.allow_version_change}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -110,7 +110,7 @@ def compare(a: Result, b: Result) -> Comparison:
     same = a.provenance["texts"].get("sha256") == b.provenance["texts"].get("sha256")
     sides = [_by_text(one.table, places, measures) for one in (a, b)]
     joined = sides[0].join(sides[1], on=[*places, _TEXT, "measure"], suffix="_b") if same else None
-    found = _paired(joined, places) if joined is not None else _apart(*sides, places)
+    found = _paired(joined, places) if joined is not None else _apart(sides[0], sides[1], places)
     if found.is_empty():
         raise InputError("the results have no layer and head in common. Compare models of one architecture.")
     table = _means(found, joined, sides, [name for name in measures if name in found["measure"]])
