@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -197,7 +198,9 @@ def test_work_that_nobody_waits_for_stops(bundled):
                 break
         return time.monotonic()
 
-    ended = asyncio.run(leave())
+    # In a thread: the browser of other tests has a loop running in this one.
+    with ThreadPoolExecutor(1) as apart:
+        ended = apart.submit(lambda: asyncio.run(leave())).result()
     time.sleep(0.6)
     desk.close()
     assert 1 < len(told) < 100
