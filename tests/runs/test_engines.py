@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from helpers import engine_toys, zoo
 from helpers.killing import contents
 from helpers.toy import toy
-from identilens.errors import CheckFailedError, InputError
+from identilens.errors import CheckFailedError, InputError, SettingError
 from identilens.runs.engines.cluster import Ray
 from identilens.runs.engines.local import Local
 from identilens.studies.audit.study import audit
@@ -106,5 +107,8 @@ def test_a_model_made_in_memory_is_sent_once_and_a_changed_one_refused(tmp_path)
     lens.model.save_pretrained(tmp_path / "model")
     changed = load(tmp_path / "model", device="cpu")
     next(changed.model.parameters()).data[0] += 1
-    with pytest.raises(InputError, match="has not what the run was begun with: model sha256 is"):
-        audit(changed, texts, out=tmp_path / "changed", engine=Local(), **given)
+    for number, engine in enumerate(ENGINES):
+        with pytest.raises(InputError, match="has not what the run was begun with: model sha256 is"):
+            audit(changed, texts, out=tmp_path / f"changed{number}", engine=engine, **given)
+    error = pickle.loads(pickle.dumps(SettingError("layers", "of at least 1", 0)))
+    assert (error.setting, str(error)) == ("layers", "expected layers of at least 1; got 0.")
