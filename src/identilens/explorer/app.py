@@ -49,55 +49,64 @@ def explorer_app(
     desk: Desk, token: str, hosts: Sequence[str], texts: Sequence[str] = (), runs: Runs | None = None
 ) -> Starlette:
     """Return the application: ``token`` opens it, ``hosts`` (with their port) are the names that it answers to."""
-    guard = Guard(token, hosts)
+    site = _Site(desk, Guard(token, hosts), texts, runs)
+    return Starlette(
+        routes=[
+            Route("/", site.page),
+            Route("/{name:str}.js", site.script),
+            Route("/{name:str}.css", site.style),
+            Route("/run/{name:str}", site.report),
+            Route("/api/{what:str}", site.ask, methods=["POST"]),
+        ]
+    )
 
-    async def page(request: Request) -> Response:
-        if refused := guard.refuses(request, request.query_params.get("token", "")):
+
+class _Site:
+    """Answers requests."""
+
+    def __init__(self, desk: Desk, guard: "Guard", texts: Sequence[str], runs: Runs | None) -> None:
+        self.desk, self.guard, self.texts, self.runs = desk, guard, texts, runs
+
+    async def page(self, request: Request) -> Response:
+        if refused := self.guard.refuses(request, request.query_params.get("token", "")):
             return refused
         html = (_STATIC / "explorer.html").read_text(encoding="utf-8")
-        start = {"models": list(desk.lenses), "texts": list(texts), "runs": runs and runs.names()}
+        runs = self.runs and self.runs.names()
+        start = {"models": list(self.desk.lenses), "texts": list(self.texts), "runs": runs}
         return HTMLResponse(html.replace("{{ start }}", _in_html(json.dumps(start))), headers=HEADERS)
 
-    async def report(request: Request) -> Response:
-        if refused := guard.refuses(request, request.query_params.get("token", "")):
+    async def report(self, request: Request) -> Response:
+        if refused := self.guard.refuses(request, request.query_params.get("token", "")):
             return refused
         try:
-            held = await run_in_threadpool(_runs(runs).report, request.path_params["name"])
+            held = await run_in_threadpool(_runs(self.runs).report, request.path_params["name"])
         except IdentilensError as error:
             return _refusal(404, str(error))
         return HTMLResponse(held, headers={**HEADERS, **_ALONE})
 
-    async def script(request: Request) -> Response:
+    async def script(self, request: Request) -> Response:
         own = (_STATIC / "explorer.js").read_text(encoding="utf-8")
         parts = {"viewer.js": lambda: looks_script() + viewer_script(), "explorer.js": lambda: own}
-        return guard.file(request, parts, "text/javascript")
+        return self.guard.file(request, parts, "text/javascript")
 
-    async def style(request: Request) -> Response:
-        return guard.file(request, {"explorer.css": _style}, "text/css")
+    async def style(self, request: Request) -> Response:
+        return self.guard.file(request, {"explorer.css": _style}, "text/css")
 
-    async def ask(request: Request) -> Response:
-        if refused := guard.refuses(request, request.headers.get("x-identilens-token", ""), changes=True):
+    async def ask(self, request: Request) -> Response:
+        if refused := self.guard.refuses(request, request.headers.get("x-identilens-token", ""), changes=True):
             return refused
         body = await _body(request)
         if body is None:
             return _refusal(413, f"a request may hold {MOST_BYTES} bytes of JSON.")
         try:
-            model, job = _job(desk, runs, request.path_params["what"], body)
+            model, job = _job(self.desk, self.runs, request.path_params["what"], body)
         except (InputError, KeyError, TypeError, ValueError) as error:
             return _refusal(400, str(error) if isinstance(error, InputError) else "a request lacks what it needs.")
+        return StreamingResponse(self._lines(model, job, request), media_type="application/x-ndjson", headers=HEADERS)
 
-        async def lines() -> AsyncIterator[bytes]:
-            async for step in desk.steps(model, job, request.is_disconnected):
-                yield (json.dumps(step) + "\n").encode()
-
-        return StreamingResponse(lines(), media_type="application/x-ndjson", headers=HEADERS)
-
-    routes = [
-        Route("/", page), Route("/{name:str}.js", script), Route("/{name:str}.css", style),
-        Route("/run/{name:str}", report),
-        Route("/api/{what:str}", ask, methods=["POST"]),
-    ]  # fmt: skip
-    return Starlette(routes=routes)
+    async def _lines(self, model: str, job: Any, request: Request) -> AsyncIterator[bytes]:
+        async for step in self.desk.steps(model, job, request.is_disconnected):
+            yield (json.dumps(step) + "\n").encode()
 
 
 class Guard:
