@@ -31,7 +31,8 @@ BELOW = {
     "studies": {"errors", "linalg", "measures", "models", "runs", "charts", "encoder", "dyck"},
     "demo": set(),
     "reproduce": {"errors", "linalg", "measures", "models", "runs", "charts", "encoder", "dyck", "studies"},
-    "cli": {"errors", "models", "runs", "studies", "reproduce", "demo"},
+    "explorer": {"errors", "measures", "models", "charts", "studies"},
+    "cli": {"errors", "models", "runs", "studies", "reproduce", "demo", "explorer"},
 }
 """What each package may import, beside itself."""
 
@@ -105,7 +106,7 @@ def test_no_import_circle():
 
 def test_a_study_knows_no_other_study_and_its_views_no_result():
     """Libraries that several studies share stand below them; what belongs to one stands in its folder."""
-    shared = {"registry", "reports", "heads", "head_views", "perturbation", "perturbation_views"}
+    shared = {"registry", "reports", "heads", "head_views", "items", "perturbation", "perturbation_views"}
     allowed = {("audit", "trust"), ("dyck_analyse", "dyck_train"), ("sweep", "train")}
     for name in modules():
         parts = name.split(".")
@@ -257,7 +258,7 @@ def test_files_and_functions_are_small():
     ]
     assert [name for name, size in files.items() if size > 350] == []
     assert statistics.median(size for size in files.values() if size > 3) <= 130
-    assert sum(files.values()) + sum(written) <= 28_500
+    assert sum(files.values()) + sum(written) <= 32_500
     functions = lengths((ast.FunctionDef, ast.AsyncFunctionDef))
     assert [name for name, size in functions.items() if size >= 60] == []
     assert statistics.median(functions.values()) <= 10

@@ -15,11 +15,15 @@ from .models.media import read_audio as read_audio
 from .models.media import read_image as read_image
 from .models.registration import register_attention as register_attention
 from .runs.conllu import read_conllu as read_conllu
+from .runs.engines.cluster import Ray as Ray
+from .runs.engines.local import Local as Local
 from .runs.texts import read_texts as read_texts
 from .studies.alternatives.result import Alternatives as Alternatives
 from .studies.alternatives.study import alternatives as alternatives
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
+from .studies.comparison import Comparison as Comparison
+from .studies.comparison import compare as compare
 from .studies.dyck_analyse.study import analyse_dyck as analyse_dyck
 from .studies.dyck_construct.result import Constructions as Constructions
 from .studies.dyck_construct.study import construct_dyck as construct_dyck

@@ -30,6 +30,10 @@ class ModelNotFoundError(IdentilensError):
     """No model is found under the given id or path."""
 
 
+class ModelError(IdentilensError):
+    """A file of a model is damaged: its configuration, weights or tokenizer."""
+
+
 class UnsupportedModelError(IdentilensError):
     """The model does attention in a way that cannot be captured faithfully."""
 

@@ -112,7 +112,7 @@ def test_refused_family(tmp_path):
         ("texts.jsonl", b'{"text": "fine"}\nnot json\n', ["--column", "text"], "line 2: not valid JSON"),
         ("texts.csv", b"id,text\n1,fine\n2,\n", ["--column", "text"], "line 3: column 'text' is empty"),
         ("texts.csv", b"id,text\n1,fine\n", [], "needs --column NAME"),
-        ("texts.parquet", b"", [], "expected .txt, .jsonl, .csv, .tsv"),
+        ("texts.docx", b"", [], "expected .txt, .jsonl, .csv, .tsv"),
         ("texts.txt", b"\n\n", [], "holds no texts"),
         ("texts.txt", b"fine\n", ["--column", "text"], "has one text a line"),
         ("texts.txt.xz", b"not compressed", [], "cannot be read"),

@@ -171,3 +171,43 @@ def test_charts_of_a_run(run):
     assert set(run.charts()) == {"accuracy", "loss"}
     assert run.overview()["By epoch"].height == 3
     assert run.summary().numbers["best_epoch"] == run.metrics["best_epoch"]
+
+
+@pytest.mark.parametrize("point", ["save_model", "_save_rng_state", "save_to_json", "keep_last"])
+def test_training_goes_on_from_the_last_whole_checkpoint(run, folder, tmp_path, monkeypatch, point):
+    """Killed while the second checkpoint is written, or before it is marked; then the folder is moved."""
+    from transformers import Trainer, TrainerState
+
+    from identilens.encoder import training
+
+    owner = {"save_to_json": TrainerState, "keep_last": training}.get(point, Trainer)
+    change, calls, seen = getattr(owner, point), [], []
+
+    def cut(*given, **options):
+        calls.append(given)
+        if len(calls) == 2:
+            raise CutError
+        return change(*given, **options)
+
+    monkeypatch.setattr(owner, point, cut)
+    with pytest.raises(CutError):
+        train("trec", tmp_path / "cut", data=folder, settings=SMALL)
+    moved = (tmp_path / "cut").rename(tmp_path / "moved")
+    again = train("trec", moved, data=folder, settings=SMALL, resume=True, progress=lambda done, *_: seen.append(done))
+    assert min(done for done in seen if done) == 7
+    assert_frame_equal(again.table, run.table)
+    assert again.metrics["test_loss"] == run.metrics["test_loss"]
+    assert not (moved / "checkpoints").exists()
+
+
+def test_a_damaged_checkpoint_is_passed_over(run, folder, tmp_path):
+    def stop(done, total, note):
+        if done == 14:
+            raise CutError
+
+    with pytest.raises(CutError):
+        train("trec", tmp_path / "cut", data=folder, settings=SMALL, progress=stop)
+    for file in (tmp_path / "cut" / "checkpoints").glob("*/optimizer.pt"):
+        file.write_bytes(file.read_bytes()[:100])
+    again = train("trec", tmp_path / "cut", data=folder, settings=SMALL, resume=True)
+    assert_frame_equal(again.table, run.table)

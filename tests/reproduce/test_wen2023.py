@@ -72,5 +72,5 @@ def test_a_small_run_leaves_its_page(make, small, tmp_path):
     assert "nan" not in page.lower()
     runs = pl.read_csv(tmp_path / "runs.csv")
     assert runs["seed"].n_unique() == 2
-    again = make(tmp_path, Run(WenSettings(seeds=2, epochs=1), resume=True))
+    again = make(tmp_path, Run(WenSettings(seeds=2, epochs=1), choices={"resume": True}))
     assert again.findings == found.findings

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from polars.testing import assert_frame_equal
 
 from helpers.toy import Toy, ToyStudy, toy
@@ -33,7 +32,7 @@ def test_a_folder_and_memory_give_the_same(tmp_path):
     equal(held, Toy.load(tmp_path / "run"))
     assert written.notes["word"].to_list() == ["odd", "even"]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "matrices", "notes.parquet", "provenance.json", "table.parquet"
+        ".lock", "manifest.txt", "matrices", "notes.parquet", "provenance.json", "table.parquet"
     ]  # fmt: skip
 
 
@@ -127,14 +126,3 @@ def test_matrix_names_are_built_and_parsed_alike():
     assert MatrixKey.parse(str(key)) == key
     assert str(key.named("raw")) == "text3.layer1.head12.cross.raw"
     assert MatrixKey.parse("encoder.layer1.raw") is None
-
-
-def test_matrices_of_a_text_are_added_to_what_its_file_holds(tmp_path):
-    from identilens.runs.matrices import StoredMatrices, add_matrices
-
-    keys = [MatrixKey(0, 0, head, "encoder", "raw") for head in (0, 1)]
-    for head, key in enumerate(keys):
-        add_matrices(tmp_path, {str(key): torch.full((1, 1), float(head))}, {0: {"encoder": ("a",)}})
-    stored = StoredMatrices(tmp_path / "matrices")
-    assert {key: stored[key].item() for key in stored} == {str(keys[0]): 0.0, str(keys[1]): 1.0}
-    assert stored.tokens == {0: {"encoder": ["a"]}}

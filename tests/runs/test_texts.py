@@ -1,9 +1,21 @@
-"""Texts from files and lists."""
+"""Texts from files, streams, data sets and lists."""
 
+import gzip
+import io
+import lzma
+import os
+import pickle
+import sys
+import threading
+
+import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
-from identilens.errors import InputError
-from identilens.runs.texts import read_texts
+import identilens as idl
+from identilens.errors import InputError, OutputFolderError
+from identilens.runs.corpus import Corpus
+from identilens.runs.texts import iter_texts, read_texts
 
 
 def test_pairs_from_every_kind_of_input(tmp_path):
@@ -18,3 +30,155 @@ def test_pairs_from_every_kind_of_input(tmp_path):
     (tmp_path / "b.txt").write_text("one\teins\nalone\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"b\.txt, line 2: --pairs expects two sentences with a tab.*got 1 part\."):
         read_texts(tmp_path / "b.txt", pairs=True)
+
+
+FRAME = pl.DataFrame({"text": ["one", "two"], "other": ["eins", "zwei"]})
+
+
+def test_columns_of_frames_and_data_sets(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    data = datasets.Dataset.from_dict(FRAME.to_dict(as_series=False))
+    for source in (FRAME, FRAME["text"], FRAME.to_pandas(), FRAME.to_pandas()["text"], data, data["text"],
+                   data.to_iterable_dataset()):  # fmt: skip
+        assert read_texts(source) == ["one", "two"]
+    for source in (FRAME, FRAME.to_pandas(), data, data.to_iterable_dataset()):
+        assert read_texts(source, columns=["other"], limit=1) == ["eins"]
+        assert read_texts(source, columns=["text", "other"]) == [("one", "eins"), ("two", "zwei")]
+    with pytest.raises(InputError, match="there are other, more, got none"):
+        read_texts(FRAME.select("other", more="other"))
+    with pytest.raises(InputError, match="row 1, column 'text' is empty or not a text"):
+        read_texts(pl.DataFrame({"text": ["a", None]}))
+
+
+def test_parquet_is_read_in_pieces_and_by_its_own_name(tmp_path, monkeypatch):
+    monkeypatch.setattr("identilens.runs.columns._AT_ONCE", 3)
+    pl.DataFrame({"text": [f"text {number}" for number in range(8)]}).write_parquet(tmp_path / "a.parquet")
+    (tmp_path / "a.parquet").rename(tmp_path / "[a]?.parquet")
+    assert len(read_texts(tmp_path / "[a]?.parquet", columns=["text"])) == 8
+    with pytest.raises(InputError, match="no column 'body'; there are text"):
+        read_texts(tmp_path / "[a]?.parquet", columns=["body"])
+    (tmp_path / "b.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"b\.parquet cannot be read"):
+        read_texts(tmp_path / "b.parquet", columns=["text"])
+
+
+def test_pipes_and_the_standard_input(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_text, args=("one\ntwo\n",))
+    writer.start()
+    assert read_texts(tmp_path / "pipe") == ["one", "two"]
+    writer.join()
+    stream = io.TextIOWrapper(io.BytesIO(b'{"a": "one"}\n{"a": "two"}\n'))
+    monkeypatch.setattr(sys, "stdin", stream)
+    assert read_texts("-", columns=["a"]) == ["one", "two"]
+
+
+@pytest.mark.parametrize("opened", [gzip.open, lzma.open])
+def test_what_a_file_unpacks_to_is_bounded(tmp_path, opened):
+    file = tmp_path / f"bomb.txt.{'gz' if opened is gzip.open else 'xz'}"
+    with opened(file, "wb") as stream:
+        for _ in range(64):
+            stream.write(b"word " * 2**15 + b"\n")
+    with pytest.raises(InputError, match=r"line 7: .* more than 1,000,000 bytes of text. Pass a larger --max-text"):
+        read_texts(file, max_text_bytes=1_000_000)
+    assert len(read_texts(file, max_text_bytes=2**24)) == 64
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_texts(file)
+
+
+def test_a_corrupt_stream_of_deflate_is_told(tmp_path):
+    content = bytearray(gzip.compress(os.urandom(2000)))
+    content[300:330] = bytes(30)
+    (tmp_path / "a.txt.gz").write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.txt\.gz"):
+        read_texts(tmp_path / "a.txt.gz", encoding="latin-1")
+
+
+def test_a_long_line_is_cut_while_it_is_read_or_refused(tmp_path):
+    (tmp_path / "a.txt").write_text("short\n" + "word " * 2**21 + "\nlast\n", encoding="utf-8")
+    found = read_texts(tmp_path / "a.txt", max_length=100)
+    assert [len(text) for text in found] == [5, 2**16, 4]
+    with pytest.raises(InputError, match=r"line 2: the text has .* characters.*--max-length"):
+        read_texts(tmp_path / "a.txt")
+
+
+def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("identilens.runs.lines.LONGEST_LINE", 1000)
+    (tmp_path / "a.jsonl").write_text('{"a": "one"}\n{"a": "' + "x" * 2000, encoding="utf-8")
+    with pytest.raises(InputError, match="line 2 has more than 1,000 characters"):
+        read_texts(tmp_path / "a.jsonl", columns=["a"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.jsonl", '{"a": "half \\ud83d"}', r"line 1: half a character"),
+        ("a.jsonl", '{"a": "fine"}\n{"a": ' + "[" * 100_000, "line 2: not valid JSON"),
+        ("a.csv", 'a\n"' + "x" * 200_000 + '"\n', "line 2: field larger than field limit"),
+    ],
+)
+def test_hostile_rows_are_named(tmp_path, name, content, expected):
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=expected):
+        read_texts(tmp_path / name, columns=["a"])
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_text("\ufefffirst\n", encoding="utf-8")
+    assert read_texts(tmp_path / "a.txt") == ["first"]
+    (tmp_path / "a.csv").write_text("\ufeffa,b\none,two\n", encoding="utf-8")
+    assert read_texts(tmp_path / "a.csv", columns=["a"]) == ["one"]
+
+
+def test_devices_and_folders_are_refused(tmp_path):
+    with pytest.raises(InputError, match="/dev/zero is a device"):
+        read_texts("/dev/zero")
+    with pytest.raises(InputError, match="is a folder"):
+        read_texts(tmp_path)
+
+
+def test_texts_come_one_by_one(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"one\ntwo\n" * 20_000 + b"\xff\n")
+    texts = iter_texts(tmp_path / "a.txt")
+    assert [next(texts), next(texts)] == ["one", "two"]
+    with pytest.raises(InputError, match=r"byte 0xff at position 160000 \(line 40001\)"):
+        list(texts)
+
+
+def test_many_texts_lie_on_disk_and_are_read_when_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", 4)
+    texts = [f"text {number} ✓" for number in range(9)]
+    (tmp_path / "a.txt").write_text("\n".join(texts), encoding="utf-8")
+    assert isinstance(read_texts(tmp_path / "a.txt", limit=4), list)
+    corpus = read_texts(tmp_path / "a.txt")
+    assert isinstance(corpus, Corpus)
+    assert list(corpus) == [corpus[at] for at in range(9)] == texts
+    assert corpus[-1] == texts[-1]
+    assert corpus[2:4] == texts[2:4]
+    assert list(pickle.loads(pickle.dumps(corpus))) == texts
+    with pytest.raises(IndexError):
+        corpus[9]
+    pairs = read_texts([("one", "eins")] * 6)
+    assert isinstance(pairs, Corpus)
+    assert pairs[5] == ("one", "eins")
+    file = corpus._file
+    del corpus
+    assert not file.exists()
+
+
+@pytest.mark.usefixtures("unchecked_shapes")  # the check looks at an item by chance, even one that is wrong
+def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(monkeypatch, bundled, tmp_path):
+    monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", 5)
+    texts = [f"The ferry number {number} left before dawn." for number in range(40)]
+    chosen = {"layers": 0, "certain_rows": 0, "examples": 0}
+    whole = idl.audit(bundled, texts, **chosen)
+    many = idl.audit(bundled, (text for text in texts), out=tmp_path / "run", **chosen)
+    assert_frame_equal(many.table, whole.table)
+    assert many.provenance["texts"]["count"] == 40
+    assert len(many.provenance["texts"]["sha256"]) == 1
+    with pytest.raises(OutputFolderError, match="the texts are others"):
+        idl.audit(bundled, iter([*texts[:-1], "Another."]), out=tmp_path / "run", resume=True, **chosen)
+    late = iter([*texts[:7], "word " * 600])
+    with pytest.raises(InputError, match="text 7 has 602 tokens, the model has 512 positions"):
+        idl.audit(bundled, late, **chosen)

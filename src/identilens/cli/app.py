@@ -3,6 +3,7 @@
 import signal
 import sys
 from importlib.metadata import version
+from typing import NoReturn
 
 from cyclopts import App, CycloptsError
 from rich.console import Console
@@ -14,6 +15,8 @@ from identilens.studies.registry import STUDIES
 
 COMMANDS = {
     "report": ("identilens.cli.show:report", "Write the report of a finished run again."),
+    "compare": ("identilens.cli.show:compare_runs", "Lay two finished runs of one study beside each other."),
+    "explore": ("identilens.cli.explore:explore", "A local web page: type a text and look at a model's attention."),
     "figures": ("identilens.cli.show:figures", "Draw the charts of a finished run for print."),
     "selfcheck": ("identilens.cli.selfcheck:selfcheck", "Check that capture is faithful on a model."),
     "demo": ("identilens.cli.demo:demo", "Audit the bundled encoder on bundled texts."),
@@ -27,8 +30,8 @@ def make_app() -> App:
         name="identilens",
         help="How much of a transformer's attention and hidden states is determined by what it computes, and how much "
         "has an effect.",
-        version=version("identilens"),
-    )
+        version=version("identilens"), suppress_keyboard_interrupt=False,
+    )  # fmt: skip
     groups = {
         "": app,
         "dyck": App(name="dyck", help="Dyck languages: attention that solves the task without showing it."),
@@ -48,14 +51,34 @@ def make_app() -> App:
     return app
 
 
+class Terminated(BaseException):
+    """The process was asked to end (SIGTERM)."""
+
+
 def main() -> None:
-    """Run the command line: exit code 2 for bad input, 1 for a failed check, 0 otherwise."""
+    """Run the command line: exit code 2 for bad input, 1 for a failed check, 130 and 143 when stopped, 0 otherwise."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         make_app()(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
     except (CycloptsError, IdentilensError) as error:
         _complain(_words(error))
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
+    except (KeyboardInterrupt, Terminated) as stop:
+        _stopped(signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _terminate(*_: object) -> NoReturn:
+    raise Terminated
+
+
+def _stopped(by: signal.Signals) -> NoReturn:
+    kept = " What was finished is kept: run the same command with --resume to go on."
+    makes_run = any(word.startswith(("--out", "-o")) for word in sys.argv)
+    _complain(f"stopped by {by.name}.{kept if makes_run else ''}")
+    sys.exit(128 + by)
 
 
 def _words(error: Exception) -> str:

@@ -1,16 +1,17 @@
 """The command of each study, made from its settings when it is called."""
 
 import inspect
+import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from identilens.cli.options import INPUTS, RunOptions, console, quiet_transformers
+from identilens.cli.options import INPUTS, EngineOptions, RunOptions, console, quiet_transformers
 from identilens.cli.progress import progress_bar
 from identilens.runs.settings import Settings
-from identilens.runs.study import run_study
+from identilens.runs.study import bound_study, run_study
 from identilens.studies.registry import study_named
 from identilens.studies.reports import write_report
 
@@ -32,15 +33,28 @@ def study_command(study: Any) -> Callable[..., None]:
         given = {name: default() for name, _, default in groups if name not in given} | given
         run = given["run"]
         # Texts come first, so that bad ones are told before a model is loaded.
-        inputs = [given[name].load() for name in reversed(study.takes)][::-1]
-        bound = study(*inputs, given["settings"])
-        with progress_bar(study.unit) if bound.reports else nullcontext() as update:
-            result = run_study(bound, out=run.out, resume=run.resume, overwrite=run.overwrite, progress=update)
-        if bound.reports:
+        cut = {"texts": {"max_length": getattr(given["settings"], "max_length", None)}}
+        inputs = [given[name].load(**cut.get(name, {})) for name in reversed(study.takes)][::-1]
+        bound = bound_study(study, inputs, given["settings"])
+        shown = bound.reports and not (run.json or run.quiet)
+        with progress_bar(study.unit) if shown else nullcontext() as update:
+            result = run_study(bound, out=run.out, progress=update, engine=given["engine"].made(), **run.choices)
+        if not bound.reports:
+            return
+        report = write_report(run.out)
+        if shown:
             result.show()
-            console.print(f"report: {write_report(run.out)}", soft_wrap=True, highlight=False)
+            console.print(f"report: {report}", soft_wrap=True, highlight=False)
+        elif run.json:
+            finding = result.summary()
+            print(json.dumps({"finding": finding.text, "numbers": finding.numbers, "report": str(report)}))
 
-    groups = [*groups, ("settings", "Settings", study.settings_type), ("run", "Run", RunOptions)]
+    groups = [
+        *groups,
+        ("settings", "Settings", study.settings_type),
+        ("run", "Run", RunOptions),
+        ("engine", "Engine", EngineOptions),
+    ]
     return with_options(command, study.__doc__ or "", groups)
 
 

@@ -25,7 +25,7 @@ def reproduction_command(recipe: Recipe) -> Callable[..., None]:
         run = given["run"]
         settings = given.get("settings") or recipe.settings_type()
         with progress_bar(recipe.unit) as update:
-            found = recipe.make(settings, run.out, resume=run.resume, overwrite=run.overwrite, progress=update)
+            found = recipe.make(settings, run.out, progress=update, **run.choices)
         write_reproduction(found, run.out)
         console.print(found.findings, markup=False, highlight=False)
         console.print(f"results: {run.out}", soft_wrap=True, highlight=False)

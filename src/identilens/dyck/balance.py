@@ -47,7 +47,14 @@ def second_layer(
     value_weight: Float[Tensor, "d d_in"],
     through: Through = "norm",
 ) -> SecondLayer:
-    """Return a second layer from its weights: scores (W_Q e)·(W_K e')/√d_k, values W_V e'."""
+    """Return a second layer from its weights: scores (W_Q e)·(W_K e')/√d_k, values W_V e'.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.dyck import second_layer
+        >>> second_layer(torch.eye(8), torch.zeros(4, 8), torch.zeros(4, 8), torch.ones(4, 8)).scores.shape
+        torch.Size([8, 8])
+    """
     e = embeddings.double()
     scores = (e @ query_weight.double().T) @ (e @ key_weight.double().T).T / len(query_weight) ** 0.5
     return SecondLayer(embeddings, scores, e @ value_weight.double().T, through)
@@ -84,6 +91,15 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
     another last bracket, P_{d,j} = ‖Q(t')‖ (Eq. 17), the larger of the two. Both have to be told apart, so that the
     model cannot afford S much larger than P/N on length N (Theorem 2). Queries have depth 1 to D − 1: behind others no
     bracket is open, or none can have been closed. There are k^d prefixes for each query of depth d.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.dyck import Dyck, measure_balance, second_layer
+        >>> language, generator = Dyck(types=2, max_depth=2), torch.Generator().manual_seed(0)
+        >>> query, key, value = torch.randn(3, 4, 9, generator=generator)
+        >>> found = measure_balance(language, second_layer(torch.eye(9), query, key, value))
+        >>> found.violation > 0
+        True
 
     Raises:
         InputError: For one type of brackets or depth 1, where nothing has to be told apart, or over 100,000 prefixes.

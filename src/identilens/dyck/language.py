@@ -125,7 +125,14 @@ class Dyck:
 
 
 def with_start(tokens: Int[Tensor, "count length"]) -> Int[Tensor, "count longer"]:
-    """Return the same words behind a start token (Eq. 10)."""
+    """Return the same words behind a start token (Eq. 10).
+
+    Examples:
+        >>> import torch
+        >>> from identilens.dyck import with_start
+        >>> with_start(torch.tensor([[3, 4, 6, 5]]))
+        tensor([[1, 3, 4, 6, 5]])
+    """
     return torch.cat([torch.full_like(tokens[:, :1], START), tokens], 1)
 
 

@@ -37,6 +37,14 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
 
     A sequence, with or without special tokens, that leaves the language is followed as far as it was valid; what is
     said of it later means nothing.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.dyck import Dyck, parse
+        >>> words = torch.tensor([[3, 4, 6, 5]])  # [ ( ) ]
+        >>> found = parse(Dyck(types=2, max_depth=3), words)
+        >>> found.depth, found.top_type
+        (tensor([[1, 2, 1, 0]]), tensor([[ 0,  1,  0, -1]]))
     """
     count, length = tokens.shape
     opens, closes = language.is_open(tokens), language.is_close(tokens)
@@ -78,6 +86,14 @@ def next_token_distribution(
     """Return the law of the next token (Wen et al. 2023, Eq. 3), given what `parse` says of a prefix.
 
     Open brackets are equally probable; of the closing ones only the stack's top is possible.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.dyck import Dyck, next_token_distribution
+        >>> language = Dyck(types=2, max_depth=3)
+        >>> next_token_distribution(language, torch.tensor(1), torch.tensor(0))
+        tensor([0.0000, 0.0000, 0.0000, 0.2500, 0.2500, 0.5000, 0.0000],
+               dtype=torch.float64)
     """
     chance = language.open_chances().to(depth.device)[depth]
     law = torch.zeros(*depth.shape, language.vocabulary, dtype=torch.float64, device=depth.device)

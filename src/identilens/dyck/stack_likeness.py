@@ -33,6 +33,13 @@ def stack_likeness(
 
     Looked at are queries at closing brackets behind which the stack is not empty: there the last unmatched bracket is
     what the next closing bracket depends on, and it is never the query itself.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.dyck import Dyck, stack_likeness
+        >>> words = torch.tensor([[3, 4, 6, 5]])
+        >>> stack_likeness(Dyck(types=2, max_depth=3), torch.full((1, 4, 4), 0.25), words)
+        StackLikeness(weight=0.25, first=1.0, even=0.3333333432674408, places=1)
     """
     found = parse(language, tokens)
     wanted = language.is_close(tokens) & (found.depth > 0)

@@ -75,6 +75,12 @@ def balanced_scores(language: Dyck, spread: float, generator: torch.Generator) -
 
     Uniform in ±spread, but for the logits of closing keys seen from closing queries: they follow their partner's, at a
     distance that is drawn once for each matching pair.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.dyck import Dyck, balanced_scores
+        >>> balanced_scores(Dyck(types=2, max_depth=2), 1.0, torch.Generator().manual_seed(0)).shape
+        torch.Size([9, 9])
     """
     size = symbols(language)
     opens, closes = (kind.flatten() for kind in pair_symbols(language))
@@ -91,6 +97,15 @@ def sufficient_model(
 
     It predicts the next token's law at every prefix of every length, whatever the attention logits are, as long as they
     satisfy the balance condition (Eq. 11). In float64; the seed is that of the directions that stand for brackets.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.dyck import Dyck, balanced_scores, sufficient_model
+        >>> language, generator = Dyck(types=2, max_depth=2), torch.Generator().manual_seed(0)
+        >>> scores = balanced_scores(language, 1.0, generator)
+        >>> model = sufficient_model(language, torch.eye(len(scores)), scores)
+        >>> model.config.num_hidden_layers
+        1
 
     Raises:
         InputError: For dependent embeddings, or logits off balance.

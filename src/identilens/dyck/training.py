@@ -60,6 +60,14 @@ def train_models(
 
     over logits T at the counted places of s, p a nest of brackets of random types, its depth drawn anew for each step.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.dyck import DyckConfig, DyckTraining, train_models
+        >>> config = DyckConfig(bracket_types=2, max_depth=3, num_hidden_layers=1, hidden_size=16)
+        >>> trained = train_models(config, [0, 1], DyckTraining(tokens=2000, epochs=1))
+        >>> [type(model).__name__ for model in trained.models]
+        ['DyckForCausalLM', 'DyckForCausalLM']
+
     Raises:
         InputError: For no seeds, more of them than memory allows, or settings that do not fit the language.
         NumericalError: If a loss is NaN or infinite.

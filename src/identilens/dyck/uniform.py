@@ -24,6 +24,15 @@ def uniform_transformer(language: Dyck, *, dtype: torch.dtype = torch.float32) -
     first layer's average of +1 for open and −1 for closing brackets, against the start token's share, is the depth
     (Eq. 34, C.3), and its g makes the one-hot embedding of type and depth of it (Eq. 19). The second is the balanced
     layer of Theorem 1. In single precision depth is read exactly up to lengths of many thousands.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.dyck import Dyck, uniform_transformer, with_start
+        >>> language = Dyck(types=2, max_depth=3)
+        >>> model = uniform_transformer(language)
+        >>> logits = model(with_start(torch.tensor([[3, 4]]))).logits[0, -1]
+        >>> bool(logits[6] > logits[5])  # the round bracket is closed before the square one
+        True
     """
     embeddings, vocabulary = _embeddings(language), language.vocabulary
     count, size = embeddings.shape

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from identilens.encoder.tasks import Task
 from identilens.errors import InputError
-from identilens.runs.compressed import READ_ERRORS, kind_of, open_file
+from identilens.runs.compressed import READ_ERRORS, kind_of, open_text
 
 Part = Literal["train", "validation", "test"]
 Text = str | tuple[str, str]
@@ -40,7 +40,7 @@ def read_local(task: Task, folder: Path, part: Part) -> Examples:
     file = _find(task, folder, part)
     kind = kind_of(file)
     try:
-        with open_file(file, "rt", encoding="utf-8", newline="") as stream:
+        with open_text(file, newline="") as stream:
             rows = list((_tsv if kind == ".tsv" else _csv)(task, file, stream))
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error

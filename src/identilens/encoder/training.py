@@ -2,15 +2,16 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import polars as pl
 import torch
 from transformers import EvalPrediction, PreTrainedTokenizerFast, TrainerCallback, TrainingArguments, set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
 from identilens.encoder.batches import EncodedExamples, collate_examples
+from identilens.encoder.checkpoints import CHECKPOINTS, keep_last
 from identilens.encoder.configuration import Heads, IdentifiableEncoderConfig
 from identilens.encoder.modeling import IdentifiableEncoderForSequenceClassification
 from identilens.encoder.readers import Text
@@ -20,6 +21,7 @@ from identilens.encoder.tasks import Task
 from identilens.encoder.tokenizer import build_tokenizer
 from identilens.errors import InputError
 from identilens.models.saving import save_model
+from identilens.runs.files import translated_write_errors, write_folder
 
 Watch = Callable[[int, str], None]
 """Called with the number of steps done and a note on the last epoch."""
@@ -41,11 +43,12 @@ def build_model(
 
 
 def train_encoder(
-    folder: Path, task: Task, parts: Splits, settings: EncoderSettings, processes: int, watch: Watch
-) -> tuple[pl.DataFrame, dict[str, Any]]:
+    folder: Path, task: Task, parts: Splits, settings: EncoderSettings, processes: int, watch: Watch,
+    checkpoint: Path | None = None,
+) -> tuple[pl.DataFrame, dict[str, Any]]:  # fmt: skip
     """Return one row an epoch, and the metrics of the epoch that is best by validation accuracy.
 
-    The model goes to ``model`` in the folder, checkpoints to ``checkpoints``; training goes on from the last of them.
+    The model goes to ``model`` in the folder, checkpoints to ``checkpoints``; training goes on from a given one.
     """
     # The Trainer brings a second or more of imports, which only training needs.
     from transformers import PrinterCallback, Trainer
@@ -56,24 +59,24 @@ def train_encoder(
     model = build_model(task, tokenizer, settings)
     trainer = Trainer(
         model=model,
-        args=_arguments(folder / "checkpoints", settings, processes),
+        args=_arguments(folder / CHECKPOINTS, settings, processes),
         data_collator=collate_examples,
         train_dataset=EncodedExamples(parts.train, tokenizer),
         eval_dataset=EncodedExamples(parts.validation, tokenizer),
         processing_class=tokenizer,
         compute_metrics=_accuracy,
-        callbacks=[_Reporter(watch)],
+        callbacks=[_Reporter(watch, folder)],
     )
     trainer.remove_callback(PrinterCallback)
     started = time.perf_counter()
-    checkpoints = folder / "checkpoints"
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None)
+    with translated_write_errors(folder / CHECKPOINTS):
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
     seconds = time.perf_counter() - started
     table = _epochs(trainer.state.log_history)
     best = table.sort("validation_accuracy", "epoch", descending=[True, False]).row(0, named=True)
     tested = trainer.evaluate(EncodedExamples(parts.test, tokenizer), metric_key_prefix="test")  # type: ignore[arg-type]
     if trainer.is_world_process_zero():
-        save_model(model, tokenizer, folder / "model")
+        write_folder(folder / "model", partial(save_model, model, tokenizer))
     return table, {
         **settings.recorded(), "d_v": model.config.d_v,
         "best_epoch": best["epoch"], "validation_accuracy": best["validation_accuracy"],
@@ -90,7 +93,7 @@ def _arguments(checkpoints: Path, settings: EncoderSettings, processes: int) -> 
         per_device_train_batch_size=batch, per_device_eval_batch_size=batch, ddp_find_unused_parameters=False,
         learning_rate=settings.learning_rate, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=0.0,
         train_sampling_strategy="group_by_length", remove_unused_columns=False,
-        eval_strategy="epoch", save_strategy="epoch", logging_strategy="epoch", save_total_limit=1,
+        eval_strategy="epoch", save_strategy="epoch", logging_strategy="epoch",
         load_best_model_at_end=True, metric_for_best_model="accuracy",
         bf16=settings.precision == "bf16", fp16=settings.precision == "fp16",
         use_cpu=not accelerated, dataloader_pin_memory=accelerated,
@@ -99,9 +102,15 @@ def _arguments(checkpoints: Path, settings: EncoderSettings, processes: int) -> 
 
 
 class _Reporter(TrainerCallback):
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    """Tells how far training has come, and marks each checkpoint once it is whole."""
+
+    def __init__(self, watch: Watch, folder: Path) -> None:
+        self._watch, self._folder = watch, folder
         self._note = ""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            keep_last(self._folder, state.global_step, state.best_model_checkpoint)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._watch(state.global_step, self._note)

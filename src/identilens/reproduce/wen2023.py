@@ -1,7 +1,7 @@
 """What the reproductions of Wen et al. 2023 share: the settings of their models, one resumable run, one page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,19 +62,18 @@ class ManySeeds(WenSettings):
 
 @dataclass(frozen=True)
 class Run:
-    """How a reproduction is run; progress counts seeds."""
+    """How a reproduction is run; progress counts seeds, the choices are those of every run (resume, overwrite)."""
 
     settings: WenSettings
-    resume: bool = False
-    overwrite: bool = False
     progress: Progress | None = None
+    choices: Mapping[str, bool] = field(default_factory=dict)
 
 
 def recipe(make: Callable[[Path, Run], Reproduction], settings_type: type[WenSettings] = WenSettings) -> Recipe:
     """Return the recipe of a figure or table that is made from trained models."""
 
-    def made(settings: WenSettings, out: Path, **run: Any) -> Reproduction:
-        return make(out, Run(settings, **run))
+    def made(settings: WenSettings, out: Path, *, progress: Progress | None = None, **choices: bool) -> Reproduction:
+        return make(out, Run(settings, progress, choices))
 
     made.__doc__ = make.__doc__
     return Recipe(settings_type, made, "seeds")
@@ -110,7 +109,7 @@ def run_settings(out: Path, settings: Sequence[DyckSetting], run: Run) -> DyckRu
         settings = [replace(one, training=replace(one.training, epochs=how.epochs)) for one in settings]
     return train_dyck(
         settings, seeds=range(how.seeds), at_once=how.at_once, device=how.device,
-        out=out / "run", resume=run.resume, overwrite=run.overwrite, progress=run.progress,
+        out=out / "run", progress=run.progress, **run.choices,
     )  # fmt: skip
 
 

@@ -1,22 +1,71 @@
-"""Files as they are or compressed, told apart by the ends of their names."""
+"""Files as they are or compressed, told apart by the ends of their names; what comes out of them is bounded."""
 
 import gzip
+import io
 import lzma
+import sys
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-READ_ERRORS = (OSError, EOFError, lzma.LZMAError)
+from identilens.errors import InputError
+
+READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)
 """What reading a file raises when it is damaged or cannot be had."""
+
+MAX_TEXT_BYTES = 4 * 2**30
+"""Bytes that are read of a file at most, decompressed, where no other number is given."""
+
+STANDARD_INPUT = Path("-")
 
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
-def open_file(file: Path, mode: str = "rt", **options: Any) -> Any:
-    """Return an open file, decompressed on the way where its name ends in .gz or .xz."""
-    return _OPENERS.get(file.suffix, open)(file, mode, **options)
+def open_bytes(file: Path, most: int = MAX_TEXT_BYTES) -> io.BufferedReader:
+    """Return an open file, decompressed on the way where its name ends in .gz or .xz; "-" is the standard input.
+
+    Reading more than ``most`` bytes of it raises InputError.
+    """
+    opened = sys.stdin.buffer if file == STANDARD_INPUT else _OPENERS.get(file.suffix, open)(file, "rb")
+    return io.BufferedReader(_Bounded(opened, file, most), 2**16)
+
+
+def open_text(
+    file: Path, encoding: str = "utf-8", newline: str | None = None, most: int = MAX_TEXT_BYTES
+) -> io.TextIOWrapper:  # fmt: skip
+    """Return an open text file as `open_bytes` does; a byte order mark is no part of the text."""
+    known = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
+    return io.TextIOWrapper(open_bytes(file, most), encoding=known, newline=newline)
 
 
 def kind_of(file: Path) -> str:
     """Return the end of a file's name that says what it holds, such as ``.csv`` for ``texts.csv.gz``."""
     return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
+
+
+class _Bounded(io.RawIOBase):
+    """A stream that gives so many bytes at most."""
+
+    def __init__(self, stream: Any, file: Path, most: int) -> None:
+        self._stream, self._file, self._most, self._left = stream, file, most, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        # Never more than what is asked for: a few bytes of a compressed file may stand for gigabytes.
+        content = self._stream.read1(len(buffer))
+        self._left -= len(content)
+        if self._left < 0:
+            raise InputError(
+                f"{self._file} holds more than {self._most:,} bytes of text. "
+                "Pass a larger --max-text-bytes, or --limit."
+            )
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        if self._file != STANDARD_INPUT:
+            self._stream.close()
+        super().close()

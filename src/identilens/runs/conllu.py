@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from identilens.errors import InputError
-from identilens.runs.compressed import open_file
+from identilens.runs.compressed import STANDARD_INPUT, open_text
 
 Tags = Literal["xpos", "upos"]
 """The treebank's own tags (Penn tags for English), or universal ones."""
@@ -53,9 +53,9 @@ def read_conllu(path: str | Path, limit: int | None = None) -> list[TaggedText]:
             naming the line.
     """
     path = Path(path)
-    if not path.is_file():
+    if path != STANDARD_INPUT and not path.exists():
         raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also behind .gz or .xz).")
-    with open_file(path, encoding="utf-8") as stream:
+    with open_text(path) as stream:
         found = [_sentence(lines, path) for lines in islice(_blocks(stream), limit)]
     if not found:
         raise InputError(f"{path} holds no sentences. Pass a CoNLL-U file.")

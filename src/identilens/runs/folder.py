@@ -1,98 +1,216 @@
 """A result folder while it is being filled: parts written one by one, resumed after an interruption."""
 
-import json
-import shutil
+from collections import ChainMap
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+from torch import Tensor
 
 from identilens.errors import OutputFolderError
-from identilens.runs.files import translated_write_errors, write_json, write_table
+from identilens.runs.differences import described, differences, version_changes
+from identilens.runs.files import translated_write_errors, write_json, write_table, write_tensors
+from identilens.runs.lock import hold
+from identilens.runs.manifest import LOCK, NAME, TEMPORARY, Manifest, listed
+from identilens.runs.matrices import StoredMatrices, Tokens, write_matrices
+from identilens.runs.reading import check_file, read_json, read_record, read_table
 
-_PARTS = "parts"
+_PROVENANCE = "provenance.json"
+_PARTS = "parts/"
 
 
 class RunFolder:
     """Holds one run. Parts are whole or absent, so that a killed run goes on after its last whole part.
 
+    A context: while it is entered, all that is written into the folder is noted in its manifest. On leaving it the
+    lock is released.
+
+    Args:
+        path: Where it is, or will be.
+        record: Provenance of the run.
+        resume: Take up the same run where it was interrupted.
+        overwrite: Drop the run that lies there: all files that its manifest lists, and no other.
+        allow_version_change: Go on with a run that other versions of libraries began.
+        leads: Whether this process holds the lock; others that work on the same run follow it.
+
     Raises:
-        OutputFolderError: If the folder holds another run, or the same one and ``resume`` is not set,
-            or files that are not a run.
+        OutputFolderError: If the folder holds another run, or the same one and ``resume`` is not set, or files that
+            are not a run; if another process writes to it, or it cannot be written.
     """
 
-    def __init__(self, path: Path, record: dict[str, Any], *, resume: bool = False, overwrite: bool = False) -> None:
-        self.path = path
-        self.record = record
-        held = read_record(path)
-        dropped = overwrite and held is not None
-        if dropped:
-            self._clear()
-            held = None
-        # What is left of a dropped run (figures, hidden states) or lay beside it stays.
-        if held is None and not dropped and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise OutputFolderError(
-                f"{path} exists and holds no run of identilens. Choose another folder, so that nothing is overwritten."
-            )
-        if held is not None and held["fingerprint"] != record["fingerprint"]:
-            raise OutputFolderError(
-                f"{path} holds another run ({describe(held)}), this one is {describe(record)}. "
-                "Choose another folder, or pass --overwrite to drop what it holds."
-            )
-        if held is not None and not resume:
-            state = "finished" if self.finished else "interrupted"
-            raise OutputFolderError(
-                f"{path} already holds this run, {state}. Pass --resume to go on with it, or --overwrite to start anew."
-            )
+    def __init__(
+        self, path: Path, record: dict[str, Any], *, resume: bool = False, overwrite: bool = False,
+        allow_version_change: bool = False, leads: bool = True,
+    ) -> None:  # fmt: skip
+        self.path, self.record, self.manifest = path, record, Manifest(path)
+        self._stack = ExitStack()
+        self._whole: set[int] = set()
+        held = self._held(overwrite)
         if held is None:
+            self._refuse_strangers()
+        if leads and (overwrite or held is None or not held["finished"] or self.manifest.names(_PARTS)):
             with translated_write_errors(path):
                 path.mkdir(parents=True, exist_ok=True)
-            write_json(path / "provenance.json", {**record, "finished": False})
+            lock = hold(path)
+            self._stack.callback(lock.release)
+            held = self._held(overwrite)
+        with self._stack:
+            self._take(held, resume=resume, overwrite=overwrite, allowed=allow_version_change, leads=leads)
+            self._stack = self._stack.pop_all()
 
-    @property
-    def finished(self) -> bool:
-        """Whether the run came to its end."""
-        record = read_record(self.path)
-        return bool(record and record["finished"])
+    def __enter__(self) -> "RunFolder":
+        self._stack.enter_context(listed(self.manifest))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
     def has(self, part: int) -> bool:
-        """Whether a part was written whole."""
-        return self._marker(part).exists()
+        """Return whether a part is there, whole and as it was written."""
+        if part not in self._whole and self._marker(part).is_file():
+            try:
+                self._check_part(part)
+            except OutputFolderError:
+                return False
+            self._whole.add(part)
+        return part in self._whole
 
-    def write_part(self, part: int, tables: Mapping[str, pl.DataFrame]) -> None:
-        """Write the tables of one part; the part counts only once all of them are there."""
+    def write_part(
+        self, part: int, tables: Mapping[str, pl.DataFrame], matrices: Mapping[str, Tensor] | None = None,
+        tokens: Mapping[int, Tokens] | None = None,
+    ) -> None:  # fmt: skip
+        """Write what one part gives; the part counts only once all of it is there."""
         for name, table in tables.items():
             write_table(self._part(part, name), table)
-        write_json(self._marker(part), sorted(tables))
+        if matrices:
+            write_tensors(self._matrices(part), matrices)
+        kept = {text: {name: list(held) for name, held in names.items()} for text, names in (tokens or {}).items()}
+        write_json(self._marker(part), {"tables": sorted(tables), "matrices": bool(matrices), "tokens": kept})
 
     def read_part(self, part: int) -> dict[str, pl.DataFrame]:
         """Return the tables of a part that was written whole."""
-        names = json.loads(self._marker(part).read_text(encoding="utf-8"))
-        return {name: pl.read_parquet(self._part(part, name)) for name in names}
+        names = read_json(self.manifest, self._marker(part))["tables"]
+        return {name: read_table(self.manifest, self._part(part, name)) for name in names}
 
-    def finish(self, tables: Mapping[str, pl.DataFrame]) -> None:
-        """Write the tables of the whole run, mark it finished, and remove its parts."""
+    def finish(
+        self, parts: int, tables: Mapping[str, pl.DataFrame], matrices: Mapping[str, Tensor],
+        tokens: Mapping[int, Tokens],
+    ) -> None:  # fmt: skip
+        """Write the tables of the whole run and all matrices, mark it finished, and remove its parts."""
+        markers = [read_json(self.manifest, self._marker(part)) for part in range(parts)]
+        files = [self._matrices(part) for part, marker in enumerate(markers) if marker["matrices"]]
+        stored = StoredMatrices(self.manifest, files)
+        names = {int(text): held for marker in markers for text, held in marker["tokens"].items()}
+        write_matrices(self.path, ChainMap(dict(matrices), stored), {**names, **tokens})  # pyright: ignore[reportArgumentType] read only
         for name, table in tables.items():
             write_table(self.path / f"{name}.parquet", table)
-        write_json(self.path / "provenance.json", {**self.record, "finished": True})
-        shutil.rmtree(self.path / _PARTS, ignore_errors=True)
+        write_json(self.path / _PROVENANCE, {**self.record, "finished": True})
+        self.finished = True
+        self._tidy()
+
+    def _held(self, overwrite: bool) -> dict[str, Any] | None:
+        """Return the provenance that lies here; that of a damaged run is of no account where it is to be dropped."""
+        self.manifest.reread()
+        try:
+            held = read_record(self.path)
+        except OutputFolderError:
+            if not overwrite or _PROVENANCE not in self.manifest.digests:
+                raise
+            held = {**self.record, "finished": False}
+        if held is not None and _PROVENANCE not in self.manifest.digests:
+            raise OutputFolderError(
+                f"{self.path} holds a run whose {NAME} is missing or damaged, so that its files cannot be told from "
+                "others. Choose another folder."
+            )
+        return held
+
+    def _refuse_strangers(self) -> None:
+        """Refuse a folder with files that are not of a run that was killed as it began."""
+        own = {NAME, LOCK, *(name.split("/")[0] for name in self.manifest.digests)}
+        with translated_write_errors(self.path):
+            strange = self.path.exists() and (
+                not self.path.is_dir()
+                or any(one.name not in own and not one.name.endswith(TEMPORARY) for one in self.path.iterdir())
+            )
+        if strange:
+            raise OutputFolderError(
+                f"{self.path} exists and holds no run of identilens. Choose another folder, so that nothing is "
+                "overwritten."
+            )
+
+    def _take(
+        self, held: dict[str, Any] | None, *, resume: bool, overwrite: bool, allowed: bool, leads: bool
+    ) -> None:  # fmt: skip
+        if held is not None and not overwrite:
+            self._check_same(held, resume, allowed)
+        self.finished = held is not None and not overwrite and held["finished"]
+        if not leads:
+            return
+        with translated_write_errors(self.path):
+            if held is None or overwrite:
+                self._begin()
+            elif not self.finished:
+                self.manifest.remove_unfinished()
+                with listed(self.manifest):
+                    write_json(self.path / _PROVENANCE, {**self.record, "finished": False})
+            elif self.manifest.names(_PARTS):
+                self._tidy()
+
+    def _begin(self) -> None:
+        """Drop what lies here and write the provenance, so that at no moment the folder seems to be another's."""
+        self.manifest.remove_unfinished()
+        self.manifest.remove(keep=(_PROVENANCE,))
+        self.manifest.file.touch()
+        with listed(self.manifest):
+            write_json(self.path / _PROVENANCE, {**self.record, "finished": False})
+        self.manifest.tidy()
+
+    def _check_same(self, held: dict[str, Any], resume: bool, allowed: bool) -> None:
+        if held["fingerprint"] != self.record["fingerprint"]:
+            raise OutputFolderError(
+                f"{self.path} holds another run ({described(held)}): {differences(held, self.record)}. "
+                "Choose another folder, or pass --overwrite to drop what it holds."
+            )
+        if not resume:
+            state = "finished" if held["finished"] else "interrupted"
+            raise OutputFolderError(
+                f"{self.path} already holds this run, {state}. Pass --resume to go on with it, or --overwrite to "
+                "start anew."
+            )
+        changes = version_changes(held, self.record)
+        if changes and not held["finished"]:
+            if not allowed:
+                raise OutputFolderError(
+                    f"{self.path} holds a run that was begun with other versions: {changes}. Install those again, or "
+                    "pass --allow-version-change to go on with these; both are then recorded."
+                )
+            now = {"libraries": self.record["libraries"], "python": self.record["python"]}
+            self.record = {**held, "later_versions": [*held.get("later_versions", []), now]}
+        elif "later_versions" in held:
+            self.record = held
+
+    def _check_part(self, part: int) -> None:
+        marker = read_json(self.manifest, self._marker(part))
+        for name in marker["tables"]:
+            check_file(self.manifest, self._part(part, name))
+        if marker["matrices"]:
+            check_file(self.manifest, self._matrices(part))
+
+    def _tidy(self) -> None:
+        with translated_write_errors(self.path):
+            self.manifest.remove(_PARTS)
+            self.manifest.tidy()
 
     def _part(self, part: int, name: str) -> Path:
         return self.path / _PARTS / f"{name}-{part:06d}.parquet"
 
+    def _matrices(self, part: int) -> Path:
+        return self.path / _PARTS / f"matrices-{part:06d}.safetensors"
+
     def _marker(self, part: int) -> Path:
         return self.path / _PARTS / f"done-{part:06d}.json"
-
-    def _clear(self) -> None:
-        """Remove what a run writes, and nothing else that may lie in the folder."""
-        for name in (_PARTS, "matrices", "checkpoints", "model", "models", "runs"):
-            shutil.rmtree(self.path / name, ignore_errors=True)
-        for path in joined_runs(self.path):
-            shutil.rmtree(path, ignore_errors=True)
-        for pattern in ("*.parquet", "provenance.json", "report.html"):
-            for file in self.path.glob(pattern):
-                file.unlink()
 
 
 def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
@@ -104,9 +222,9 @@ def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
     held = read_record(out) if joins is not None and out.is_dir() else None
     if held is None or held["analysis"] != joins:
         return out
-    if held["model"]["sha256"] != record["model"]["sha256"]:
+    if held["model"].get("sha256") != record["model"]["sha256"]:
         raise OutputFolderError(
-            f"{out} holds an {joins} of {held['model']['name']}, whose parameters are not those of "
+            f"{out} holds an {joins} of {held['model'].get('name')}, whose parameters are not those of "
             f"{record['model']['name']}. Choose another folder, or the model of the {joins}."
         )
     return out / f"{record['analysis'].replace(' ', '-')}-{record['fingerprint'][:8]}"
@@ -115,40 +233,3 @@ def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
 def joined_runs(path: Path) -> list[Path]:
     """Return the folders of the runs that lie beneath a run's folder because they were joined to it."""
     return [child.parent for child in sorted(path.glob("*-????????/provenance.json")) if read_record(child.parent)]
-
-
-def read_record(path: Path) -> dict[str, Any] | None:
-    """Return the provenance of the run that a folder holds, or None.
-
-    Raises:
-        OutputFolderError: If what stands there is no provenance.
-    """
-    file = path / "provenance.json"
-    if not file.is_file():
-        return None
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise OutputFolderError(f"{file} is not valid JSON ({error}). Choose another folder.") from error
-    if not isinstance(record, dict) or "fingerprint" not in record:
-        raise OutputFolderError(f"{file} was not written by identilens. Choose another folder.")
-    return record
-
-
-def finished_record(folder: str | Path, analysis: str) -> dict[str, Any]:
-    """Return the provenance of the finished run that a folder holds.
-
-    Raises:
-        OutputFolderError: If the folder holds no such run, or an interrupted one.
-    """
-    record = read_record(Path(folder))
-    if record is None or record["analysis"] != analysis:
-        raise OutputFolderError(f"{folder} holds no {analysis} result. Pass the folder given as out (--out).")
-    if not record["finished"]:
-        raise OutputFolderError(f"the {analysis} run in {folder} was interrupted. Finish it with --resume first.")
-    return record
-
-
-def describe(record: dict[str, Any]) -> str:
-    """Return a run in a few words, for error messages."""
-    return f"{record['analysis']} of {record['model'].get('name')} on {record['texts']['count']} texts"

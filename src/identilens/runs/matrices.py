@@ -1,16 +1,17 @@
 """Matrices of a result: their names, and their files on disk, one for each text with its tokens beside it."""
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from identilens.errors import OutputFolderError
 from identilens.runs.files import write_json, write_tensors
+from identilens.runs.manifest import Manifest
+from identilens.runs.reading import check_file, read_json
 
 Tokens = Mapping[str, Sequence[str]]
 """Tokens of a text by sequence ("encoder", "decoder")."""
@@ -44,19 +45,23 @@ class MatrixKey:
 
 
 class StoredMatrices(Mapping[str, Tensor]):
-    """Matrices on disk, read one by one when they are asked for, and tokens of each text that has a file of its own."""
+    """Matrices of a run on disk, read one by one when they are asked for; each file is checked once before that.
 
-    def __init__(self, folder: Path) -> None:
-        self._files: dict[str, Path] = {}
-        self.tokens: dict[int, dict[str, list[str]]] = {}
-        for file in sorted(folder.glob("*.safetensors"), key=_place):
-            if (beside := file.with_suffix(".json")).is_file():
-                self.tokens[_place(file)] = json.loads(beside.read_text(encoding="utf-8"))
-            with safe_open(file, framework="pt") as tensors:
-                self._files.update(dict.fromkeys(tensors.keys(), file))
+    Raises:
+        OutputFolderError: If a file is not what the run wrote, naming it.
+    """
+
+    def __init__(self, manifest: Manifest, files: Iterable[Path]) -> None:
+        self._manifest = manifest
+        self._files = {key: file for file in files for key in _keys(manifest, file)}
+        self._checked: set[Path] = set()
 
     def __getitem__(self, key: str) -> Tensor:
-        with safe_open(self._files[key], framework="pt") as tensors:
+        file = self._files[key]
+        if file not in self._checked:
+            check_file(self._manifest, file)
+            self._checked.add(file)
+        with safe_open(file, framework="pt") as tensors:
             return tensors.get_tensor(key)
 
     def __iter__(self) -> Iterator[str]:
@@ -66,17 +71,33 @@ class StoredMatrices(Mapping[str, Tensor]):
         return len(self._files)
 
 
-def add_matrices(folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]) -> None:
-    """Write matrices into a result's folder: those of a text beside what its file holds, with its tokens."""
-    place = folder / "matrices"
+def stored_matrices(manifest: Manifest) -> tuple[StoredMatrices, dict[int, dict[str, list[str]]]]:
+    """Return the matrices that a finished run has kept, and the tokens of each text that has a file of its own."""
+    files = sorted((manifest.root / name for name in manifest.names("matrices/")), key=_place)
+    tokens = {_place(file): read_json(manifest, file) for file in files if file.suffix == ".json"}
+    return StoredMatrices(manifest, [file for file in files if file.suffix == ".safetensors"]), tokens
+
+
+def write_matrices(folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]) -> None:
+    """Write matrices into a result's folder: a file for each text, with its tokens beside it, and one for the rest."""
+    groups: dict[str, list[str]] = {}
+    for key in matrices:
+        match = re.match(r"text\d+(?=\.)", key)
+        groups.setdefault(match[0] if match else "all", []).append(key)
     for text, names in tokens.items():
-        own = {key: matrices[key] for key in matrices if key.startswith(f"text{text}.")}
-        file = place / f"text{text}.safetensors"
-        write_json(file.with_suffix(".json"), {sequence: list(held) for sequence, held in names.items()})
-        write_tensors(file, (load_file(file) if file.is_file() else {}) | own)
-    shared = {key: matrices[key] for key in matrices if not re.match(r"text\d+\.", key)}
-    if shared:
-        write_tensors(place / "all.safetensors", shared)
+        held = {sequence: list(one) for sequence, one in names.items()}
+        write_json(folder / "matrices" / f"text{text}.json", held)
+    for name, keys in groups.items():
+        write_tensors(folder / "matrices" / f"{name}.safetensors", {key: matrices[key] for key in keys})
+
+
+def _keys(manifest: Manifest, file: Path) -> list[str]:
+    try:
+        with safe_open(file, framework="pt") as tensors:
+            return list(tensors.keys())
+    except (OSError, SafetensorError) as error:
+        check_file(manifest, file)
+        raise OutputFolderError(f"{file} cannot be read: {error}.") from error
 
 
 def _place(file: Path) -> int:

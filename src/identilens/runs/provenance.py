@@ -18,13 +18,13 @@ class Identity:
 
     Attributes:
         model: Facts about the model: id or path, revision, digest, dtype, device.
-        texts: One identifying string for each text, hashed in the record.
+        texts: One identifying string for each text, hashed in the record; or a number of texts and their one digest.
         settings: Facts that change the numbers beside the study's settings, or settings as they turned out.
         seed: Where random numbers are drawn.
     """
 
     model: Mapping[str, Any]
-    texts: Sequence[str]
+    texts: Sequence[str] | tuple[int, str]
     settings: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
 
@@ -36,7 +36,7 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
     """
     options = {**settings, **identity.settings}
     seed = options.pop("seed", identity.seed)
-    hashes = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for text in identity.texts]
+    count, hashes = _hashed(identity.texts)
     model = dict(identity.model)
     run = {"analysis": analysis, "model": model, "texts": hashes, "settings": options, "seed": seed}
     canonical = json.dumps(run, sort_keys=True, default=str)
@@ -45,5 +45,11 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
         "model": model, "settings": options, "seed": seed,
         "libraries": {name: version(name) for name in _LIBRARIES},
         "python": platform.python_version(), "platform": platform.platform(), "command": sys.argv,
-        "texts": {"count": len(hashes), "sha256": hashes},
+        "texts": {"count": count, "sha256": hashes},
     }  # fmt: skip
+
+
+def _hashed(texts: Sequence[str] | tuple[int, str]) -> tuple[int, list[str]]:
+    if texts and isinstance(texts[0], int):
+        return texts[0], [str(texts[1])]
+    return len(texts), [hashlib.sha256(str(text).encode("utf-8", "surrogatepass")).hexdigest() for text in texts]

@@ -2,7 +2,7 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,17 +14,26 @@ import torch
 from torch import Tensor
 
 from identilens.errors import InputError
+from identilens.runs.columns import is_columns
+from identilens.runs.engines.driver import Driver
+from identilens.runs.engines.engine import Engine
+from identilens.runs.engines.worker import Job
 from identilens.runs.folder import RunFolder, joined_folder
-from identilens.runs.matrices import Tokens, add_matrices
+from identilens.runs.manifest import Manifest, manifest_of
+from identilens.runs.matrices import Tokens
 from identilens.runs.provenance import Identity, provenance
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
+from identilens.runs.texts import read_texts
 
 S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
 Tables = Mapping[str, pl.DataFrame]
 Merger = Callable[[pl.DataFrame], pl.DataFrame]
 Progress = Callable[[int, int, str], None]
+
+SENT = "sent"
+"""Folder in a run's folder for what is sent to workers."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +59,11 @@ class Study(ABC, Generic[S, R]):
         result_type: Its result.
         merge: What becomes of a table once its parts are joined; left as it is when not named.
         joins: Name of a study whose folder may hold this one beneath it.
+        alone: Why its parts cannot be shared among workers; nothing where they can.
         leaves: What it does that needs a folder, for the error message; nothing where it can run in memory.
         folder: Of the run, from `begin` on; None in memory.
         listener: Is told what is being done.
+        inputs: What it was made of, beside its settings.
         reports: Whether this process speaks for the run: False in all but the first of several that share it.
     """
 
@@ -64,10 +75,12 @@ class Study(ABC, Generic[S, R]):
     merge: ClassVar[Mapping[str, Merger]] = {}
     joins: ClassVar[str | None] = None
     leaves: ClassVar[str] = ""
+    alone: ClassVar[str] = ""
 
     folder: Path | None = None
     listener: Callable[[str, int], None] | None = None
     reports: bool = True
+    inputs: tuple[Any, ...] = ()
     settings: S
 
     def __init__(self, settings: S) -> None:
@@ -95,6 +108,10 @@ class Study(ABC, Generic[S, R]):
             raise InputError(f"{self.leaves} behind and needs a folder. Pass out=... (--out).")
         self.folder = folder and folder.path
 
+    def sent(self, folder: Path) -> tuple[Any, ...]:
+        """Return the inputs as they are sent to workers; what must lie in files for that goes into the folder."""
+        return self.inputs
+
     def finish(self, tables: Tables) -> Output:
         """Return the tables of the whole run, with matrices that belong to no single part."""
         return Output(tables)
@@ -118,21 +135,32 @@ class Study(ABC, Generic[S, R]):
 
 def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     """Return the function that runs a study: its inputs, its settings by name, and where the run goes."""
-    make: Any = study  # each takes inputs of its own
 
     def run(
         *inputs: Any, settings: Settings | None = None, out: str | Path | None = None, resume: bool = False,
-        overwrite: bool = False, progress: Progress | None = None, **options: Any,
+        overwrite: bool = False, allow_version_change: bool = False, engine: Engine | None = None,
+        progress: Progress | None = None, **options: Any,
     ) -> R:  # fmt: skip
         chosen = study.settings_type.of(settings, options)
         _check_inputs(study, inputs, progress)
-        return run_study(make(*inputs, chosen), out=out, resume=resume, overwrite=overwrite, progress=progress)
+        read = [read_texts(one) if is_columns(one) or isinstance(one, Iterator) else one for one in inputs]
+        return run_study(
+            bound_study(study, read, chosen), out=out, resume=resume, overwrite=overwrite,
+            allow_version_change=allow_version_change, engine=engine, progress=progress,
+        )  # fmt: skip
 
     run.__name__ = run.__qualname__ = name
     run.__module__ = study.__module__
     run.__doc__ = f"{inspect.cleandoc(study.__doc__ or '')}\n\n{_COMMON.format(settings=study.settings_type.__name__)}"
     run.__signature__ = _signature(study, inspect.signature(run))  # pyright: ignore[reportFunctionMemberAccess]
     return run
+
+
+def bound_study(study: Any, inputs: Sequence[Any], settings: Settings) -> Any:
+    """Return a study bound to its inputs, which it remembers as they were given."""
+    made = study(*inputs, settings)
+    made.inputs = tuple(inputs)
+    return made
 
 
 def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: Progress | None) -> None:
@@ -150,7 +178,9 @@ _COMMON = """Besides its inputs it takes:
     settings: All settings at once, a `{settings}`; or each by its name.
     out: Folder to fill part by part; nothing is written when not given.
     resume: Go on with an interrupted run in ``out``, or return the finished one.
-    overwrite: Drop the run that ``out`` holds.
+    overwrite: Drop the run that ``out`` holds: the files that its manifest lists, and no other.
+    allow_version_change: Go on with a run that other versions of the libraries have begun.
+    engine: Who computes the parts: `Local` (processes of this machine) or `Ray`; this process when not given.
     progress: Called with (units done, units in all, a note on what is being done).
 """
 
@@ -159,24 +189,34 @@ _COMMON = """Besides its inputs it takes:
 @torch.autocast("cpu", enabled=False)
 def run_study(
     study: Study[Any, R], *, out: str | Path | None = None, resume: bool = False, overwrite: bool = False,
-    progress: Progress | None = None,
+    allow_version_change: bool = False, engine: Engine | None = None, progress: Progress | None = None,
 ) -> R:  # fmt: skip
     """Return the result of a study, run part by part in memory or into a folder; autocast is off meanwhile.
 
     Raises:
         OutputFolderError: If the folder holds something else or cannot be written.
+        CheckFailedError: If parts failed on workers; all others are there.
         IdentilensError: Whatever the study raises.
     """
+    if engine is not None:
+        _check_shared(study, out)
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
         return study.shown(_in_memory(study, record, progress), None)
     path = joined_folder(Path(out), record, study.joins)
+    around = manifest_of(path) if path == Path(out) else Manifest(Path(out))
     with study.in_turn():
-        folder = RunFolder(path, record, resume=resume or not study.reports, overwrite=overwrite and study.reports)
-    if not folder.finished:
-        _into_folder(study, folder, progress)
-    study.wait()
-    return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
+        folder = RunFolder(
+            path, record, resume=resume or not study.reports, overwrite=overwrite and study.reports,
+            allow_version_change=allow_version_change, leads=study.reports,
+        )  # fmt: skip
+        if around is not None and around.file.is_file():
+            around.add(path)
+    with folder:
+        if not folder.finished:
+            _into_folder(study, folder, progress, engine)
+        study.wait()
+        return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
 
 
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
@@ -188,19 +228,46 @@ def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress 
     return study.result_type.of(last.tables, record, matrices, tokens)  # pyright: ignore[reportReturnType]
 
 
-def _into_folder(study: Study[Any, R], folder: RunFolder, progress: Progress | None) -> None:
+def _check_shared(study: Study[Any, R], out: str | Path | None) -> None:
+    if study.alone:
+        raise InputError(f"{study.name} runs in one process: {study.alone}. Leave out engine (--engine).")
+    if out is None:
+        raise InputError("workers write into a folder: pass out=... (--out) with an engine.")
+
+
+def _into_folder(
+    study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine | None
+) -> None:  # fmt: skip
     study.begin(folder)
-    for part in _counted(study, progress):
-        if not folder.has(part):
-            output = study.run(part)
-            if study.reports:
-                add_matrices(folder.path, output.matrices, output.tokens)
-                folder.write_part(part, output.tables)
+    if engine is None:
+        for part in _counted(study, progress):
+            if not folder.has(part):
+                output = study.run(part)
+                if study.reports:
+                    folder.write_part(part, output.tables, output.matrices, output.tokens)
+    else:
+        _on_engine(study, folder, progress, engine)
     if not study.reports:
         return
-    last = study.finish(_joined(study, [folder.read_part(part) for part in range(len(study.sizes()))]))
-    add_matrices(folder.path, last.matrices, last.tokens)
-    folder.finish(last.tables)
+    parts = len(study.sizes())
+    last = study.finish(_joined(study, [folder.read_part(part) for part in range(parts)]))
+    folder.finish(parts, last.tables, last.matrices, last.tokens)
+
+
+def _on_engine(study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine) -> None:
+    sizes, done = study.sizes(), [0]
+
+    def told(part: int, note: str) -> None:
+        done[0] += sizes[part]
+        if progress:
+            progress(done[0], sum(sizes), note)
+
+    if progress:
+        progress(0, sum(sizes), "workers start")
+    path = folder.path.resolve()
+    job = Job(type(study), study.sent(folder.path / SENT), study.settings, folder.record, path)
+    Driver(job, engine, sizes, study.unit, told).run(folder)
+    folder.manifest.remove(f"{SENT}/")
 
 
 def _counted(study: Study[Any, R], progress: Progress | None) -> Any:

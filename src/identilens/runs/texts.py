@@ -1,57 +1,130 @@
-"""Texts from files: a line, an object or a row each."""
+"""Texts from files, streams and data sets: a line, an object or a row each, one after the other."""
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from identilens.errors import InputError
-from identilens.runs.compressed import READ_ERRORS, kind_of, open_file
+from identilens.runs.columns import column_texts, is_columns, parquet_rows
+from identilens.runs.compressed import MAX_TEXT_BYTES, READ_ERRORS, STANDARD_INPUT, kind_of, open_bytes, open_text
 from identilens.runs.conllu import read_conllu
+from identilens.runs.corpus import held
+from identilens.runs.lines import Lines, checked
+
+Texts = Iterator[Any]
+
+_TOLD_EVERY = 10_000
 
 
 def read_texts(
-    source: str | Path | Sequence[str], *, columns: Sequence[str] = (), encoding: str = "utf-8", pairs: bool = False,
-    limit: int | None = None,
-) -> list[Any]:  # fmt: skip
-    """Return the texts of a file, or those of a list; pairs when two columns are named, or asked for.
+    source: Any, *, columns: Sequence[str] = (), encoding: str = "utf-8", pairs: bool = False,
+    limit: int | None = None, max_length: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES,
+    told: Callable[[int], None] | None = None,
+) -> Sequence[Any]:  # fmt: skip
+    """Return the texts of a file or a data set, or those of a list; see `iter_texts`.
 
-    A file is .txt (one text a line, blank lines skipped), .jsonl, .csv, .tsv or .conllu, also behind .gz or .xz.
-    Pairs are every two of a list, lines with a tab in a .txt file, or two columns.
+    Up to 10,000 come as a list; more lie in a temporary file (`Corpus`) and are read when they are asked for. ``told``
+    is called with the number of texts so far, now and then.
 
     Raises:
-        InputError: For a missing or unreadable file, a wrong encoding, a missing column, an empty text, or what is
-            no pair where pairs are meant, naming the line.
+        InputError: As `iter_texts`, and where there are none.
     """
-    if not isinstance(source, str | Path):
-        return (_in_twos(list(source)) if pairs else list(source))[:limit]
-    file = Path(source)
-    if not file.is_file():
-        raise InputError(f"no such file: {file}. Check the path given to --file.")
-    kind = kind_of(file)
-    if kind == ".conllu":
-        if pairs or columns:
-            raise InputError(f"{file} has one sentence for each text: leave out --pairs and --column.")
-        with _translated_read_errors(file, "utf-8"):
-            return [*read_conllu(file, limit=limit)]
-    read = _reader(file, kind, columns, pairs)
-    with _translated_read_errors(file, encoding), open_file(file, "rt", encoding=encoding, newline="") as stream:
-        found = list(islice(read(stream, file, list(columns)), limit))
-    if not found:
-        raise InputError(f"{file} holds no texts.")
+    given = {"columns": columns, "encoding": encoding, "pairs": pairs, "limit": limit, "max_length": max_length}
+    texts = iter_texts(source, **given, max_text_bytes=max_text_bytes)
+    found = held(texts if told is None else _counted(texts, told))
+    if not found and isinstance(source, str | Path):
+        raise InputError(f"{source} holds no texts.")
     return found
 
 
-def _reader(file: Path, kind: str, columns: Sequence[str], pairs: bool) -> Callable[..., Iterator[Any]]:
-    readers = {".txt": _pairs_of_lines if pairs else _lines, ".jsonl": _json_lines, ".csv": _rows, ".tsv": _rows}
+def iter_texts(
+    source: Any, *, columns: Sequence[str] = (), encoding: str = "utf-8", pairs: bool = False,
+    limit: int | None = None, max_length: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES,
+) -> Texts:  # fmt: skip
+    """Yield texts one by one; pairs when two columns are named, or asked for.
+
+    A file is .txt (one text a line, blank lines skipped), .jsonl, .csv, .tsv, .conllu or .parquet, the first five also
+    behind .gz or .xz. A pipe, or ``-`` for the standard input, has a text a line, or an object a line where columns are
+    named. Besides: a data set (`datasets`, also streaming), a frame or a column (pandas, polars), anything to iterate
+    over. Pairs are every two of a list, lines with a tab in a .txt file, or two columns.
+
+    Args:
+        source: What to read.
+        columns: Columns with the texts.
+        encoding: Of a file.
+        pairs: Whether pairs are meant.
+        limit: Stop after so many.
+        max_length: Tokens that texts are cut to later: the rest of a very long one is not kept while reading.
+        max_text_bytes: Of a file, decompressed, at most.
+
+    Raises:
+        InputError: For a missing or unreadable file, a wrong encoding, a missing column, an empty text, one that is too
+            long, more bytes than allowed, or what is no pair where pairs are meant, naming the line.
+    """
+    if isinstance(source, str | Path):
+        return islice(_of_file(Path(source), columns, encoding, pairs, limit, max_length, max_text_bytes), limit)
+    if is_columns(source):
+        return islice((checked(row, place, max_length) for place, row in column_texts(source, columns)), limit)
+    return islice(_in_twos(source) if pairs else iter(source), limit)
+
+
+def _counted(texts: Texts, told: Callable[[int], None]) -> Texts:
+    for count, text in enumerate(texts, 1):
+        if count % _TOLD_EVERY == 0:
+            told(count)
+        yield text
+
+
+def _of_file(
+    file: Path, columns: Sequence[str], encoding: str, pairs: bool, limit: int | None, max_length: int | None, most: int
+) -> Texts:
+    stream = _is_stream(file)
+    kind = kind_of(file) or (".jsonl" if columns else ".txt") if stream else kind_of(file)
+    if kind == ".conllu":
+        if pairs or columns:
+            raise InputError(f"{file} has one sentence for each text: leave out --pairs and --column.")
+        with _translated_read_errors(file, "utf-8", stream):
+            yield from read_conllu(file, limit=limit)
+        return
+    read = _reader(file, kind, columns, pairs)
+    if kind == ".parquet":
+        yield from (checked(row, place, max_length) for place, row in parquet_rows(file, columns))
+        return
+    with _translated_read_errors(file, encoding, stream), open_text(file, encoding, "", most) as opened:
+        yield from read(Lines(opened, file, max_length if kind == ".txt" else None), file, list(columns), max_length)
+
+
+def _is_stream(file: Path) -> bool:
+    """Return whether a file can be read once only; raises InputError where there is nothing to read."""
+    if file == STANDARD_INPUT:
+        return True
+    try:
+        mode = file.stat().st_mode
+    except (OSError, ValueError):
+        raise InputError(f"no such file: {file}. Check the path given to --file.") from None
+    if stat.S_ISFIFO(mode):
+        return True
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "a device"
+        raise InputError(f"{file} is {what}; expected a file with texts, or - for the standard input.")
+    return False
+
+
+def _reader(file: Path, kind: str, columns: Sequence[str], pairs: bool) -> Callable[..., Texts]:
+    readers = {
+        ".txt": _pairs_of_lines if pairs else _lines, ".jsonl": _json_lines, ".csv": _rows, ".tsv": _rows,
+        ".parquet": _rows,
+    }  # fmt: skip
     if kind not in readers:
         known = ", ".join(readers)
         raise InputError(f"{file} ends in {kind or 'nothing'}; expected {known}, .conllu (or with .gz, .xz).")
     if kind == ".txt" and columns:
-        raise InputError(f"--column is for .jsonl, .csv and .tsv files; {file} has one text a line.")
+        raise InputError(f"--column is for .jsonl, .csv, .tsv and .parquet files; {file} has one text a line.")
     if kind != ".txt" and not 1 <= len(columns) <= 2:
         raise InputError(f"{file} needs --column NAME for its texts, or two of them for pairs; got {len(columns)}.")
     if pairs and kind != ".txt" and len(columns) != 2:
@@ -60,12 +133,13 @@ def _reader(file: Path, kind: str, columns: Sequence[str], pairs: bool) -> Calla
 
 
 @contextmanager
-def _translated_read_errors(file: Path, encoding: str) -> Iterator[None]:
+def _translated_read_errors(file: Path, encoding: str, stream: bool) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
+        place = str(error.reason) if stream else _undecodable(file, encoding)
         raise InputError(
-            f"{file} is not {encoding}: {_undecodable(file, encoding)}. "
+            f"{file} is not {encoding}: {place}. "
             "Save it as UTF-8, or name its encoding with --encoding (for example latin-1)."
         ) from error
     except LookupError as error:
@@ -76,70 +150,72 @@ def _translated_read_errors(file: Path, encoding: str) -> Iterator[None]:
 
 def _undecodable(file: Path, encoding: str) -> str:
     """Return which byte of a file cannot be decoded; the stream itself only knows its place in a buffer."""
-    with open_file(file, "rb") as stream:
-        content = stream.read()
-    try:
-        content.decode(encoding)
-    except UnicodeDecodeError as error:
-        return f"byte {content[error.start]:#04x} at position {error.start}"
-    return "a character is cut short"
+    if encoding.lower().startswith(("utf-16", "utf-32", "utf_16", "utf_32")):
+        return "what it holds cannot be decoded"
+    position, number = 0, 0
+    with open_bytes(file) as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                line.decode(encoding)
+            except UnicodeDecodeError as error:
+                return f"byte {line[error.start]:#04x} at position {position + error.start} (line {number})"
+            position += len(line)
+    return f"a character is cut short (line {number})"
 
 
-def _held(stream: Iterable[str]) -> Iterator[tuple[int, str]]:
-    return ((number, line.strip()) for number, line in enumerate(stream, 1) if line.strip())
+def _lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
+    return (checked(line, f"{file}, line {number}", longest) for number, line in lines.held())
 
 
-def _lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[str]:
-    return (line for _, line in _held(stream))
-
-
-def _pairs_of_lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[tuple[str, str]]:
-    for number, line in _held(stream):
+def _pairs_of_lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
+    for number, line in lines.held():
         parts = [part.strip() for part in line.split("\t")]
         if len(parts) != 2 or not all(parts):
             raise InputError(
                 f"{file}, line {number}: --pairs expects two sentences with a tab between; got {len(parts)} "
                 f"{'part' if len(parts) == 1 else 'parts'}. Leave --pairs out where each line is one text."
             )
-        yield parts[0], parts[1]
+        yield checked((parts[0], parts[1]), f"{file}, line {number}", longest)
 
 
-def _in_twos(texts: list[str]) -> list[tuple[str, str]]:
-    if len(texts) % 2:
-        raise InputError(f"--pairs takes every two --text as a pair; got {len(texts)}. Give one more, or one less.")
-    return list(zip(texts[::2], texts[1::2], strict=True))
+def _in_twos(texts: Iterable[Any]) -> Texts:
+    found = list(texts)
+    if len(found) % 2:
+        raise InputError(f"--pairs takes every two --text as a pair; got {len(found)}. Give one more, or one less.")
+    return zip(found[::2], found[1::2], strict=True)
 
 
-def _json_lines(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[Any]:
-    for number, line in _held(stream):
+def _json_lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
+    for number, line in lines.held():
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{file}, line {number}: not valid JSON ({error}).") from error
         if not isinstance(row, dict):
             raise InputError(f"{file}, line {number}: expected a JSON object, got {type(row).__name__}.")
-        yield _pick(row, columns, file, number)
+        yield checked(_pick(row, columns, f"{file}, line {number}"), f"{file}, line {number}", longest)
 
 
-def _rows(stream: Iterable[str], file: Path, columns: list[str]) -> Iterator[Any]:
+def _rows(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
     # Tab-separated corpora are written without quoting.
     tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind_of(file) == ".tsv" else {}
-    reader = csv.DictReader(stream, **tabs)
+    reader = csv.DictReader(lines, **tabs)
     try:
         for row in reader:
-            yield _pick(row, columns, file, reader.line_num)
+            place = f"{file}, line {reader.line_num}"
+            yield checked(_pick(row, columns, place), place, longest)
     except csv.Error as error:
-        raise InputError(f"{file}, line {reader.line_num}: {error}.") from error
+        raise InputError(f"{file}, line {lines.number}: {error}.") from error
 
 
-def _pick(row: dict[str, Any], columns: list[str], file: Path, number: int) -> str | tuple[str, str]:
+def _pick(row: Mapping[str, Any], columns: Sequence[str], place: str) -> str | tuple[str, str]:
     values = []
     for column in columns:
         if column not in row:
             known = ", ".join(str(name) for name in row)
-            raise InputError(f"{file}, line {number}: no column {column!r}; there are {known}. Pass one with --column.")
+            raise InputError(f"{place}: no column {column!r}; there are {known}. Pass one with --column.")
         value = row[column]
         if not isinstance(value, str) or not value.strip():
-            raise InputError(f"{file}, line {number}: column {column!r} is empty or not a text. Remove the line.")
+            raise InputError(f"{place}: column {column!r} is empty or not a text. Remove the line.")
         values.append(value)
     return values[0] if len(values) == 1 else (values[0], values[1])

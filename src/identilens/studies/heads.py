@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge
@@ -13,7 +14,9 @@ from identilens.models.inputs import Item
 from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.reading import read_head
+from identilens.models.sending import send_lens
 from identilens.models.sequences import names_at, position_names, sides
+from identilens.runs.files import write_folder
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import REPEATED, Kind, Numbers, Settings
@@ -123,7 +126,16 @@ class TextHeads:
         return sorted({at for one in queries for at in named_places(names, one, place.text)})
 
 
-class HeadStudy(Study[S, R]):
+class LensStudy(Study[S, R]):
+    """A study of a model on texts: workers load the model by its path."""
+
+    def sent(self, folder: Path) -> tuple[Any, ...]:
+        """Return the model as its path, and the texts as they are."""
+        lens, *others = self.inputs
+        return (send_lens(lens, folder, write_folder), *others)
+
+
+class HeadStudy(LensStudy[S, R]):
     """A study of the heads of texts, one a part."""
 
     unit = "heads"

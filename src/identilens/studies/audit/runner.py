@@ -33,12 +33,15 @@ class Runner:
     """Runs parts of a corpus and measures every attention call on the way; ``keep`` are texts with matrices."""
 
     def __init__(
-        self, lens: Lens, items: list[Item], sites: tuple[Site, ...], settings: AuditSettings, keep: set[int]
+        self, lens: Lens, items: Sequence[Item], sites: tuple[Site, ...], settings: AuditSettings, keep: set[int]
     ) -> None:
         self.lens, self.items, self.sites, self.settings, self.keep = lens, items, sites, settings, keep
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
-        used = {token for item in items for tokens in item.tokens.values() for token in tokens} or {"[CLS]"}
-        self.type_names = type_names([token for token in special if token in used])
+        # Of very many texts it is not known beforehand which special tokens they hold.
+        if isinstance(items, list):
+            used = {token for item in items for tokens in item.tokens.values() for token in tokens} or {"[CLS]"}
+            special = [token for token in special if token in used]
+        self.type_names = type_names(special)
         self._factors: dict[int, tuple[Tensor, int]] = {}
 
     def run(self, part: range) -> Output:

@@ -9,17 +9,22 @@ from identilens.models.inputs import Item
 from identilens.models.layout import layers_in_words
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
-from identilens.runs.study import Output, Study, study_function
+from identilens.runs.study import Output, study_function
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import merge_token_types
 from identilens.studies.audit.runner import Runner
 from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.heads import LensStudy
+from identilens.studies.items import identities, read_items
 
 _PART = 32
 """Texts in one part of a folder run: what an interruption can cost."""
 
+_FIRST = 1000
+"""Of texts that are tokenised only when they are measured, so many may be examples."""
 
-class AuditStudy(Study[AuditSettings, Audit]):
+
+class AuditStudy(LensStudy[AuditSettings, Audit]):
     """Measure how much of every attention map is determined, influential, and without effect on its head's output.
 
     Determined: certain mass of rows drawn by the seed (linear programs). Influential: norms of head outputs and of the
@@ -46,7 +51,7 @@ class AuditStudy(Study[AuditSettings, Audit]):
 
     def __init__(self, lens: Lens, texts: Any, settings: AuditSettings) -> None:
         self.lens, self.settings = lens, settings
-        self.items = lens.read(texts, settings.max_length)
+        self.items = read_items(lens, texts, settings.max_length)
         sites = lens.sites(self.items[0])
         held = sorted({site.layer for site in sites})
         if missing := sorted(set(settings.layers or ()) - set(held)):
@@ -57,8 +62,7 @@ class AuditStudy(Study[AuditSettings, Audit]):
     def identity(self) -> Identity:
         """Return the model and the texts, and what counts as zero."""
         tolerance = f"max(n, d_model) * {FLOAT32_EPS} * largest singular value"
-        texts = [item.identity for item in self.items]
-        return Identity(self.lens.facts, texts, {"rank_tolerance": tolerance}, seed=self.settings.seed)
+        return Identity(self.lens.facts, identities(self.items), {"rank_tolerance": tolerance}, seed=self.settings.seed)
 
     def sizes(self) -> Sequence[int]:
         """Return the number of texts in each part."""
@@ -69,11 +73,14 @@ class AuditStudy(Study[AuditSettings, Audit]):
         return self.runner.run(self.parts[part])
 
 
-def _kept_texts(items: list[Item], settings: AuditSettings) -> set[int]:
+def _kept_texts(items: Sequence[Item], settings: AuditSettings) -> set[int]:
     if settings.matrices:
         return set(range(len(items)))
-    fitting = [text for text, item in enumerate(items) if item.length <= settings.example_length]
-    return set(sorted(fitting, key=lambda text: -items[text].length)[: settings.examples])
+    # Of very many texts the first ones: to look at all of them would be to read them twice.
+    first = range(len(items) if isinstance(items, list) else min(len(items), _FIRST))
+    lengths = {text: items[text].length for text in first}
+    fitting = [text for text, length in lengths.items() if length <= settings.example_length]
+    return set(sorted(fitting, key=lambda text: -lengths[text])[: settings.examples])
 
 
 audit = study_function(AuditStudy, "audit")

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
@@ -14,6 +15,7 @@ from identilens.dyck.tokenizer import bracket_tokenizer
 from identilens.dyck.uniform import uniform_second_layer, uniform_transformer
 from identilens.errors import SettingError
 from identilens.models.saving import save_model
+from identilens.runs.files import write_folder
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import LIST, Settings
@@ -90,7 +92,8 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
         """Save the model with uniform attention."""
         super().begin(folder)
         if self.folder is not None:
-            save_model(uniform_transformer(self.language), bracket_tokenizer(self.language), self.folder / "model")
+            made = uniform_transformer(self.language), bracket_tokenizer(self.language)
+            write_folder(self.folder / "model", partial(save_model, *made))
 
     def run(self, part: int) -> Output:
         """Return the row of one construction at one length."""

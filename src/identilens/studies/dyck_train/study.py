@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Lt
@@ -12,6 +13,7 @@ from identilens.dyck.tokenizer import bracket_tokenizer
 from identilens.dyck.training import check_memory, train_models
 from identilens.errors import InputError, SettingError
 from identilens.models.saving import save_model
+from identilens.runs.files import write_folder
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import NOT_RECORDED, Numbers
 from identilens.runs.study import Output, Study, study_function
@@ -131,7 +133,8 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         if self.folder is not None:
             folder = self.folder / "models" / folder_name(kind.name)
             for seed, model in zip(trained.seeds, trained.models, strict=True):
-                save_model(model, bracket_tokenizer(model.config.language), folder / f"seed{seed:03d}")
+                tokenizer = bracket_tokenizer(model.config.language)
+                write_folder(folder / f"seed{seed:03d}", partial(save_model, model, tokenizer))
         return Output(measure_models(kind, trained, self.settings, self.settings.device))
 
     def _check(self, size: int) -> None:

@@ -20,8 +20,9 @@ from identilens.runs.conllu import TaggedText, Tags
 from identilens.runs.files import write_table
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import NOT_RECORDED, Numbers, Settings, Size
-from identilens.runs.study import Output, Study, Tables, study_function
+from identilens.runs.study import Output, Tables, study_function
 from identilens.runs.tables import table_of
+from identilens.studies.heads import LensStudy
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.rollouts import Rollout, text_rollouts
 from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
@@ -66,7 +67,7 @@ class MixingSettings(Settings):
                 raise SettingError(name, "to be left out: exact norms take no probes", getattr(self, name))
 
 
-class MixingStudy(Study[MixingSettings, Mixing]):
+class MixingStudy(LensStudy[MixingSettings, Mixing]):
     """Find the contribution of every input token to every hidden token (Hidden Token Attribution).
 
     Brunner et al. 2020, Eq. 11. Each text runs by itself, without padding, in evaluation mode. Encoder–decoders give

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float
-from safetensors.torch import load_file
 from torch import Tensor
 
 from identilens.errors import InputError, NumericalError
@@ -18,6 +17,8 @@ from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens, split_states
 from identilens.runs.files import write_tensors
+from identilens.runs.manifest import Manifest
+from identilens.runs.reading import read_tensors
 
 BATCH_SIZE = 8
 _WEIGHTS_AT_ONCE = 2**25
@@ -133,7 +134,7 @@ class State:
 
     def load(self, folder: Path, part: int) -> None:
         """Take the state as it was after a part."""
-        self.sums = load_file(_file(folder, part))
+        self.sums = read_tensors(Manifest(folder), _file(folder, part))
 
 
 def _file(folder: Path, part: int) -> Path:

@@ -36,6 +36,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     name = "structure"
     unit = "steps"
+    alone = "each part adds to the sums of the one before"
     settings_type = StructureSettings
     result_type = Structure
 

@@ -1,6 +1,5 @@
 """Many training runs, one row each: tasks by kind of heads by key size by seed (Bhardwaj et al. 2021, Table 1)."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ from identilens.encoder.settings import EncoderSettings, HeadsName, TaskName, Tr
 from identilens.encoder.splits import Splits, read_splits
 from identilens.encoder.tasks import task_named
 from identilens.errors import SettingError
+from identilens.runs.manifest import Manifest
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import LIST, NOT_RECORDED
 from identilens.runs.study import Output, Study, run_study, study_function
@@ -97,7 +97,7 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
         study = TrainStudy(one, self._splits(one.task, one.seed))
         found = run_study(study, out=folder, resume=folder.exists(), progress=told)
         if not self.settings.keep_models:
-            shutil.rmtree(found.model_path, ignore_errors=True)
+            Manifest(folder).remove("model/")
         row = {name: found.metrics.get(name) for name in EncoderSweep.schema["table"]}
         row["published"] = published_accuracy(one.task, one.heads, one.d_k)
         return Output({"table": table_of(EncoderSweep.schema["table"], [row])})

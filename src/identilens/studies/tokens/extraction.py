@@ -179,7 +179,7 @@ def _opened(folder: Path) -> HiddenStates:
     try:
         # A private map: pages are read as they are needed, and nothing that is written to it reaches the file.
         array = np.load(folder / _STATES, mmap_mode="c", allow_pickle=False)
-        tokens = pl.read_parquet(folder / _TOKENS)
+        tokens = pl.read_parquet(folder / _TOKENS, glob=False)
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:
         raise OutputFolderError(f"{folder} holds hidden states that cannot be read ({error}). Remove it.") from error
     lengths = tokens.group_by("text", maintain_order=True).len()["len"].to_list()

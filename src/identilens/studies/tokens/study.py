@@ -13,6 +13,7 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.runs.folder import RunFolder
+from identilens.runs.manifest import listed
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, Tables, study_function
 from identilens.studies.tokens.cells import cells, check_corpus, probe_kinds
@@ -43,6 +44,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
 
     name = "tokens"
     unit = "folds"
+    alone = "later folds take up the learning rates of the first"
     settings_type = TokenSettings
     result_type = TokenIdentifiability
 
@@ -108,10 +110,12 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
     def _states(self, name: str) -> HiddenStates:
         """Return the hidden states of a checkpoint, extracted when first asked for."""
         if name not in self._held and self._cache is not None:
-            self._held[name] = extract(
-                self.lenses[name], self.texts, self._cache, max_length=self.settings.max_length,
-                progress=lambda done, total: self.tell(f"hidden states of {done:,} of {total:,} texts"),
-            )  # fmt: skip
+            # Hidden states outlive the run: another one on the same texts takes them up.
+            with listed(None):
+                self._held[name] = extract(
+                    self.lenses[name], self.texts, self._cache, max_length=self.settings.max_length,
+                    progress=lambda done, total: self.tell(f"hidden states of {done:,} of {total:,} texts"),
+                )  # fmt: skip
         return self._held[name]
 
     def _check_same(self) -> None:

@@ -1,17 +1,19 @@
 """Training one identifiable encoder (Bhardwaj et al. 2021, section 6)."""
 
-import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from math import ceil
 from pathlib import Path
 from typing import Any
 
+from identilens.encoder.checkpoints import CHECKPOINTS, last_whole
 from identilens.encoder.settings import EncoderSettings
 from identilens.encoder.splits import Splits, read_splits
 from identilens.encoder.tasks import task_named
 from identilens.encoder.training import processes, train_encoder
 from identilens.errors import InputError
+from identilens.runs.folder import RunFolder
+from identilens.runs.manifest import Manifest
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, Tables, study_function
 from identilens.runs.tables import table_of
@@ -70,17 +72,23 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
         """Wait for all processes."""
         self.processes.wait_for_everyone()
 
+    def begin(self, folder: RunFolder | None) -> None:
+        """Find the last whole checkpoint that an interrupted run has left."""
+        super().begin(folder)
+        with self.in_turn():
+            self.checkpoint = last_whole(self.folder or Path())
+
     def run(self, part: int) -> Output:
         """Return the epochs and the metrics."""
         table, metrics = train_encoder(
             self.folder or Path(), self.task, self.splits, self.settings, self.processes.num_processes,
-            lambda done, note: self.tell(note, done),
+            lambda done, note: self.tell(note, done), self.checkpoint,
         )  # fmt: skip
         return Output({"table": table, "outcome": table_of(EncoderRun.schema["outcome"], [metrics])})
 
     def finish(self, tables: Tables) -> Output:
         """Drop the checkpoints: no part is left to go on from them."""
-        shutil.rmtree((self.folder or Path()) / "checkpoints", ignore_errors=True)
+        Manifest(self.folder or Path()).remove(f"{CHECKPOINTS}/")
         return Output(tables)
 
 

@@ -1,0 +1,93 @@
+"""What workers gain and cost: two local workers over one, Ray's added cost for a part, memory for many texts."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import machine, report
+
+import identilens as idl
+from identilens.runs.engines.engine import Engine
+
+PART = 32
+"""Texts in a part of an audit."""
+
+TEXT = "The keeper of the lighthouse wrote down every ship, although none had stopped there for years, number {}."
+
+MEMORY = """
+import resource, sys
+import identilens as idl
+from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.audit.study import AuditStudy
+lens = idl.load(idl.bundled_model(), device="cpu")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+texts = idl.read_texts(sys.argv[1])
+study = AuditStudy(lens, texts, AuditSettings(certain_rows=0, examples=0))
+study.identity(), study.sizes()
+print(len(texts), before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds from the call to the end, and from the first part's end to the last's, with the parts between."""
+
+    whole: float
+    steady: float
+    parts: int
+
+
+def timed(lens: idl.Lens, texts: list[str], engine: Engine | None) -> Timed:
+    """Return what an audit takes on an engine."""
+    ends: list[tuple[float, int]] = []
+    start = time.perf_counter()
+
+    def told(done: int, total: int, note: str) -> None:
+        if done:
+            ends.append((time.perf_counter(), done))
+
+    chosen: dict[str, Any] = {"certain_rows": 0, "examples": 0, "progress": told, "engine": engine}
+    with tempfile.TemporaryDirectory() as folder:
+        idl.audit(lens, texts, out=Path(folder) / "run", **chosen)
+    (first, done), (last, total) = ends[0], ends[-1]
+    return Timed(time.perf_counter() - start, last - first, max(1, (total - done) // PART))
+
+
+def memory(lines: int) -> tuple[int, float]:
+    """Return how many MB a driver takes for a file of so many lines, beside the model."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.writelines(TEXT.format(number) + "\n" for number in range(lines))
+        file.flush()
+        found = subprocess.run([sys.executable, "-c", MEMORY, file.name], capture_output=True, text=True, check=True)
+    count, before, after = map(int, found.stdout.split())
+    return count, (after - before) / 1024
+
+
+def main(texts: int = 500) -> None:
+    """Print the figures beside their targets."""
+    print(machine(), f"{os.cpu_count()} cores, {texts} texts, parts of {PART}")
+    lens = idl.load(idl.bundled_model(), device="cpu")
+    given = [TEXT.format(number) for number in range(texts)]
+    alone = timed(lens, given, None)
+    one, two, ray = (timed(lens, given, engine) for engine in (idl.Local(1), idl.Local(2), idl.Ray(workers=1)))
+    for name, found in (("this process", alone), ("1 local worker", one), ("2 local workers", two), ("1 actor", ray)):
+        print(f"  {name}: {found.whole:.1f} s in all, {found.steady / found.parts:.3f} s a part once workers run")
+    report("2 local workers over 1", (one.steady / one.parts) / (two.steady / two.parts), 1.7)
+    cost = ray.steady / ray.parts - alone.steady / alone.parts
+    report("ms that Ray adds to a part", 1000 * cost, 50, at_least=False)
+    small, large = memory(20_000)[1], memory(400_000)[1]
+    report("MB more for 20 times as many texts", large - small, 30, at_least=False)
+    print(f"  this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB at most")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,36 @@
+"""Which file of a model's folder cannot be read, where loading it has failed or left something out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+
+_REMEDY = "Download the model again, or save it again with save_pretrained."
+
+
+def damaged_file(model: str | Path) -> str | None:
+    """Return the first damaged file of a model's folder and what is wrong with it; None where each can be read."""
+    for ending, read in ((".json", _read_json), (".safetensors", _read_tensors)):
+        for file in sorted(Path(model).glob(f"*{ending}")):
+            try:
+                read(file)
+            except (OSError, ValueError, RecursionError, SafetensorError) as error:
+                return f"{file} is damaged ({error}). {_REMEDY}"
+    return None
+
+
+def cannot_load(model: str | Path, error: Exception) -> str:
+    """Return what to say of a model that could not be loaded: which file is damaged, or why."""
+    first = (str(error).strip() or repr(error)).splitlines()[0]
+    return damaged_file(model) or f"{str(model)!r} cannot be loaded ({type(error).__name__}: {first}). {_REMEDY}"
+
+
+def _read_json(file: Path) -> Any:
+    if not isinstance(content := json.loads(file.read_bytes()), dict | list):
+        raise ValueError(f"it holds {content!r:.40}, no object")
+
+
+def _read_tensors(file: Path) -> None:
+    with safe_open(file, framework="pt") as tensors:
+        tensors.keys()

@@ -1,0 +1,103 @@
+"""Texts from columns: parquet files, data frames, and data sets of `datasets`."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from identilens.errors import InputError
+
+_AT_ONCE = 10_000
+"""Rows of a parquet file that are read at a time."""
+
+Rows = Iterator[tuple[str, Any]]
+"""Where a text stands, for messages, and the text or pair."""
+
+
+def is_columns(source: Any) -> bool:
+    """Return whether texts lie in columns: a data set, a frame, or a column of one."""
+    return type(source).__module__.split(".")[0] in ("datasets", "pandas", "polars")
+
+
+def column_texts(source: Any, columns: Sequence[str] = ()) -> Rows:
+    """Yield the texts of a data set, a frame or a column of one.
+
+    Raises:
+        InputError: If it is not clear which column holds them, or one is no text.
+    """
+    names = [str(name) for name in _names(source)]
+    if not names:
+        return ((f"row {number}", _text(value, number, "")) for number, value in enumerate(source))
+    chosen = list(columns) or (["text"] if "text" in names else names if len(names) == 1 else [])
+    if not 1 <= len(chosen) <= 2 or set(chosen) - set(names):
+        got = ", ".join(chosen) or "none"
+        raise InputError(
+            f"name the column with the texts, or two for pairs (--column); there are {', '.join(names)}, got {got}."
+        )
+    return _picked(_row_dicts(source), chosen)
+
+
+def parquet_rows(file: Path, columns: Sequence[str]) -> Rows:
+    """Yield the texts of a parquet file, some thousand rows at a time.
+
+    Raises:
+        InputError: If it cannot be read or lacks a column.
+    """
+    try:
+        with file.open("rb") as stream:
+            names = list(pl.read_parquet_schema(stream))
+        if missing := sorted(set(columns) - set(names)):
+            raise InputError(f"{file}: no column {missing[0]!r}; there are {', '.join(names)}. Pass one with --column.")
+        lazy = pl.scan_parquet(file, glob=False, hive_partitioning=False).select(columns)
+        for start in range(0, lazy.select(pl.len()).collect().item(), _AT_ONCE):
+            for number, row in enumerate(lazy.slice(start, _AT_ONCE).collect().iter_rows(named=True), start):
+                place, text = next(_picked([row], columns, number))
+                yield f"{file}, {place}", text
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InputError(f"{file} cannot be read: {error}") from error
+
+
+def hub_dataset(name: str, split: str, subset: str | None) -> Any:
+    """Return a data set of the hub, or of a local folder, whose rows are streamed.
+
+    Raises:
+        InputError: If ``datasets`` is not installed, or the data set cannot be loaded.
+    """
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise InputError("--dataset needs: pip install 'identilens[datasets]'.") from error
+    try:
+        return load_dataset(name, subset, split=split, streaming=True)
+    except Exception as error:  # datasets raises many kinds: connection, file, value, build errors
+        first = (str(error).strip() or repr(error)).splitlines()[0]
+        raise InputError(f"{name} cannot be loaded ({first}). Check --dataset, --subset and --split.") from error
+
+
+def _names(source: Any) -> Iterable[Any]:
+    """Return the names of the columns; none for a single column."""
+    for name in ("column_names", "columns"):
+        if (found := getattr(source, name, None)) is not None:
+            return found
+    if hasattr(source, "features") and (first := next(iter(source), None)) is not None and isinstance(first, Mapping):
+        return first
+    return ()
+
+
+def _row_dicts(source: Any) -> Iterable[Mapping[str, Any]]:
+    if hasattr(source, "iter_rows"):
+        return source.iter_rows(named=True)
+    return source.to_dict("records") if hasattr(source, "iterrows") else source
+
+
+def _picked(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], first: int = 0) -> Rows:
+    for number, row in enumerate(rows, first):
+        values = [_text(row[column], number, f", column {column!r}") for column in columns]
+        yield f"row {number}", values[0] if len(values) == 1 else tuple(values)
+
+
+def _text(value: Any, number: int, where: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"row {number}{where} is empty or not a text. Remove the row.")
+    return value

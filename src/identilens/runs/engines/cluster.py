@@ -1,0 +1,109 @@
+"""Workers that are actors of a Ray cluster: other processes, GPUs or machines that share the run's folder."""
+
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from identilens.errors import IdentilensError, InputError, SettingError
+from identilens.runs.engines.engine import Done, Engine, Event, Lost, Pool, Ready
+from identilens.runs.engines.worker import Job, PartWorker
+
+
+@dataclass(frozen=True)
+class Ray(Engine):
+    """Actors of a Ray cluster; the run's folder must be one that all of its machines see under the same path.
+
+    Attributes:
+        address: Of a running cluster, "auto" for the one of this machine; a new one on this machine by default.
+        workers: How many actors.
+        gpus_per_worker: GPUs of each, such as 1 or 0.5.
+    """
+
+    address: str | None = None
+    workers: int = 2
+    gpus_per_worker: float = 0
+
+    def __post_init__(self) -> None:
+        if self.workers < 1:
+            raise SettingError("workers", "of at least 1", self.workers)
+        if self.gpus_per_worker < 0:
+            raise SettingError("gpus_per_worker", "of at least 0", self.gpus_per_worker)
+
+    def pool(self, job: Job) -> "RayPool":
+        """Return the pool of actors for a run.
+
+        Raises:
+            InputError: If ray is not installed, or the cluster cannot be reached.
+        """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Actors without GPUs are not to see fewer devices than their driver.
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        try:
+            import ray
+        except ImportError as error:
+            raise InputError("engine ray needs: pip install 'identilens[ray]'.") from error
+        started = not ray.is_initialized()
+        if started:
+            own: dict[str, Any] = {} if self.address else {"num_cpus": max(self.workers, os.cpu_count() or 1)}
+            try:
+                ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **own)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                first = str(error).strip().splitlines()[0]
+                raise InputError(f"the Ray cluster {self.address} cannot be reached ({first}).") from error
+        return RayPool(ray, job, float(self.gpus_per_worker), started)
+
+
+class RayPool(Pool):
+    """Each worker is an actor with a core of its own; the job is stored once for all of them."""
+
+    def __init__(self, ray: Any, job: Job, gpus: float, started: bool) -> None:
+        self._ray, self._started = ray, started
+        self._job = ray.put(job)
+        self._kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(PartWorker)
+        self._actors: dict[int, Any] = {}
+        self._futures: dict[Any, tuple[int, bool]] = {}
+
+    def start(self, worker: int) -> None:
+        """Start an actor."""
+        self._actors[worker] = self._kind.remote(self._job)
+        self._futures[self._actors[worker].ready.remote()] = worker, True
+
+    def submit(self, worker: int, parts: Sequence[int]) -> None:
+        """Hand parts to an actor."""
+        self._futures[self._actors[worker].run.remote(list(parts))] = worker, False
+
+    def events(self) -> Sequence[Event]:
+        """Wait until an actor has something to say, or is gone."""
+        heard, _ = self._ray.wait(list(self._futures), num_returns=1)
+        return [self._heard(one) for one in heard]
+
+    def close(self) -> None:
+        """End all actors, and the cluster where it was started for them."""
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        self._actors.clear()
+        self._futures.clear()
+        if self._started:
+            self._ray.shutdown()
+
+    def _heard(self, future: Any) -> Event:
+        worker, starts = self._futures.pop(future)
+        try:
+            content = self._ray.get(future)
+        except self._ray.exceptions.RayActorError as error:
+            self._actors.pop(worker)
+            if starts and isinstance(cause := _cause(error), IdentilensError):
+                raise cause from error
+            if starts and "creation task" in str(error):
+                raise InputError(f"a worker could not be started: {str(error).strip()[-1000:]}") from error
+            return Lost(worker, str(error).strip().splitlines()[0])
+        return Ready(worker) if starts else Done(worker, content)
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    """Return what a worker raised while it was made, which Ray wraps once or twice."""
+    cause = getattr(error, "cause", None) or error.__cause__
+    inner = getattr(cause, "cause", None)
+    return inner if isinstance(inner, BaseException) else cause

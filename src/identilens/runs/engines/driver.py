@@ -1,0 +1,143 @@
+"""The driver of a run on several workers: it hands out parts, hears what becomes of them, and starts workers anew."""
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+
+from identilens.errors import CheckFailedError, InputError
+from identilens.runs.engines.engine import Done, Engine, Lost, Pool, Ready
+from identilens.runs.engines.worker import Job, Outcome
+from identilens.runs.files import write_text
+from identilens.runs.folder import RunFolder
+
+FAILED = "failed.jsonl"
+
+_TRIES = 3
+"""Of a part, and of workers that die before they have done one."""
+
+_BATCH_SECONDS = 1.0
+"""Work that is handed to a worker at a time, where parts are shorter."""
+
+Told = Callable[[int, str], None]
+"""Called with the part that is done, and how the workers do."""
+
+
+class Driver:
+    """Runs the parts that a folder lacks.
+
+    Args:
+        job: What workers need.
+        engine: Who works.
+        sizes: Units in each part, and what they are called, for messages.
+        told: Is called after each part.
+    """
+
+    def __init__(self, job: Job, engine: Engine, sizes: Sequence[int], unit: str, told: Told) -> None:
+        self._job, self._engine, self._sizes, self._unit, self._told = job, engine, sizes, unit, told
+        self._todo: deque[int] = deque()
+        self._running: dict[int, list[int]] = {}
+        self._tries: Counter[int] = Counter()
+        self._failed: dict[int, str] = {}
+        self._alive: set[int] = set()
+        self._idle: list[int] = []
+        self._started = self._lost = self._lost_in_a_row = 0
+        self._seconds = 0.0
+
+    def run(self, folder: RunFolder) -> None:
+        """Compute all parts that are missing.
+
+        Raises:
+            CheckFailedError: If parts failed three times; the others are there, and ``failed.jsonl`` names those.
+            InputError: If workers die again and again before they do anything.
+        """
+        self._todo.extend(part for part in range(len(self._sizes)) if not folder.has(part))
+        for part in set(range(len(self._sizes))) - set(self._todo):
+            self._told(part, "")
+        folder.manifest.remove(FAILED)
+        try:
+            if self._todo:
+                self._work()
+        finally:
+            # Workers that were ended or killed leave what they were writing.
+            folder.manifest.remove_unfinished()
+        if self._failed:
+            self._tell_failed(folder)
+
+    def _work(self) -> None:
+        with self._engine.pool(self._job) as pool:
+            for _ in range(min(self._engine.workers, len(self._todo))):
+                self._start(pool)
+            while self._todo or self._running:
+                for event in pool.events():
+                    self._take(pool, event)
+
+    def _take(self, pool: Pool, event: Ready | Done | Lost) -> None:
+        if isinstance(event, Lost):
+            self._lose(pool, event)
+            return
+        self._alive.add(event.worker)
+        self._idle.append(event.worker)
+        if isinstance(event, Done):
+            self._running.pop(event.worker, None)
+            for outcome in event.outcomes:
+                self._count(outcome)
+        while self._todo and self._idle:
+            self._hand_out(pool, self._idle.pop(0))
+
+    def _count(self, outcome: Outcome) -> None:
+        if outcome.error:
+            self._try_again(outcome.part, outcome.error)
+            return
+        self._lost_in_a_row = 0
+        self._seconds = self._seconds or outcome.seconds
+        self._told(outcome.part, self._state())
+
+    def _try_again(self, part: int, why: str) -> None:
+        self._tries[part] += 1
+        if self._tries[part] < _TRIES:
+            self._todo.append(part)
+        else:
+            self._failed[part] = why
+
+    def _lose(self, pool: Pool, event: Lost) -> None:
+        self._alive.discard(event.worker)
+        self._idle = [worker for worker in self._idle if worker != event.worker]
+        self._lost += 1
+        self._lost_in_a_row += 1
+        # The first of its parts may have killed it; the others had no part in it.
+        first, *others = self._running.pop(event.worker, None) or [None]
+        self._todo.extendleft(reversed([part for part in others if part is not None]))
+        if first is not None:
+            self._try_again(first, f"its worker died: {event.why}")
+        elif self._lost_in_a_row > _TRIES:
+            raise InputError(f"workers die before they do anything: the last one {event.why}")
+        if self._todo:
+            self._start(pool)
+
+    def _start(self, pool: Pool) -> None:
+        pool.start(self._started)
+        self._started += 1
+
+    def _hand_out(self, pool: Pool, worker: int) -> None:
+        # Near the end batches become small, so that all workers end together.
+        fair = max(1, len(self._todo) // (4 * self._engine.workers))
+        fitting = int(_BATCH_SECONDS / self._seconds) if self._seconds else 1
+        parts = [self._todo.popleft() for _ in range(min(len(self._todo), max(1, min(fair, fitting))))]
+        self._running[worker] = parts
+        pool.submit(worker, parts)
+
+    def _state(self) -> str:
+        lost = f", {self._lost} lost" if self._lost else ""
+        return f"{len(self._alive)} of {self._engine.workers} workers{lost}"
+
+    def _tell_failed(self, folder: RunFolder) -> None:
+        starts = [sum(self._sizes[:part]) for part in self._failed]
+        rows = [
+            {"part": part, self._unit: [start, start + self._sizes[part] - 1], "tries": _TRIES, "error": error}
+            for (part, error), start in zip(sorted(self._failed.items()), sorted(starts), strict=True)
+        ]
+        write_text(folder.path / FAILED, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+        raise CheckFailedError(
+            f"{len(rows)} of {len(self._sizes)} parts failed {_TRIES} times; {folder.path / FAILED} names them. The "
+            f"first: {rows[0]['error'].strip().splitlines()[-1]} All others are there: --resume tries these again."
+        )

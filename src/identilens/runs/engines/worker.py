@@ -1,0 +1,115 @@
+"""A worker: it makes the study again from what the driver sends, and computes and writes parts of its run."""
+
+import os
+import platform
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from identilens.errors import IdentilensError, InputError
+from identilens.runs.differences import differences, version_changes
+from identilens.runs.folder import RunFolder
+from identilens.runs.manifest import listed
+from identilens.runs.provenance import provenance
+from identilens.runs.settings import Settings
+
+
+@runtime_checkable
+class Sent(Protocol):
+    """What is sent in place of an input that is too large, or too much alive, to travel as it is."""
+
+    def received(self) -> Any:
+        """Return the input, made again where it has arrived."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs: the study's class, its inputs as they are sent, its settings, and the run it belongs to."""
+
+    study: type
+    inputs: tuple[Any, ...]
+    settings: Settings
+    record: dict[str, Any]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one part: the seconds that it took, or why it failed."""
+
+    part: int
+    seconds: float
+    error: str = ""
+
+
+class PartWorker:
+    """Computes parts of one run.
+
+    Raises:
+        InputError: If the study is not the driver's: another model, other texts, or other versions of libraries.
+    """
+
+    def __init__(self, job: Job) -> None:
+        inputs = tuple(one.received() if isinstance(one, Sent) else one for one in job.inputs)
+        self.study = job.study(*inputs, job.settings)
+        self.study.inputs = inputs
+        record = provenance(self.study.name, self.study.identity(), self.study.settings.recorded())
+        where = f"a worker on {platform.node()} has not what the run was begun with"
+        if record["fingerprint"] != job.record["fingerprint"]:
+            raise InputError(
+                f"{where}: {differences(job.record, record)}. A model changed in memory is to be saved "
+                "(save_pretrained) and loaded from there."
+            )
+        if changes := version_changes(job.record, record):
+            raise InputError(f"{where}: {changes}.")
+        self.folder = RunFolder(job.folder, job.record, resume=True, leads=False)
+        with listed(self.folder.manifest):
+            self.study.begin(self.folder)
+
+    def ready(self) -> bool:
+        """Return once the study is made."""
+        return True
+
+    @torch.autocast("cuda", enabled=False)
+    @torch.autocast("cpu", enabled=False)
+    def run(self, parts: Sequence[int]) -> list[Outcome]:
+        """Compute and write some parts, and say what became of each."""
+        return [self._one(part) for part in parts]
+
+    def _one(self, part: int) -> Outcome:
+        start = time.perf_counter()
+        try:
+            with listed(self.folder.manifest):
+                output = self.study.run(part)
+                self.folder.write_part(part, output.tables, output.matrices, output.tokens)
+        except Exception as error:  # whatever it is, the run goes on with other parts
+            words = str(error) if isinstance(error, IdentilensError) else traceback.format_exc(limit=-3)
+            return Outcome(part, time.perf_counter() - start, words or repr(error))
+        return Outcome(part, time.perf_counter() - start)
+
+
+def main() -> None:
+    """Serve a driver on the connection whose number is given, until it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = Connection(int(sys.argv[1]))
+    # A worker that started with its driver must not outlive it for longer than a part.
+    try:
+        sys.path[:] = connection.recv()
+        try:
+            worker = PartWorker(connection.recv())
+        except Exception as error:  # the driver ends with it
+            connection.send(error if isinstance(error, IdentilensError) else InputError(traceback.format_exc(limit=-3)))
+            return
+        connection.send(None)
+        while (parts := connection.recv()) is not None:
+            connection.send(worker.run(parts))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        os._exit(1)

@@ -1,0 +1,87 @@
+"""Lines of a text file, read so that no single one fills the memory."""
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from identilens.errors import InputError
+
+LONGEST_LINE = 2**26
+"""Characters of a line at most."""
+
+LONGEST_TEXT = 2**20
+"""Characters of a text at most where it is not cut."""
+
+PER_TOKEN = 256
+"""Characters that are kept of a text for each token that it will be cut to: far more than any word has."""
+
+
+class Lines:
+    """The lines of a stream; what lies behind the part of a line that a cut text needs is passed over.
+
+    Args:
+        stream: Where they come from.
+        file: What it is called.
+        max_length: Tokens that each line will be cut to; lines are whole where not given.
+    """
+
+    def __init__(self, stream: io.TextIOWrapper, file: Path, max_length: int | None = None) -> None:
+        self._stream, self._file = stream, file
+        self._room = None if max_length is None else room(max_length)
+        self.number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        most = self._room or LONGEST_LINE
+        while True:
+            try:
+                line = self._stream.readline(most)
+            except InputError as error:
+                raise InputError(f"{self._file}, line {self.number + 1}: {error}") from error
+            if not line:
+                return
+            self.number += 1
+            if len(line) == most and not line.endswith(("\n", "\r")):
+                self._pass_over()
+            yield line
+
+    def held(self) -> Iterator[tuple[int, str]]:
+        """Yield the lines that hold something, with their numbers."""
+        return ((self.number, line.strip()) for line in self if line.strip())
+
+    def _pass_over(self) -> None:
+        if self._room is None:
+            raise InputError(
+                f"{self._file}, line {self.number} has more than {LONGEST_LINE:,} characters. Is it one text a line?"
+            )
+        while (rest := self._stream.readline(2**20)) and not rest.endswith(("\n", "\r")):
+            pass
+
+
+def room(max_length: int) -> int:
+    """Return how many characters are kept of a text that will be cut to so many tokens."""
+    return max(2**16, PER_TOKEN * max_length)
+
+
+def checked(text: Any, place: str, max_length: int | None) -> Any:
+    """Return a text, or a pair of them, that a tokenizer can take, cut where it is far too long.
+
+    Raises:
+        InputError: For one with half a character in it (a lone surrogate), or far too long to be meant.
+    """
+    if isinstance(text, tuple):
+        return tuple(checked(part, place, max_length) for part in text)
+    if max_length is not None:
+        text = text[: room(max_length)]
+    elif len(text) > LONGEST_TEXT:
+        raise InputError(
+            f"{place}: the text has {len(text):,} characters; no model reads more than {LONGEST_TEXT:,}. "
+            "Pass --max-length to cut it, or split it."
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{place}: half a character (the surrogate {text[error.start]!a}) at place {error.start}. Mend the text."
+        ) from error
+    return text

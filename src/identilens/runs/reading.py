@@ -1,0 +1,136 @@
+"""Reading what a run has written: the one place where damage is found, named by file."""
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor
+
+from identilens.errors import OutputFolderError
+from identilens.runs.manifest import NAME, Manifest, digest_of
+from identilens.runs.tables import Columns
+
+_REMEDY = "Restore it from a copy, or make the run anew (--overwrite, or another folder)."
+_RECORD = {
+    "analysis": str, "fingerprint": str, "model": dict, "settings": dict, "texts": dict, "libraries": dict,
+    "finished": bool,
+}  # fmt: skip
+
+
+def read_bytes(manifest: Manifest, file: Path) -> bytes:
+    """Return the content of a file of a run.
+
+    Raises:
+        OutputFolderError: If it cannot be read, or is not what the run wrote.
+    """
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise OutputFolderError(f"{file} cannot be read: {error.strerror}. {_REMEDY}") from error
+    _check(manifest, file, hashlib.sha256(content).hexdigest())
+    return content
+
+
+def check_file(manifest: Manifest, file: Path) -> None:
+    """Raise OutputFolderError if a file of a run cannot be read, or is not what the run wrote."""
+    try:
+        digest = digest_of(file)
+    except OSError as error:
+        raise OutputFolderError(f"{file} cannot be read: {error.strerror}. {_REMEDY}") from error
+    _check(manifest, file, digest)
+
+
+def read_json(manifest: Manifest, file: Path) -> Any:
+    """Return the content of a JSON file of a run; raises as `read_bytes`."""
+    content = read_bytes(manifest, file)
+    with _naming(file):
+        return json.loads(content)
+
+
+def read_table(manifest: Manifest, file: Path, columns: Columns | None = None) -> pl.DataFrame:
+    """Return a table of a run, in the given columns and types; raises as `read_bytes`, and for other columns."""
+    # Read from memory: polars takes some paths for patterns.
+    content = io.BytesIO(read_bytes(manifest, file))
+    with _naming(file):
+        table = pl.read_parquet(content)
+        if columns is None:
+            return table
+        if set(table.columns) != set(columns):
+            raise ValueError(f"expected the columns {', '.join(columns)}; got {', '.join(table.columns)}")
+        return table.select(list(columns)).cast(pl.Schema(columns))
+
+
+def read_tensors(manifest: Manifest, file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file of a run; raises as `read_bytes`."""
+    content = read_bytes(manifest, file)
+    with _naming(file):
+        return load(content)
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """Return the provenance of the run that a folder holds, or None.
+
+    Raises:
+        OutputFolderError: If what stands there is no provenance, or not what the run wrote.
+    """
+    file, manifest = folder / "provenance.json", Manifest(folder)
+    try:
+        if not file.is_file():
+            return None
+        content = file.read_bytes()
+    except OSError as error:
+        raise OutputFolderError(f"{file} cannot be read: {error.strerror}. Choose another folder.") from error
+    try:
+        record = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise OutputFolderError(f"{file} is not valid JSON ({error}). Choose another folder.") from error
+    if not isinstance(record, dict) or any(not isinstance(record.get(key), kind) for key, kind in _RECORD.items()):
+        raise OutputFolderError(f"{file} was not written by identilens. Choose another folder.")
+    if manifest.digests:
+        _check(manifest, file, hashlib.sha256(content).hexdigest())
+    return record
+
+
+def finished_record(folder: Path, analysis: str) -> dict[str, Any]:
+    """Return the provenance of the finished run that a folder holds.
+
+    Raises:
+        OutputFolderError: If the folder holds no such run, or an interrupted or damaged one.
+    """
+    record = read_record(folder)
+    if record is None or record["analysis"] != analysis:
+        raise OutputFolderError(f"{folder} holds no {analysis} result. Pass the folder given as out (--out).")
+    if not record["finished"]:
+        raise OutputFolderError(f"the {analysis} run in {folder} was interrupted. Finish it with --resume first.")
+    return record
+
+
+@contextmanager
+def _naming(file: Path) -> Iterator[None]:
+    """Turn what libraries raise on a damaged file into an error that names it."""
+    known = (ValueError, OSError, RecursionError, SafetensorError, pl.exceptions.PolarsError)
+    try:
+        yield
+    except BaseException as error:
+        # polars panics on some files, which is no Exception.
+        if not isinstance(error, known) and type(error).__name__ != "PanicException":
+            raise
+        raise OutputFolderError(f"{file} cannot be read: {error}. {_REMEDY}") from error
+
+
+def _check(manifest: Manifest, file: Path, digest: str) -> None:
+    if manifest.holds(file, digest):
+        return
+    if not manifest.digests:
+        raise OutputFolderError(f"{manifest.file} is missing or damaged, so {file} cannot be trusted. {_REMEDY}")
+    raise OutputFolderError(
+        f"{file} is not as the run wrote it ({NAME} holds another digest): it was cut short, changed or replaced. "
+        f"{_REMEDY}"
+    )

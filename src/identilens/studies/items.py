@@ -1,0 +1,61 @@
+"""What a model reads of texts: all at once, or of very many texts each when it is asked for."""
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, overload
+
+from identilens.errors import InputError
+from identilens.models.inputs import Item
+from identilens.models.lens import Lens
+from identilens.runs.corpus import Corpus
+
+_LOOKED_AT = 32
+"""Items that stand for how texts are tokenised."""
+
+_KEPT = 256
+"""Items that stay in memory: those of the part that is worked on."""
+
+
+class LazyItems(Sequence[Item]):
+    """Items of a `Corpus`, tokenised when they are asked for and released after a while.
+
+    Raises:
+        InputError: When a text is asked for that cannot be used, naming its number.
+    """
+
+    def __init__(self, lens: Lens, corpus: Corpus, max_length: int | None) -> None:
+        self.corpus, self.max_length = corpus, max_length
+        self._lens, self._read = lens, lru_cache(maxsize=_KEPT)(self._one)
+
+    def __len__(self) -> int:
+        return len(self.corpus)
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        return self._read(range(len(self))[index])
+
+    def _one(self, number: int) -> Item:
+        try:
+            return self._lens.read([self.corpus[number]], self.max_length)[0]
+        except InputError as error:
+            raise InputError(str(error).replace("text 0", f"text {number:,}", 1)) from error
+
+
+def read_items(lens: Lens, texts: Any, max_length: int | None) -> Sequence[Item]:
+    """Return the items of texts; those of a `Corpus` are tokenised when they are asked for."""
+    return LazyItems(lens, texts, max_length) if isinstance(texts, Corpus) else lens.read(texts, max_length)
+
+
+def identities(items: Sequence[Item]) -> Sequence[str] | tuple[int, str]:
+    """Return what identifies the texts of items in provenance: each by itself, very many by one digest."""
+    if isinstance(items, LazyItems):
+        # Another tokenizer shows in any texts.
+        read = " ".join(item.identity for item in items[:_LOOKED_AT])
+        return len(items), hashlib.sha256(f"{items.corpus.digest} {read}".encode()).hexdigest()
+    return [item.identity for item in items]

@@ -1,0 +1,80 @@
+"""Options of every run on the command line: data sets, pipes, engines, versions."""
+
+import io
+import json
+import sys
+
+import polars as pl
+import pytest
+
+from helpers.command import failing, identilens
+
+TEXT = "The ferry left the harbour before dawn."
+QUICK = ("--layers", "0", "--certain-rows", "0", "--examples", "0")
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+
+def test_a_data_set_the_standard_input_and_workers_give_the_same(bundled_path, tmp_path, monkeypatch):
+    pytest.importorskip("datasets")
+    (tmp_path / "data").mkdir()
+    texts = [TEXT, "Nobody came.", "Snow fell."]
+    rows = "".join(json.dumps({"text": text, "other": "x"}) + "\n" for text in texts)
+    (tmp_path / "data" / "train.jsonl").write_text(rows, encoding="utf-8")
+    given = ("audit", "--model", bundled_path, *QUICK)
+    identilens(*given, "--file", tmp_path / "data" / "train.jsonl", "-c", "text", "--out", tmp_path / "file", code=0)
+    identilens(*given, "--dataset", tmp_path / "data", "-c", "text", "--out", tmp_path / "data-set", code=0)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
+    identilens(
+        *given, "--file", "-", "--engine", "local", "--workers", 1, "--out", tmp_path / "workers", code=0
+    )  # fmt: skip
+    tables = [(tmp_path / name / "table.parquet").read_bytes() for name in ("file", "data-set", "workers")]
+    assert tables[0] == tables[1] == tables[2]
+    assert len(pl.read_parquet(tmp_path / "workers" / "table.parquet")) == 3 * 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--text", TEXT, "--workers", "2"), "expected --workers to be left out without an engine; got 2."),
+        (("--text", TEXT, "--engine", "local", "--address", "auto"), "--address to be left out with engine local"),
+        (("--text", TEXT, "--engine", "ray", "--workers", "0"), "--workers"),
+        (("--dataset", "no/such-folder", "--column", "text"), "no/such-folder cannot be loaded"),
+        (("--file", "/dev/null"), "/dev/null is a device"),
+    ],
+)
+def test_unusable_options(bundled_path, tmp_path, arguments, expected):
+    message = failing("audit", "--model", bundled_path, *QUICK, *arguments, "--out", tmp_path / "out")
+    assert expected in message
+    assert not (tmp_path / "out").exists()
+
+
+def test_studies_whose_parts_build_on_one_another_run_alone(bundled_path, tmp_path):
+    texts = ("--text", TEXT, "--text", f"And so {TEXT}")
+    message = failing(
+        "structure", "--model", bundled_path, *texts, "--length", 8, "--engine", "local", "--out", tmp_path / "out"
+    )  # fmt: skip
+    assert "structure runs in one process: each part adds to the sums of the one before" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("config.json", lambda content: content[:50]),
+        ("config.json", lambda content: b"7"),
+        ("config.json", lambda content: b"[" * 100_000),
+        ("tokenizer.json", lambda content: content[: len(content) // 2]),
+        ("model.safetensors", lambda content: content[: len(content) // 2]),
+        ("model.safetensors", lambda content: b""),
+        ("model.safetensors", lambda content: b"\xff" * 1000),
+    ],
+)
+def test_a_damaged_model_is_named_by_file(bundled_path, tmp_path, name, damage):
+    for file in bundled_path.iterdir():
+        if file.is_file() and file.suffix in (".json", ".safetensors"):
+            (tmp_path / file.name).symlink_to(file)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).unlink()
+    (tmp_path / name).write_bytes(damage(content))
+    message = failing("audit", "--model", tmp_path, *QUICK, "--text", TEXT, "--out", tmp_path / "out")
+    assert f"{tmp_path / name} is damaged" in message
+    assert "save it again with save_pretrained" in message

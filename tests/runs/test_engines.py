@@ -1,0 +1,110 @@
+"""Runs on several workers give the very files that one process gives, whoever dies meanwhile."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from helpers import engine_toys, zoo
+from helpers.killing import contents
+from helpers.toy import toy
+from identilens.errors import CheckFailedError, InputError
+from identilens.runs.engines.cluster import Ray
+from identilens.runs.engines.local import Local
+from identilens.studies.audit.study import audit
+
+TESTS = Path(__file__).parents[1]
+ENGINES = [Local(workers=2), Ray(workers=2)]
+NUMBERS = "1-7"
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch):
+    """Workers import the toys and are checked as users' are."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    pytest.importorskip("ray")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The files of an undisturbed run in one process."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    toy(layers=NUMBERS, out=folder)
+    return contents(folder)
+
+
+@pytest.mark.parametrize("engine", ENGINES, ids=["local", "ray"])
+def test_workers_give_what_one_process_gives_and_dead_ones_are_replaced(tmp_path, whole, engine):
+    told = []
+    engine_toys.deadly(
+        layers=NUMBERS, out=tmp_path / "run", engine=engine, progress=lambda *place: told.append(place)
+    )  # fmt: skip
+    assert contents(tmp_path / "run") == whole
+    assert told[-1] == (7, 7, told[-1][2])
+    assert told[-1][2].endswith("workers, 2 lost")
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "killed-1", "killed-4"}
+
+
+def test_a_part_that_fails_is_named_and_tried_again_on_resume(tmp_path, whole):
+    with pytest.raises(CheckFailedError, match=r"1 of 7 parts failed 3 times; .*failed.jsonl.*no luck.*--resume"):
+        engine_toys.failing(layers=NUMBERS, out=tmp_path / "run", engine=Local())
+    (row,) = [json.loads(line) for line in (tmp_path / "run" / "failed.jsonl").read_text().splitlines()]
+    assert row == {"part": 1, "numbers": [1, 1], "tries": 3, "error": "no luck"}
+    (tmp_path / "mended").touch()
+    before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "parts").iterdir()}
+    assert len(before) == 6 * 4
+    engine_toys.failing(layers=NUMBERS, out=tmp_path / "run", engine=Local(), resume=True)
+    (tmp_path / "mended").unlink()
+    assert contents(tmp_path / "run") == whole
+
+
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(TESTS)!r})
+from helpers import engine_toys
+from identilens.runs.engines.local import Local
+engine_toys.slow(layers={NUMBERS!r}, out=sys.argv[1], engine=Local())
+"""
+
+
+def test_a_killed_driver_leaves_no_workers_and_the_run_is_resumed(tmp_path, whole):
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path / "run"])
+    marker = "parts/done-000001.json"
+    while not (tmp_path / "run" / marker).exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    engine_toys.slow(layers=NUMBERS, out=tmp_path / "run", engine=Local(), resume=True)
+    assert contents(tmp_path / "run") == whole
+
+
+def test_what_cannot_be_shared_says_so(tmp_path):
+    with pytest.raises(InputError, match=r"toy runs in one process: each part needs the one before"):
+        engine_toys.alone(layers=NUMBERS, out=tmp_path / "run", engine=Local())
+    with pytest.raises(InputError, match=r"pass out="):
+        toy(layers=NUMBERS, engine=Local())
+    with pytest.raises(InputError, match="expected workers of at least 1"):
+        Local(workers=0)
+
+
+def test_a_model_made_in_memory_is_sent_once_and_a_changed_one_refused(tmp_path):
+    from identilens import Lens, load
+
+    lens = Lens(zoo.build("bert"))
+    texts = [[5, 6, 7, number] for number in range(40)]
+    given = {"certain_rows": 0, "examples": 0}
+    audit(lens, texts, out=tmp_path / "one", **given)
+    audit(lens, texts, out=tmp_path / "many", engine=Local(), **given)
+    assert contents(tmp_path / "many") == contents(tmp_path / "one")
+    assert not (tmp_path / "many" / "sent").exists()
+    lens.model.save_pretrained(tmp_path / "model")
+    changed = load(tmp_path / "model", device="cpu")
+    next(changed.model.parameters()).data[0] += 1
+    with pytest.raises(InputError, match="has not what the run was begun with: model sha256 is"):
+        audit(changed, texts, out=tmp_path / "changed", engine=Local(), **given)

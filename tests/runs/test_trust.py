@@ -1,0 +1,234 @@
+"""A run's folder can be trusted: whole or resumable, never mixed with anything else, whatever happens to it."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+
+from helpers.killing import contents, killed_at
+from helpers.toy import Toy, ToyStudy, toy
+from identilens.errors import OutputFolderError
+from identilens.runs import provenance
+from identilens.runs.lock import hold
+
+
+def same(found, expected):
+    for name in Toy.schema:
+        assert_frame_equal(getattr(found, name), getattr(expected, name))
+    assert {key: found.matrices[key].tolist() for key in found.matrices} == {
+        key: expected.matrices[key].tolist() for key in expected.matrices
+    }
+
+
+def interrupted(folder, part=2):
+    with pytest.raises(KeyboardInterrupt):
+        toy(layers="1-4", fail=part, out=folder)
+
+
+def test_a_run_killed_anywhere_goes_on_to_the_same_files(tmp_path, monkeypatch):
+    toy(layers="1-3", out=tmp_path / "whole")
+    expected = contents(tmp_path / "whole")
+    for point in range(0, 10_000, 2):
+        folder = tmp_path / f"run{point}"
+        finished = []
+        with killed_at(point, monkeypatch):
+            toy(layers="1-3", out=folder)
+            finished.append(True)
+        toy(layers="1-3", out=folder, resume=True)
+        assert contents(folder) == expected, point
+        assert json.loads((folder / "provenance.json").read_text())["finished"]
+        if finished:
+            break
+    assert point > 60
+
+
+def test_overwrite_killed_anywhere_can_be_asked_for_again(tmp_path, monkeypatch):
+    toy(layers="4-5", out=tmp_path / "whole")
+    expected = {**contents(tmp_path / "whole"), "mine.txt": b"mine"}
+    for point in range(0, 200, 9):
+        folder = tmp_path / f"run{point}"
+        toy(layers="1-3", out=folder)
+        (folder / "mine.txt").write_text("mine")
+        finished = []
+        with killed_at(point, monkeypatch):
+            toy(layers="4-5", out=folder, overwrite=True)
+            finished.append(True)
+        toy(layers="4-5", out=folder, overwrite=True)
+        assert contents(folder) == expected, point
+        if finished:
+            break
+    assert finished
+
+
+def test_overwrite_removes_only_what_the_manifest_lists(tmp_path):
+    folder = tmp_path / "run"
+    toy(out=folder)
+    mine = ["mine.parquet", "model/mine.bin", "matrices/mine.safetensors", "parts/mine", "checkpoints/mine", "runs/x/y"]
+    for name in mine:
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text("mine")
+    assert toy(layers=7, out=folder, overwrite=True).table["number"].to_list() == [7]
+    assert {(folder / name).read_text() for name in mine} == {"mine"}
+    assert not (folder / "matrices" / "text1.safetensors").exists()
+    assert toy(layers=7, out=folder, resume=True).table["number"].to_list() == [7]
+
+
+def test_a_manifest_that_points_elsewhere_removes_nothing(tmp_path):
+    toy(out=tmp_path / "run")
+    (tmp_path / "mine.txt").write_text("mine")
+    with (tmp_path / "run" / "manifest.txt").open("a") as file:
+        file.write(f"{'0' * 64}  ../mine.txt\n{'0' * 64}  {tmp_path / 'mine.txt'}\n")
+    toy(layers=5, out=tmp_path / "run", overwrite=True)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["run?", "run*", "[r]un1", "run=1", "a b", "{x}"])
+def test_no_path_is_a_pattern(tmp_path, name):
+    for other in ("run1", "run2"):
+        toy(layers="8-9", out=tmp_path / other)
+    assert toy(layers="1-2", out=tmp_path / name).table["number"].to_list() == [1, 2]
+    assert Toy.load(tmp_path / name).table["number"].to_list() == [1, 2]
+    assert toy(layers="3", out=tmp_path / name, overwrite=True).table["number"].to_list() == [3]
+    assert Toy.load(tmp_path / "run1").table["number"].to_list() == [8, 9]
+
+
+def test_a_second_writer_is_refused_at_once_and_a_dead_one_holds_nothing(tmp_path):
+    interrupted(tmp_path / "run")
+    lock = hold(tmp_path / "run")
+    for options in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(OutputFolderError, match=rf"another run is writing to .*run \(process {os.getpid()} on "):
+            toy(layers="1-4", out=tmp_path / "run", **options)
+    lock.release()
+    assert len(toy(layers="1-4", out=tmp_path / "run", resume=True).table) == 4
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path):
+    interrupted(tmp_path / "run")
+    left = [tmp_path / "run" / ".table.parquet.0a1b2c3d.identilens-tmp", tmp_path / "run/parts/.x.1.identilens-tmp"]
+    for file in left:
+        file.write_text("half")
+    (tmp_path / "run" / ".mine.tmp").write_text("mine")
+    toy(layers="1-4", out=tmp_path / "run", resume=True)
+    assert not any(file.exists() for file in left)
+    assert (tmp_path / "run" / ".mine.tmp").exists()
+
+
+def test_a_folder_that_vanishes_is_told(tmp_path):
+    def vanish(done, total, note):
+        if done == 2:
+            shutil.rmtree(tmp_path / "run", ignore_errors=True)
+
+    with pytest.raises(OutputFolderError, match="was removed or emptied while the run was writing to it"):
+        toy(layers="1-4", out=tmp_path / "run", progress=vanish)
+    assert not (tmp_path / "run").exists()
+    assert len(toy(layers="1-4", out=tmp_path / "run", resume=True).table) == 4
+
+
+@pytest.mark.parametrize("size", [0, 60, 300, 500, 700, 900, 1100, 1300])
+def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path, size):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        with pytest.raises(OutputFolderError) as failed:
+            toy(layers="1-3", out=tmp_path / "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "could not write" in str(failed.value)
+    assert "File too large" in str(failed.value)
+    assert "--resume" in str(failed.value)
+    same(toy(layers="1-3", out=tmp_path / "run", resume=True), toy(layers="1-3"))
+
+
+def test_files_follow_the_umask(tmp_path):
+    before = os.umask(0o027)
+    try:
+        toy(out=tmp_path / "run")
+    finally:
+        os.umask(before)
+    files = [path for path in (tmp_path / "run").rglob("*") if path.is_file() and path.name != ".lock"]
+    assert {(path.name, path.stat().st_mode & 0o777) for path in files} == {(path.name, 0o640) for path in files}
+    assert {path.suffix for path in files} >= {".safetensors", ".parquet", ".json", ".txt"}
+
+
+def test_another_version_goes_on_only_when_allowed_and_is_recorded(tmp_path, monkeypatch):
+    interrupted(tmp_path / "run")
+    monkeypatch.setattr(provenance, "version", lambda name: "99" if name == "torch" else "1")
+    with pytest.raises(OutputFolderError, match=r"torch .* \(now 99\).*--allow-version-change"):
+        toy(layers="1-4", out=tmp_path / "run", resume=True)
+    found = toy(layers="1-4", out=tmp_path / "run", resume=True, allow_version_change=True)
+    assert found.provenance["libraries"]["torch"] != "99"
+    assert [one["libraries"]["torch"] for one in found.provenance["later_versions"]] == ["99"]
+    monkeypatch.undo()
+    assert toy(layers="1-4", out=tmp_path / "run", resume=True).provenance == found.provenance
+
+
+def test_a_refused_run_names_what_differs(tmp_path):
+    toy(layers="1-4", share=0.25, out=tmp_path / "run")
+    with pytest.raises(OutputFolderError) as refused:
+        toy(layers="1,2,9", seed=3, out=tmp_path / "run", resume=True)
+    for words in ("layers is [1, 2, 3, 4] there and [1, 2, 9] here", "share is 0.25 there and 0.5 here", "and 2 more"):
+        assert words in str(refused.value)
+    with pytest.raises(OutputFolderError, match="4 texts there and 5 here"):
+        toy(layers="1-5", share=0.25, out=tmp_path / "run", resume=True)
+
+
+def test_a_damaged_part_runs_again(tmp_path):
+    interrupted(tmp_path / "run", part=3)
+    part = tmp_path / "run" / "parts" / "table-000001.parquet"
+    part.write_bytes(part.read_bytes()[:-20])
+    ToyStudy.runs.clear()
+    same(toy(layers="1-4", out=tmp_path / "run", resume=True), toy(layers="1-4"))
+    assert ToyStudy.runs[:2] == [1, 3]
+
+
+def damaged(content, draw):
+    """The content of a file after an accident."""
+    kind = draw(st.sampled_from(["cut", "flip", "empty", "other", "longer"]))
+    if kind == "flip" and content:
+        place = draw(st.integers(0, len(content) - 1))
+        return content[:place] + bytes([content[place] ^ draw(st.integers(1, 255))]) + content[place + 1 :]
+    if kind == "cut":
+        return content[: draw(st.integers(0, max(0, len(content) - 1)))]
+    return {"other": b"PAR1 and nothing else", "longer": content + b"{}"}.get(kind, b"")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A finished and an interrupted run."""
+    place = tmp_path_factory.mktemp("runs")
+    toy(layers="1-4", out=place / "finished")
+    interrupted(place / "interrupted", part=3)
+    return place
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_random_damage_is_told_or_does_no_harm(runs, data):
+    state = data.draw(st.sampled_from(["finished", "interrupted"]))
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "run"
+        shutil.copytree(runs / state, folder)
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        file = data.draw(st.sampled_from(files))
+        if data.draw(st.booleans()):
+            file.write_bytes(damaged(file.read_bytes(), data.draw))
+        else:
+            file.unlink()
+        told = ""
+        try:
+            found = Toy.load(folder) if state == "finished" else toy(layers="1-4", out=folder, resume=True)
+            same(found, Toy.load(runs / "finished"))
+        except OutputFolderError as error:
+            told = str(error)
+        assert not told or str(folder) in told
