@@ -164,11 +164,12 @@ def test_formats_that_there_are_not(folder, tmp_path):
     assert not (tmp_path / "figures").exists()
 
 
-def test_the_demo_audits_the_bundled_encoder(monkeypatch, tmp_path):
+@pytest.mark.parametrize(("words", "heads"), [((), 72), (("--decoder",), 32)])
+def test_the_demo_audits_a_bundled_model(monkeypatch, tmp_path, words, heads):
     short = SimpleNamespace(joinpath=lambda _: SimpleNamespace(read_text=lambda **_: f"{TEXT}\n\nNobody came.\n"))
     monkeypatch.setattr("identilens.cli.demo.files", lambda _: short)
-    written = identilens("demo", "--out", tmp_path / "demo", code=0)
-    assert "over 2 texts" in written.output
+    written = identilens("demo", *words, "--out", tmp_path / "demo", code=0)
+    assert f"of {2 * heads} attention maps over 2 texts" in written.output
     assert (tmp_path / "demo" / "report.html").is_file()
 
 

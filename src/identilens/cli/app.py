@@ -19,7 +19,8 @@ COMMANDS = {
     "explore": ("identilens.cli.explore:explore", "A local web page: type a text and look at a model's attention."),
     "figures": ("identilens.cli.show:figures", "Draw the charts of a finished run for print."),
     "selfcheck": ("identilens.cli.selfcheck:selfcheck", "Check that capture is faithful on a model."),
-    "demo": ("identilens.cli.demo:demo", "Audit the bundled encoder on bundled texts."),
+    "demo": ("identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),
+    "families": ("identilens.cli.families:families", "Say which model types are served, and why others are not."),
 }
 """Commands that are no study: where each stands, and its help."""
 

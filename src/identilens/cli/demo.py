@@ -8,7 +8,6 @@ from cyclopts import Parameter
 
 from identilens.cli.options import ModelOptions, console
 from identilens.cli.progress import progress_bar
-from identilens.models.bundled import bundled_model
 from identilens.studies.audit.study import audit
 from identilens.studies.reports import write_report
 
@@ -17,19 +16,27 @@ def demo(
     *,
     out: Annotated[Path, Parameter(alias="-o")] = Path("demo-report"),
     overwrite: Annotated[bool, Parameter(negative="")] = False,
+    decoder: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Audit the bundled encoder on a bundled English text sample and write the report.
+    """Audit a bundled model on a bundled English text sample and write the report.
 
     Args:
         out: Folder for the results.
         overwrite: Drop an earlier demo.
+        decoder: Take the bundled decoder; the bundled encoder otherwise.
     """
     texts = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()
-    lens = ModelOptions(model=str(bundled_model()), device="cpu", dtype="float32").load()
-    lens.name = "all-MiniLM-L6-v2 (bundled)"
+    lens = ModelOptions(model="bundled-decoder" if decoder else "bundled", device="cpu", dtype="float32").load()
+    lens.name = "Wikipedia decoder (bundled)" if decoder else "all-MiniLM-L6-v2 (bundled)"
     with progress_bar("texts") as update:
         result = audit(
-            lens, [text for text in texts if text], out=out, overwrite=overwrite, progress=update, examples=3
+            lens,
+            [text for text in texts if text],
+            out=out,
+            overwrite=overwrite,
+            progress=update,
+            examples=3,
+            max_length=256 if decoder else None,
         )
     result.show()
     console.print(f"report: {write_report(out).resolve()}", soft_wrap=True, highlight=False)

@@ -32,7 +32,7 @@ class ModelOptions(Settings):
     """The model.
 
     Attributes:
-        model: Hub id or local folder of a transformers model.
+        model: Hub id or local folder of a transformers model; bundled or bundled-decoder for those that come along.
         device: Where to run: cpu, cuda, cuda:1, mps; the best there is by default.
         dtype: Precision to load the model in; the checkpoint's own by default.
         trust_remote_code: Run Python code that comes with the checkpoint.

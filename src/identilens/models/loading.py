@@ -9,6 +9,7 @@ from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, A
 from transformers.utils.hub import cached_file
 
 from identilens.errors import InputError, ModelNotFoundError
+from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
 
 _NAMED = 8
@@ -26,7 +27,8 @@ def load(
     """Return a lens on the model under a hub id or local path, in the class its checkpoint was saved from.
 
     Args:
-        model: Hub id (``"bert-base-uncased"``) or folder with config, safetensors and tokenizer.
+        model: Hub id (``"bert-base-uncased"``), folder with config, safetensors and tokenizer, ``"bundled"`` (the
+            encoder of the extra ``demo``) or ``"bundled-decoder"``.
         dtype: Precision to load in; ``"auto"`` takes the checkpoint's own.
         device: Where to put the model; CUDA when there is one, else the CPU.
         attn_implementation: As in transformers; its own choice when not given.
@@ -42,6 +44,7 @@ def load(
             f"expected a hub id or a folder; got {type(model).__name__}. For a model in memory: identilens.Lens(model, "
             "tokenizer)."
         )
+    name, model = str(model), resolved(model)
     precision = str(dtype).removeprefix("torch.")
     if precision not in get_args(Dtype):
         raise InputError(f"expected dtype to be {' or '.join(get_args(Dtype))}; got {dtype!r}.")
@@ -51,8 +54,8 @@ def load(
         config = AutoConfig.from_pretrained(model, **common)
     except (OSError, ValueError) as error:
         raise ModelNotFoundError(
-            f"no model found under {str(model)!r}: expected a hub id or a folder with a config.json. "
-            f"Check the spelling, or download it first and pass the folder. ({_first_line(error)})"
+            f"no model found under {str(model)!r}: expected a hub id, a folder with a config.json, bundled or "
+            f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({_first_line(error)})"
         ) from error
     options = {
         "config": config, "dtype": precision if precision == "auto" else getattr(torch, precision),
@@ -65,7 +68,7 @@ def load(
     audio = _processor(AutoFeatureExtractor, model, common)
     lens = Lens(
         network, None if absent else tokenizer, image_processor=images,
-        feature_extractor=audio if hasattr(audio, "sampling_rate") else None, name=str(model),
+        feature_extractor=audio if hasattr(audio, "sampling_rate") else None, name=name,
     )  # fmt: skip
     if absent:
         lens.reader.no_tokenizer = f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"

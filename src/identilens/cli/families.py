@@ -1,0 +1,64 @@
+"""``identilens families``: which model types of transformers are served, and why others are not."""
+
+from collections import Counter
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+from rich.text import Text
+
+from identilens.cli.options import console, quiet_transformers
+from identilens.errors import InputError
+from identilens.families.table import MEANINGS, known, read_table
+from identilens.families.tiny import model_types
+from identilens.families.trial import Trial, trial
+
+
+def families(
+    *,
+    family: Annotated[str | None, Parameter(alias="-f")] = None,
+    try_it: Annotated[bool, Parameter(name="--try", negative="")] = False,
+) -> None:
+    """Say which model types of transformers can be audited and how, and why the others cannot.
+
+    Args:
+        family: A model type, as model_type in a config.json; counts of all types without it.
+        try_it: Try a tiny random model of the type now, on the installed transformers; read the table otherwise.
+    """
+    table = read_table()
+    if family is None:
+        if try_it:
+            raise InputError("expected --family beside --try: name the model type to try.")
+        _all(table)
+        return
+    quiet_transformers()
+    name = known(family, model_types() if try_it else table)
+    _one(trial(name) if try_it else table[name])
+
+
+def _all(table: dict[str, Trial]) -> None:
+    counts = Counter(one.outcome for one in table.values())
+    view = Table(title=f"{len(table)} model types of transformers")
+    for column in ("outcome", "types", "meaning"):
+        view.add_column(column, justify="right" if column == "types" else "left")
+    for outcome, meaning in MEANINGS.items():
+        view.add_row(outcome, str(counts[outcome]), meaning)
+    console.print(view)
+    for outcome in MEANINGS:
+        held = [name for name, one in table.items() if one.outcome == outcome]
+        if held:
+            console.print(Text(f"{outcome}: ", "bold") + Text(", ".join(held)), highlight=False)
+    console.print("One of them: identilens families --family NAME", highlight=False)
+
+
+def _one(found: Trial) -> None:
+    words = [f"{found.family}: {found.outcome}, {MEANINGS[found.outcome]}."]
+    if found.outcome == "served":
+        words.append(f"{found.model} on {found.inputs}; {found.layers} attention layers of a tiny model, {found.way}.")
+        if found.difference is not None:
+            words.append(f"Weights differ from its own output_attentions by at most {found.difference:.1e}.")
+    elif found.outcome in ("refused", "no attention"):
+        words.append("What to do: take a model of a served type (identilens families names them).")
+    for line in (words[0], found.reason, *words[1:]):
+        if line:
+            console.print(Text(line), soft_wrap=True, highlight=False)

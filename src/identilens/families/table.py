@@ -1,0 +1,60 @@
+"""The table of what became of every model type, packaged as CSV and made by ``make families``."""
+
+import csv
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+
+from identilens.errors import InputError
+from identilens.families.trial import Trial
+
+MEANINGS = {
+    "served": "captured with proof",
+    "refused": "ends in an error that says why and what to do",
+    "no attention": "refused: it takes no softmax at all",
+    "part": "a part of other models, tried within them",
+    "not built": "no tiny model of it could be made and run here, so nothing is known; try your own model",
+    "crash": "a defect: an error that is not clear",
+    "wrong": "a defect: other weights than the family's own",
+}
+"""Outcomes, and what each means."""
+
+
+def write_table(trials: Iterable[Trial], file: Path) -> None:
+    """Write trials as CSV."""
+    with file.open("w", encoding="utf-8", newline="") as lines:
+        writer = csv.DictWriter(lines, [one.name for one in fields(Trial)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(one) for one in trials)
+
+
+def read_table() -> dict[str, Trial]:
+    """Return the packaged trials by model type."""
+    text = files("identilens.families").joinpath("families.csv").read_text(encoding="utf-8")
+    return {row["family"]: _trial(row) for row in csv.DictReader(text.splitlines())}
+
+
+def known(family: str, table: Iterable[str]) -> str:
+    """Return the model type as transformers writes it; hyphens and underscores are taken alike.
+
+    Raises:
+        InputError: If there is no such type.
+    """
+    types = list(table)
+    alike = {one.replace("-", "_").lower(): one for one in types}
+    name = family.replace("-", "_").lower()
+    if name in alike:
+        return alike[name]
+    near = [alike[one] for one in get_close_matches(name, alike, 5, 0.5)]
+    hint = f"The nearest are {', '.join(near)}." if near else "Call identilens families for all of them."
+    raise InputError(
+        f"transformers knows no model type {family!r}. {hint} "
+        "The type of a model stands in its config.json, as model_type."
+    )
+
+
+def _trial(row: dict[str, str]) -> Trial:
+    difference = float(row["difference"]) if row["difference"] else None
+    return Trial(**{**row, "layers": int(row["layers"]), "difference": difference})  # pyright: ignore[reportArgumentType]
