@@ -194,7 +194,12 @@ def _difference_from_own(lens: Lens, items: Sequence[Item], layers: Sequence[Lay
 
 
 def _off(theirs: Tensor, ours: Tensor) -> float:
-    """Return the largest difference; where a sink that the family applies later is in our rows, put in theirs too."""
+    """Return the largest difference.
+
+    A sink that the family applies later is in our rows, and put in theirs too. Some families give every head the mean.
+    """
+    if len(theirs) > 1 and bool((theirs == theirs[:1]).all()):
+        ours = ours.mean(0, keepdim=True).expand_as(ours)
     ratio = ours.sum(-1, keepdim=True) / theirs.sum(-1, keepdim=True).clamp_min(1e-12)
     sunk = theirs * ratio if bool((ratio < 1 + SUM_ERROR).all()) else theirs
     return min(float((one - ours).abs().max()) for one in (theirs, sunk))
