@@ -22,6 +22,8 @@ from .studies.alternatives.result import Alternatives as Alternatives
 from .studies.alternatives.study import alternatives as alternatives
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
+from .studies.comparison import Comparison as Comparison
+from .studies.comparison import compare as compare
 from .studies.dyck_analyse.study import analyse_dyck as analyse_dyck
 from .studies.dyck_construct.result import Constructions as Constructions
 from .studies.dyck_construct.study import construct_dyck as construct_dyck

@@ -1,6 +1,7 @@
 import base64
 import json
 import re
+import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -9,10 +10,11 @@ import polars as pl
 import pytest
 import torch
 
-from helpers.pages import SCRIPT, TOKENS
+from helpers.pages import SCRIPT
 from identilens.charts import Page, Section, TokenMap, render_page, write_page
+from identilens.charts.packing import HeadSpace, packed_matrix
 from identilens.charts.page import MOST_ROWS
-from identilens.charts.viewer import fitting, viewer_data
+from identilens.charts.viewer import fitting
 from identilens.errors import InputError
 
 
@@ -76,23 +78,34 @@ def test_tables_are_cut_at_a_length_that_a_page_can_hold(record):
     assert f"The first {MOST_ROWS} of {MOST_ROWS + 1} rows" in text
 
 
+def unpacked(packed, shape):
+    """Return a packed matrix, from the description of the format."""
+    raw, size = zlib.decompress(base64.b64decode(packed["data"]), -15), shape[0] * shape[1]
+    low = np.frombuffer(raw[size:], np.uint8)
+    rest = np.stack([(low >> shift) & 3 for shift in (0, 2, 4, 6)], -1).ravel()[:size]
+    codes = np.frombuffer(raw[:size], np.uint8).astype(int) * 4 + rest
+    top = 511 if packed["signed"] else 1022
+    root = (codes - top * packed["signed"]) / top
+    return np.where(codes == 1023, np.nan, packed["max"] * np.sign(root) * root**2).reshape(shape)
+
+
 def test_matrices_come_back_and_differences_are_not_stored(data, maps):
     first = data["viewers"]["maps-maps"]["maps"][0]
     assert set(first["layers"]) == {"raw", "effective"}
     assert first["differences"] == {"null": ["raw", "effective"]}
-    raw = np.frombuffer(base64.b64decode(first["layers"]["raw"]), "<f4").reshape(len(TOKENS), -1)
-    np.testing.assert_array_equal(raw, maps[0].layers["raw"].numpy())
+    for name, matrix in maps[0].layers.items():
+        found = np.sqrt(np.abs(unpacked(first["layers"][name], matrix.shape)))
+        np.testing.assert_allclose(found, matrix.abs().sqrt(), atol=(0.51 / 511) * float(matrix.abs().max()) ** 0.5)
     tokens = data["viewers"]["maps-maps"]["tokens"]
     assert len(tokens) == 2
     assert tokens[0][7:10] == ["∅", "\\n", "\\u202egnp"]
 
 
-def test_maps_without_differences_are_half_as_long(maps):
-    plain = replace(maps[0], differences={})
-    row = viewer_data([plain])["maps"][0]
-    raw = np.frombuffer(base64.b64decode(row["layers"]["raw"]), "<f2").reshape(len(TOKENS), -1)
-    np.testing.assert_allclose(raw, maps[0].layers["raw"].numpy(), rtol=5e-4, atol=6e-8)
-    assert plain.characters == maps[0].characters / 2 == sum(map(len, row["layers"].values()))
+def test_missing_and_empty_values_are_packed():
+    matrix = torch.tensor([[0.0, float("nan"), 0.25], [1.0, 0.5, 0.0]])
+    np.testing.assert_allclose(unpacked(packed_matrix(matrix), (2, 3)), matrix, atol=1e-3)
+    np.testing.assert_array_equal(unpacked(packed_matrix(torch.zeros(2, 2)), (2, 2)), np.zeros((2, 2)))
+    assert unpacked(packed_matrix(torch.zeros(0, 3)), (0, 3)).shape == (0, 3)
 
 
 def test_the_budget_keeps_the_most_interesting_maps_in_order(maps, tricky_page):
@@ -108,6 +121,10 @@ def test_maps_must_fit_their_tokens():
         TokenMap({}, {"raw": torch.eye(2)}, ["a", "b"], ["a"])
     with pytest.raises(InputError, match="differences must name layers"):
         TokenMap({}, {"raw": torch.eye(1)}, ["a"], ["a"], differences={"null": ("raw", "effective")})
+    space = HeadSpace(torch.eye(1), 1, None, {})
+    with pytest.raises(InputError, match="differences must name layers"):
+        TokenMap({}, {"weights": torch.eye(1)}, ["a"], ["a"], space=space)
+    TokenMap({}, {"raw": torch.eye(1)}, ["a"], ["a"], differences={"null": ("raw", "effective")}, space=space)
 
 
 def test_provenance_and_citation_are_in_the_page(written):

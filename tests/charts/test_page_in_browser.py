@@ -4,8 +4,6 @@ from helpers.browsing import Visit
 from helpers.pages import SCRIPT, TOKENS
 from identilens.charts import write_page
 
-PARTS = ("raw", "effective", "null")
-
 
 @pytest.fixture(scope="module")
 def path(tricky_page, tmp_path_factory):
@@ -56,19 +54,20 @@ def test_a_drop_down_changes_what_a_chart_shows_and_outlives_the_look(visit):
 def test_a_map_is_read_cell_by_cell_by_pointer_and_keyboard(visit, maps):
     raw, effective = maps[1].layers["raw"], maps[1].layers["effective"]
     visit.choose("Head", "1")
-    visit.page.locator("#maps canvas[data-layer=effective]").focus()
+    visit.layer("effective").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
         visit.page.keyboard.press(key)
     text = visit.read()
     assert text.startswith(f"{TOKENS[1]} (query 1) → {TOKENS[1]} (key 1): ")
-    for part, value in zip(PARTS, (raw[1, 1], effective[1, 1], raw[1, 1] - effective[1, 1]), strict=True):
-        shown = text.split(f"{part} ")[1].split(",")[0].replace("−", "-")
-        assert float(shown) == pytest.approx(float(value), rel=1e-3, abs=1e-6)
-    canvas = visit.page.locator("#maps canvas[data-layer=null]")
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    visit.page.mouse.move(box["x"] + box["width"] - 12, box["y"] + box["height"] / 2)
-    assert f"→ {TOKENS[-1]} (key {len(TOKENS) - 1})" in visit.read()
+    shown = float(text.split("effective ")[1].replace("−", "-"))
+    assert shown == pytest.approx(float(effective[1, 1]), abs=2e-3)
+    box = visit.layer("null").bounding_box()
+    visit.layer("null").hover(position={"x": box["width"] - 12, "y": box["height"] / 2})
+    text = visit.read()
+    assert f"→ {TOKENS[-1]} (key {len(TOKENS) - 1})" in text
+    query = int(text.split("(query ")[1].split(")")[0])
+    shown = float(text.split("null ")[1].replace("−", "-"))
+    assert shown == pytest.approx(float((raw - effective)[query, -1]), abs=3e-3)
 
 
 def test_only_maps_that_exist_are_offered(visit):
@@ -84,17 +83,20 @@ def test_only_maps_that_exist_are_offered(visit):
 
 def test_layers_stand_side_by_side_or_alone_and_scales_change_the_picture(visit):
     def pictures():
-        return visit.page.evaluate("[...document.querySelectorAll('#maps canvas')].map((one) => one.toDataURL())")
+        return visit.page.evaluate("[...document.querySelectorAll('#maps .maps canvas')].map((one) => one.toDataURL())")
 
+    assert len(pictures()) == 1
+    visit.page.get_by_role("button", name="Side by side").click()
+    visit.page.wait_for_selector("#maps canvas[data-layer=effective]")
+    visit.page.locator("#maps .segment [data-layer=null]").click()
+    visit.page.wait_for_selector("#maps canvas[data-layer=null]")
     rooted = pictures()
     assert len(rooted) == 3
     visit.choose("Colours", "linear")
     linear = pictures()
-    visit.choose("Scale", "own")
-    own = pictures()
+    visit.choose("Scale", "common")
+    common = pictures()
     assert all(one != other for one, other in zip(rooted, linear, strict=True))
-    assert linear[2] != own[2]
-    visit.choose("Show", "null")
-    assert len(pictures()) == 1
-    label = visit.page.locator("#maps canvas").get_attribute("aria-label")
-    assert label.startswith("null: 12 × 12 tokens; largest ")
+    assert linear[2] != common[2]
+    label = visit.page.locator("#maps canvas[data-layer=null]").get_attribute("aria-label")
+    assert label.startswith("Null, layer 0, head 0: 12 × 12 tokens; largest ")

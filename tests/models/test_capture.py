@@ -7,6 +7,7 @@ import torch
 from transformers import AttentionInterface
 
 from helpers.zoo import BUILDERS, MORE, build, example, ids
+from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.capture import Collector
 
@@ -160,7 +161,7 @@ def test_restores_implementation_and_training_mode_after_an_error():
     model = build("bert").train()
     model.pooler.eval()
     lens = Lens(model)
-    with pytest.raises(IndexError):
+    with pytest.raises(UnsupportedModelError, match="does not run on these inputs: IndexError: index out of range"):
         list(lens.capture({"input_ids": torch.tensor([[5, 6]]), "token_type_ids": torch.tensor([[0, 9]])}))
     assert model.config._attn_implementation == "sdpa"
     assert model.training

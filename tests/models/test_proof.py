@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers as hf
 from transformers.models.bert.modeling_bert import eager_attention_forward
+from transformers.models.swin import modeling_swin
 
 import identilens as idl
 from helpers.zoo import _BERT, _T5, _VIT, BUILDERS, MORE, build, example, granite_swa, ids, swin
@@ -151,11 +152,23 @@ def test_sinks_applied_to_the_output_are_taken_into_the_weights():
         torch.testing.assert_close(layer.weights, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_windows_in_the_batch_are_refused():
-    with pytest.raises(
-        UnsupportedModelError, match=r"'attention rows are the texts' failed with 8 \(limit 2; .*windows"
-    ):
-        next(Lens(swin()).capture({"pixel_values": torch.randn(2, 3, 16, 16)}))
+def test_windows_of_another_text_are_refused(monkeypatch):
+    """Windows that the model orders by place and not by text would be another text's."""
+    partition, reverse = modeling_swin.window_partition, modeling_swin.window_reverse
+
+    def by_place(pictures, size):
+        return partition(pictures, size).unflatten(0, (len(pictures), -1)).transpose(0, 1).flatten(0, 1)
+
+    def back(windows, size, height, width):
+        count = (height // size) * (width // size)
+        return reverse(windows.unflatten(0, (count, -1)).transpose(0, 1).flatten(0, 1), size, height, width)
+
+    batch = {"pixel_values": torch.randn(2, 3, 16, 16)}
+    next(Lens(swin()).capture(batch))
+    monkeypatch.setattr(modeling_swin, "window_partition", by_place)
+    monkeypatch.setattr(modeling_swin, "window_reverse", back)
+    with pytest.raises(UnsupportedModelError, match="'attention rows are the texts' failed with"):
+        next(Lens(swin()).capture(batch))
 
 
 def test_an_output_that_capture_does_not_give_back_is_refused():

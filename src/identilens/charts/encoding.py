@@ -31,6 +31,7 @@ class Look(TypedDict, total=False):
         color_title: Title of the legend.
         log_x: A logarithmic x axis; values of zero or less are left out.
         log_y: A logarithmic y axis.
+        root_x: An x axis by square root, for values from 0 up of which a few are much larger than the others.
         x_domain: Ends of the x axis.
         y_domain: Ends of the y axis.
         x_format: How numbers on the x axis are written (d3-format, ".0%").
@@ -46,6 +47,7 @@ class Look(TypedDict, total=False):
     color_title: str
     log_x: bool
     log_y: bool
+    root_x: bool
     x_domain: tuple[Number, Number]
     y_domain: tuple[Number, Number]
     x_format: str
@@ -145,7 +147,7 @@ def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str,
         return named(channel, frame, column).title(title).axis(labelAngle=turned, labelOverlap=thinned)
     log, ends = look.get(f"log_{axis}", False), look.get(f"{axis}_domain")
     scale = alt.Scale(
-        type="log" if log else alt.Undefined,
+        type="log" if log else "sqrt" if look.get(f"root_{axis}") else alt.Undefined,
         domain=list(ends) if ends else alt.Undefined,
         zero=False if axis == "x" and not log and not grouped else alt.Undefined,
         nice=False if ends else alt.Undefined,

@@ -14,6 +14,8 @@ _LABELS = {
     "dtype": "Precision (dtype)",
     "device": "Device",
     "value_bias": "Bias of the values (in or out)",
+    "layers": "Layers (counted from 0)",
+    "heads": "Heads (counted from 0)",
     "rank_tolerance": "Singular values counted as zero up to",
 }
 
@@ -21,7 +23,7 @@ _LABELS = {
 def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what made a result as pairs of label and value, from its provenance; whatever was not set is left out."""
     rows = [(_label(name), _value(value)) for name, value in record.get("model", {}).items() if value is not None]
-    rows.append(("Texts", _value(record.get("texts", {}).get("count"))))
+    rows.append(("Number of texts", _value(record.get("texts", {}).get("count"))))
     rows += [(_label(name), _value(value)) for name, value in record.get("settings", {}).items() if value is not None]
     if record.get("seed") is not None:
         rows.append(("Seed", _value(record["seed"])))

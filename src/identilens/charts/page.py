@@ -1,5 +1,6 @@
 """A result as one HTML file: text, charts, tables and token maps that ask nothing of the network."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
@@ -16,10 +17,11 @@ from markupsafe import Markup
 from identilens.charts.encoding import AnyChart
 from identilens.charts.facts import citation, run_facts
 from identilens.charts.labels import visible_text
+from identilens.charts.packing import deflated
 from identilens.charts.palette import DARK, LIGHT, theme
 from identilens.charts.save import VEGA_LITE
 from identilens.charts.token_lines import TokenLine
-from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
+from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data, viewer_script
 from identilens.runs.files import write_atomically
 
 MOST_ROWS = 500
@@ -95,18 +97,34 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
     Text from models and users is escaped by the template; data goes through JSON in which ``<``, ``>``, ``&`` and all
     characters beyond ASCII are escape sequences, so nothing in it can end a script element.
     """
-    environment = Environment(
+    parts, data = _parts(page, budget)
+    return environment().get_template("page.html").render(
+        page=page, parts=parts, data=data, looks={"light": LIGHT.variables, "dark": DARK.variables},
+        facts=run_facts(page.record), citation=citation(page.record), version=version("identilens"),
+        vega=packed_vega() if data["charts"] else "", viewer=Markup(viewer_script()),
+        own_file=own_file,
+    )  # fmt: skip
+
+
+def environment() -> Environment:
+    """Return what fills the templates: text is escaped, and data holds nothing that JSON does not know."""
+    made = Environment(
         loader=PackageLoader("identilens.charts", "templates"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False, "separators": (",", ":")}
-    parts, data = _parts(page, budget)
-    return environment.get_template("page.html").render(
-        page=page, parts=parts, data=data, looks={"light": LIGHT.variables, "dark": DARK.variables},
-        facts=run_facts(page.record), citation=citation(page.record), version=version("identilens"),
-        vega=Markup(vega()) if data["charts"] else "",
-        own_file=lambda name: Markup((Path(__file__).parent / "templates" / name).read_text(encoding="utf-8")),
-    )  # fmt: skip
+    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False, "separators": (",", ":")}
+    return made
+
+
+def own_file(name: str) -> Markup:
+    """Return a script or a style sheet of ours as it is."""
+    return Markup((Path(__file__).parent / "templates" / name).read_text(encoding="utf-8"))
+
+
+@cache
+def packed_vega() -> str:
+    """Return `vega`, deflated and in base64: a third of its size."""
+    return base64.b64encode(deflated(vega().encode())).decode("ascii")
 
 
 @cache

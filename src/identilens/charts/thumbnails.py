@@ -9,10 +9,12 @@ from typing import Unpack
 import altair as alt
 import numpy as np
 import polars as pl
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from identilens.charts.encoding import Look, base_chart
+from identilens.charts.viewer import TokenMap
 
 _INK = (0x2B, 0x83, 0xBE)
 """Seen on light and on dark pages, through which the page shines."""
@@ -34,6 +36,21 @@ def thumbnails(
     wide, tall = (alt.expr(f"0.92 * bandwidth('{axis}')") for axis in "xy")
     base = base_chart(drawn, x, y, grouped="xy", **look)
     return base.mark_image(aspect=True, smooth=False, width=wide, height=tall).encode(url="_picture:N")
+
+
+def contact_sheet(maps: Sequence[TokenMap]) -> str:
+    """Return the first matrix of each map with a layer and a head, layer by layer, as the address of one picture."""
+    side, gap = _SIDE - 4, 4
+    layers, heads = (sorted({one.choices.get(name, 0) for one in maps}) for name in ("layer", "head"))
+    sheet = torch.zeros(len(layers) * (side + gap), len(heads) * (side + gap))
+    for one in maps:
+        down, across = (
+            held.index(one.choices.get(name, 0)) * (side + gap) for name, held in (("layer", layers), ("head", heads))
+        )
+        matrix = next(iter(one.layers.values())).float().nan_to_num()
+        small = torch.nn.functional.adaptive_max_pool2d(matrix[None], (side, side))[0]
+        sheet[down : down + side, across : across + side] = small / small.max().clamp_min(1e-9)
+    return _data_url(sheet)
 
 
 def _data_url(matrix: Float[Tensor, "query key"]) -> str:

@@ -1,18 +1,25 @@
 """Maps by query and key token, small enough to travel inside a page, for the viewer that draws them."""
 
-import base64
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
 from identilens.charts.labels import visible_text
+from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace, packed_matrix, packed_space
+from identilens.charts.palette import DARK, LIGHT
 from identilens.errors import InputError
 
-MAP_BUDGET = 16_000_000
+MAP_BUDGET = 8_000_000
 """Characters of a page that may be spent on maps."""
+
+SCRIPTS = ("numbers", "space", "canvas", "gestures", "panels", "viewer")
+"""Parts of the viewer, in the order in which they need each other."""
 
 
 @dataclass(frozen=True)
@@ -20,13 +27,16 @@ class TokenMap:
     """One place of the viewer: matrices by query and key token that are shown together.
 
     Attributes:
-        choices: What is chosen to see it, a selector each: ``{"text": 0, "layer": 3, "head": 5}``.
-        layers: The matrices by title, drawn side by side.
+        choices: What is chosen to see it, a selector each: ``{"text": 0, "layer": 3, "head": 5}``. With a layer and a
+            head, all heads are shown as small maps.
+        layers: The matrices by title, to switch between or to see side by side.
         queries: Tokens of the rows.
         keys: Tokens of the columns.
         note: A line about this map.
         differences: Further layers worked out in the page: ``{"null": ("raw", "effective")}`` is raw − effective.
         interest: Where not all maps fit into a page, those with the largest stay; the viewer opens on the largest.
+        space: With a layer ``raw``: what the head's output depends on. The page works out ``effective`` (where it is
+            no layer), ``influence``, ``certain``, and the intervals of a row.
     """
 
     choices: Mapping[str, str | int]
@@ -36,6 +46,7 @@ class TokenMap:
     note: str = ""
     differences: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     interest: int | float = 0
+    space: HeadSpace | None = None
 
     def __post_init__(self) -> None:
         """Raise InputError if a matrix has another size than its tokens, or a difference names no layer."""
@@ -43,16 +54,20 @@ class TokenMap:
         for name, matrix in self.layers.items():
             if tuple(matrix.shape) != size:
                 raise InputError(f"layer {name!r} must be of {size[0]} × {size[1]} tokens; got {tuple(matrix.shape)}.")
-        unknown = {name for pair in self.differences.values() for name in pair} - set(self.layers)
-        if unknown:
+        named = {name for pair in self.differences.values() for name in pair} | ({"raw"} if self.space else set())
+        if unknown := named - set(self.layers) - ({"effective"} if self.space else set()):
             raise InputError(f"differences must name layers ({', '.join(self.layers)}); got {sorted(unknown)}.")
 
     @property
     def characters(self) -> int:
-        """Length of its matrices as base64."""
-        # Differences of rounded numbers need more digits than the numbers themselves.
-        size = 4 if self.differences else 2
-        return sum(-(-size * matrix.numel() // 3) * 4 for matrix in self.layers.values())
+        """Length of what it takes in a page, before it is deflated."""
+        of_space = 0 if self.space is None else BASIS_BITS * len(self.keys) * self.space.rank
+        return map_characters(BITS * len(self.layers) * len(self.queries) * len(self.keys) + of_space)
+
+
+def map_characters(bits: int) -> int:
+    """Return how many characters of base64 so many bits take."""
+    return -(-bits // 24) * 4
 
 
 def fitting(maps: Sequence[TokenMap], budget: int) -> list[TokenMap]:
@@ -75,18 +90,26 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
     rows = [
         {
             "choices": dict(one.choices), "note": one.note,
-            "layers": {name: _encoded(matrix, bool(one.differences)) for name, matrix in one.layers.items()},
-            "bytes": 4 if one.differences else 2,
+            "layers": {name: packed_matrix(matrix) for name, matrix in one.layers.items()},
+            "space": one.space and packed_space(one.space),
             "differences": {name: list(pair) for name, pair in one.differences.items()},
             "queries": place(one.queries), "keys": place(one.keys),
         }
         for one in maps
     ]  # fmt: skip
     first = max(range(len(maps)), key=lambda place: maps[place].interest)
-    return {"maps": rows, "tokens": [list(names) for names in tokens], "first": first}
+    rules = next((one.space.rules for one in maps if one.space), None)
+    return {"maps": rows, "tokens": [list(names) for names in tokens], "first": first, "rules": rules}
 
 
-def _encoded(matrix: Float[Tensor, "query key"], full: bool) -> str:
-    """Return a matrix as base64 of little-endian float32, or of float16 (relative error below 0.0005)."""
-    numbers = matrix.detach().float().cpu().numpy()
-    return base64.b64encode(numbers.astype("<f4" if full else "<f2").tobytes()).decode("ascii")
+@cache
+def viewer_script() -> str:
+    """Return the viewer as one script that defines ``tokenMaps``."""
+    folder = Path(__file__).parent / "templates" / "viewer"
+    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    return '"use strict";\n(() => {\n' + "".join(parts) + "Object.assign(window, { tokenMaps, inflated });\n})();\n"
+
+
+def looks_script() -> str:
+    """Return a script that defines ``identilensLooks``, the colours of the viewer in the light and the dark look."""
+    return f"window.identilensLooks = {json.dumps({'light': asdict(LIGHT), 'dark': asdict(DARK)})};\n"

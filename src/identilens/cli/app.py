@@ -15,6 +15,8 @@ from identilens.studies.registry import STUDIES
 
 COMMANDS = {
     "report": ("identilens.cli.show:report", "Write the report of a finished run again."),
+    "compare": ("identilens.cli.show:compare_runs", "Lay two finished runs of one study beside each other."),
+    "explore": ("identilens.cli.explore:explore", "A local web page: type a text and look at a model's attention."),
     "figures": ("identilens.cli.show:figures", "Draw the charts of a finished run for print."),
     "selfcheck": ("identilens.cli.selfcheck:selfcheck", "Check that capture is faithful on a model."),
     "demo": ("identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),

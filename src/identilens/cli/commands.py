@@ -1,6 +1,7 @@
 """The command of each study, made from its settings when it is called."""
 
 import inspect
+import json
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
@@ -35,11 +36,18 @@ def study_command(study: Any) -> Callable[..., None]:
         cut = {"texts": {"max_length": getattr(given["settings"], "max_length", None)}}
         inputs = [given[name].load(**cut.get(name, {})) for name in reversed(study.takes)][::-1]
         bound = bound_study(study, inputs, given["settings"])
-        with progress_bar(study.unit) if bound.reports else nullcontext() as update:
+        shown = bound.reports and not (run.json or run.quiet)
+        with progress_bar(study.unit) if shown else nullcontext() as update:
             result = run_study(bound, out=run.out, progress=update, engine=given["engine"].made(), **run.choices)
-        if bound.reports:
+        if not bound.reports:
+            return
+        report = write_report(run.out)
+        if shown:
             result.show()
-            console.print(f"report: {write_report(run.out)}", soft_wrap=True, highlight=False)
+            console.print(f"report: {report}", soft_wrap=True, highlight=False)
+        elif run.json:
+            finding = result.summary()
+            print(json.dumps({"finding": finding.text, "numbers": finding.numbers, "report": str(report)}))
 
     groups = [
         *groups,

@@ -135,17 +135,21 @@ class RunOptions(Settings):
         resume: Go on with an interrupted run.
         overwrite: Drop the run that the folder holds: the files that its manifest lists, and no other.
         allow_version_change: Go on with a run that other versions of the libraries have begun.
+        json: Print the finding, its numbers and the report's path as JSON, and nothing else.
+        quiet: Print nothing.
     """
 
     out: Annotated[Path, Parameter(alias="-o")]
     resume: Annotated[bool, Parameter(negative="")] = False
     overwrite: Annotated[bool, Parameter(negative="")] = False
     allow_version_change: Annotated[bool, Parameter(negative="")] = False
+    json: Annotated[bool, Parameter(negative="")] = False
+    quiet: Annotated[bool, Parameter(negative="", alias="-q")] = False
 
     @property
-    def choices(self) -> dict[str, Any]:
+    def choices(self) -> dict[str, bool]:
         """What a run takes of it, but for its folder."""
-        return {name: value for name, value in self.values_of(type(self)).items() if name != "out"}
+        return {"resume": self.resume, "overwrite": self.overwrite, "allow_version_change": self.allow_version_change}
 
 
 @dataclass(frozen=True, kw_only=True)

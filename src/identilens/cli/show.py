@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 
 from identilens.cli.options import console
 from identilens.runs.settings import LIST
+from identilens.studies.comparison import compare
 from identilens.studies.reports import load_result, write_report
 
 
@@ -18,6 +20,32 @@ def report(folder: Path, /, *, out: Annotated[Path | None, Parameter(alias="-o")
         out: File to write; report.html in the folder by default.
     """
     console.print(f"report: {write_report(folder, out)}", soft_wrap=True, highlight=False)
+
+
+def compare_runs(
+    run_a: Path,
+    run_b: Path,
+    /,
+    *,
+    out: Annotated[Path | None, Parameter(alias="-o")] = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Lay two finished runs of one study beside each other: other texts, another model, a later checkpoint.
+
+    Args:
+        run_a: Folder of the first run.
+        run_b: Folder of the second run.
+        out: HTML file to write, with charts; none by default.
+        json: Print the table as JSON.
+    """
+    found = compare(load_result(run_a), load_result(run_b))
+    if json:
+        print(found.table.write_json())
+    else:
+        found.show()
+    if out is not None:
+        written = found.to_html(out)
+        Console(stderr=True).print(f"report: {written}", soft_wrap=True, highlight=False)
 
 
 def figures(

@@ -13,6 +13,21 @@ _MATCH = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.b
 """Largest relative difference between what a module gives and the linear map read from it."""
 
 
+def is_pointwise(module: nn.Module) -> bool:
+    """Return whether a module is a convolution that maps each position by itself, with channels in front of them."""
+    return isinstance(module, nn.Conv1d) and module.kernel_size == (1,) and module.stride == (1,)
+
+
+def is_basic(module: nn.Module) -> bool:
+    """Return whether a module is one of those that linear maps are made of, and no wrapper."""
+    return isinstance(module, nn.Linear | Conv1D) or is_pointwise(module)
+
+
+def channels_last(module: nn.Module, tensor: Tensor) -> Tensor:
+    """Return what a linear map is given or gives, with its channels in the last axis."""
+    return tensor.mT if is_pointwise(module) else tensor
+
+
 def linear_rows(module: nn.Module, width: int, rows: slice, like: Tensor) -> Float[Tensor, "row d_out"]:
     """Return rows of W, where the module is x W + b for inputs of a width, device and dtype ``like``.
 
@@ -60,4 +75,4 @@ def _is_plain(module: nn.Module) -> bool:
 @torch.no_grad()
 def _run(module: nn.Module, inputs: Float[Tensor, "position d_in"]) -> Float[Tensor, "position d_out"]:
     with evaluation_mode(module):
-        return module(inputs[None])[0]
+        return channels_last(module, module(channels_last(module, inputs[None])))[0]

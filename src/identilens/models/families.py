@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from identilens.errors import UnsupportedModelError
-
 SUPPORTED = (
     "albert", "bart", "bert", "clip", "deepseek_v3", "deepseek_v32", "distilbert", "electra", "gemma2", "gemma3",
     "gemma4", "gpt2", "gpt_neox", "gpt_oss", "identifiable_encoder", "llama", "marian", "mistral", "modernbert",
@@ -11,30 +9,11 @@ SUPPORTED = (
 )  # fmt: skip
 """Families of the test matrix. Others are tried, and refused if a check at the first forward pass fails."""
 
-_OWN_ATTENTION = (
-    "big_bird", "bloom", "canine", "codegen", "convbert", "ctrl", "deberta", "deberta-v2", "falcon", "fsmt",
-    "funnel", "gpt_neo", "gptj", "longformer", "led", "mpnet", "mpt", "nystromformer", "openai-gpt", "perceiver",
-    "prophetnet", "reformer", "rembert", "roformer", "rwkv", "squeezebert", "xglm", "xlm", "xlnet", "yoso",
-)  # fmt: skip
-
 # Positions start behind the padding index in RoBERTa's embeddings, so that many of them are never used.
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text")
 
 
 WORKS = f"tested families: {', '.join(SUPPORTED)}"
-
-
-def refuse_known(config: Any) -> None:
-    """Raise for families that are known to be wrong under capture.
-
-    Raises:
-        UnsupportedModelError: Naming the family, the reason and what works.
-    """
-    if config.model_type in _OWN_ATTENTION:
-        raise UnsupportedModelError(
-            f"{config.model_type} does its own attention and never calls transformers' attention interface, "
-            f"so it cannot be captured; {WORKS}"
-        )
 
 
 def position_limit(config: Any) -> int | None:
@@ -45,4 +24,4 @@ def position_limit(config: Any) -> int | None:
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     limit = getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None)
     unused = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
-    return None if limit is None else limit - unused
+    return limit - unused if limit is not None and limit > 0 else None

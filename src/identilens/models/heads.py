@@ -60,6 +60,11 @@ class Head:
         return self.site.kind
 
     @property
+    def bias_fixed(self) -> bool:
+        """Whether the position bias stays as it is with other queries and keys (relative terms may be made of them)."""
+        return self.bias is None or self.site.route is None or self.site.route.fixed
+
+    @property
     def d_k(self) -> int:
         """Size of a query."""
         return self.queries.shape[1]
@@ -173,7 +178,7 @@ class CapturedLayer:
     def of(cls, call: AttentionCall, site: Site, output: Tensor, weights: Tensor | None) -> "CapturedLayer":
         """Return what one text's own call holds (see `AttentionCall.only`), with the output and weights it gives."""
         rows, columns = call.query.shape[-2], call.key.shape[-2]
-        visible, bias, scaling = call.visible(), call.arguments.get("position_bias"), call.arguments.get("scaling")
+        visible, bias, scaling = call.visible(), call.bias, call.arguments.get("scaling")
         return cls(
             site, call.query[0].clone(), call.key[0].clone(), call.value[0].clone(), output[0].transpose(0, 1).clone(),
             None if weights is None else weights[0].clone(),

@@ -38,6 +38,7 @@ class AttentionCall:
         arguments: What the family passes beside (scaling, softcap, position_bias, ...).
         own: The function that the model calls outside of capture.
         eager: The family's attention written out, which gives weights too.
+        windows: Of a text, joined to one map: see `windows.by_text`.
     """
 
     index: int
@@ -49,6 +50,7 @@ class AttentionCall:
     arguments: dict[str, Any]
     own: Attend
     eager: Attend
+    windows: int = 1
 
     def only(self, text: int, queries: int, keys: int) -> "AttentionCall":
         """Return the call that one text of the batch would make by itself, padding behind it cut away."""
@@ -70,6 +72,18 @@ class AttentionCall:
             arguments["position_bias"] = bias[..., queries, :]
         places = list(queries)
         return replace(self, query=self.query[:, :, places], mask=self._mask_rows(places), arguments=arguments)
+
+    @property
+    def bias(self) -> Float[Tensor, "batch heads queries key"] | None:
+        """What is added to the logits and hides nothing: the position bias, and the finite part of a mask."""
+        given = self.arguments.get("position_bias")
+        if self.mask is None or self.mask.dtype == torch.bool:
+            return given
+        mask = self.mask[..., : self.key.shape[-2]]
+        finite = mask.masked_fill(mask <= torch.finfo(mask.dtype).min / 2, 0.0)
+        if not bool(finite.any()):
+            return given
+        return finite if given is None else given + finite
 
     def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch row key"] | None:
         """Return which keys the given query rows may use, or None when they may use every key.
@@ -169,7 +183,7 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
 
 
 @contextmanager
-def configured(model: nn.Module, name: str, value: str) -> Iterator[None]:
+def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
     """Set an attribute of every configuration of the model's modules that has it while the context lasts."""
     modules = [vars(module) for module in model.modules()]
     configs = {id(held["config"]): held["config"] for held in modules if held.get("config") is not None}
@@ -226,9 +240,19 @@ def _intercepted(
     own: Attend, eager: Attend, module: nn.Module, query: Tensor, key: Tensor, value: Tensor,
     attention_mask: Tensor | None, **arguments: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    if (active := _calls.get()) is None:
+    if _calls.get() is None:
         return own(module, query, key, value, attention_mask, **arguments)
+    return hand_over(
+        lambda index: AttentionCall(index, module, query, key, value, attention_mask, arguments, own, eager)
+    ), None
+
+
+def hand_over(make: Callable[[int], AttentionCall]) -> Tensor:
+    """Return what the handler of the capture that lasts in this thread answers to the next call, made of its index."""
+    active = _calls.get()
+    if active is None:
+        raise RuntimeError("no capture lasts in this thread")
     handler, counter = active
-    call = AttentionCall(counter[0], module, query, key, value, attention_mask, arguments, own, eager)
+    call = make(counter[0])
     counter[0] += 1
-    return handler(call), None
+    return handler(call)

@@ -1,27 +1,22 @@
 """Where a model's attention happens: one site for each call of the attention function, in call order."""
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
+from transformers import Cache, PreTrainedModel
 
-from identilens.errors import InputError, NumericalError, UnsupportedModelError
+from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.affine import constant, is_linear, linear_rows
 from identilens.models.families import WORKS
-from identilens.models.interface import AttentionCall, intercept
+from identilens.models.interface import SUM_ERROR, AttentionCall
+from identilens.models.routes import Route, capturing
 from identilens.models.sequences import Kind
-from identilens.models.threads import only_here
-
-Place = tuple[str, int]
-"""A layer: path of the list that holds it inside the model, and its number there."""
+from identilens.models.watching import Meeting, Place, Watch, watched
 
 
 @dataclass(frozen=True)
@@ -37,6 +32,9 @@ class Site:
         value_bias: What the values are for a zero input: the bias of the value map.
         added: Head outputs are added before they are projected; they are put side by side otherwise.
         place: The list of layers and the number in it, where attention stands in one.
+        positions_first: What is projected has its axis of positions in front of that of texts.
+        number: Of the product of weights and values in the forward pass, where the model computes attention by itself.
+        route: How the axes of that product lie.
     """
 
     layer: int
@@ -47,6 +45,9 @@ class Site:
     value_bias: Float[Tensor, "group d_v"]
     added: bool = False
     place: Place | None = None
+    positions_first: bool = False
+    number: int | None = None
+    route: Route | None = None
 
     @property
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
@@ -83,30 +84,39 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
         NumericalError: If the attention output has NaN or infinite entries.
     """
     names = {module: name for name, module in model.named_modules()}
-    watch = _Watch(_members(model))
-    with ExitStack() as hooks, intercept(model, watch.attending), torch.no_grad():
-        for member in watch.members:
-            hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching)))
-        for module in names:
-            if _is_attention(module):
-                hooks.enter_context(module.register_forward_pre_hook(only_here(watch.entering), with_kwargs=True))
-            else:
-                hooks.enter_context(module.register_forward_pre_hook(only_here(watch.projecting), with_kwargs=True))
-        forward()
+    watch = watched(model, _members(model), forward)
     _refuse_bypass(model, watch)
-    sites = []
-    for (call, candidates, kind), layer in zip(watch.sites, _numbers(watch), strict=True):
-        linear = ((module, added) for module, inputs, added in candidates if is_linear(module, inputs))
-        projection, added = next(linear, (None, False))
-        if projection is None:
-            raise UnsupportedModelError(
-                f"{type(call.module).__name__} changes the attention output before it is projected "
-                f"(a gate or a norm), so its heads have no fixed output projection; {WORKS}"
-            )
-        bias = _value_bias(model, call.module, *watch.inputs[call.module])
-        place = watch.places[len(sites)]
-        sites.append(Site(layer, kind, names[call.module], call.query.shape[1], projection, bias, added, place))
-    return tuple(sites)
+    return tuple(
+        _site(model, names[meeting.module], meeting, number)
+        for meeting, number in zip(watch.meetings, _numbers(watch.meetings), strict=True)
+    )
+
+
+def routes_of(sites: Sequence[Site]) -> dict[int, Route]:
+    """Return how to follow the attention that the model computes by itself, by the numbers of its products."""
+    return {site.number: site.route for site in sites if site.number is not None and site.route is not None}
+
+
+def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Site:
+    module = meeting.module
+    linear = (one for one in meeting.candidates if is_linear(one.module, one.inputs))
+    found = next(linear, None)
+    if found is None:
+        raise UnsupportedModelError(
+            f"{type(module).__name__} changes the attention output before it is projected: {meeting.loss}"
+        )
+    call, mixture = meeting.call, meeting.mixture
+    routes = {} if meeting.route is None else {meeting.order: replace(meeting.route, total=0)}
+    blank = _blank(model, module, routes, *meeting.inputs)
+    bias, route = blank.value[0, :, 0].clone(), meeting.route
+    if route is not None and route.biased and not _same_bias(blank, call):
+        route = replace(route, fixed=False)
+    number = None if mixture is None else mixture.number
+    heads = call.query.shape[1]
+    first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (call.query.shape[2], 1) != (1, 1)
+    return Site(
+        layer, meeting.kind, name, heads, found.module, bias, found.added, meeting.place, first, number, route,
+    )  # fmt: skip
 
 
 def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
@@ -127,16 +137,16 @@ def _members(model: nn.Module) -> dict[nn.Module, Place]:
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and not path.startswith(inside):
             inside = (*inside, f"{path}.")
-            found |= {member: (path, number) for number, member in enumerate(module)}
+            found |= {member: (path, number) for number, member in enumerate(module) if member is not None}
     return found
 
 
-def _numbers(watch: "_Watch") -> list[int]:
-    """Return the number of each call's layer."""
-    kinds: list[Kind] = [kind for _, _, kind in watch.sites]
+def _numbers(meetings: Sequence[Meeting]) -> list[int]:
+    """Return the number of each attention's layer."""
+    kinds: list[Kind] = [meeting.kind for meeting in meetings]
     own: dict[Kind, list[Place | None]] = {kind: [] for kind in kinds}
-    for kind, place in zip(kinds, watch.places, strict=True):
-        own[kind].append(place)
+    for kind, meeting in zip(kinds, meetings, strict=True):
+        own[kind].append(meeting.place)
     counts: Counter[str] = Counter()
     numbers = []
     for kind in kinds:
@@ -196,82 +206,47 @@ def _kinds(sites: tuple[Site, ...], kind: Kind | None) -> list[Kind]:
     return kinds if kind is None else [kind]
 
 
-class _Watch:
-    """Listens to one forward pass: attention modules entered, attention calls, linear layers applied."""
-
-    def __init__(self, members: Mapping[nn.Module, Place]) -> None:
-        self.members = members
-        self.reached: Place | None = None
-        self.places: list[Place | None] = []
-        self.sites: list[tuple[AttentionCall, list[tuple[nn.Module, Tensor, bool]], Kind]] = []
-        self.entered: dict[nn.Module, bool] = {}
-        self.inputs: dict[nn.Module, tuple[tuple, dict]] = {}
-        self.pending: Tensor | None = None
-
-    def reaching(self, module: nn.Module, args: tuple) -> None:
-        self.reached = self.members[module]
-
-    def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
-        bound = {**bound, **bound.get("kwargs", {})}
-        # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
-        others = (bound.get(name) for name in ("key_value_states", "encoder_hidden_states"))
-        self.entered[module] = any(other is not None for other in others)
-        self.inputs[module] = args, kwargs
-
-    def attending(self, call: AttentionCall) -> Tensor:
-        output, _ = call.attend()
-        if not bool(torch.isfinite(output).all()):
-            raise NumericalError(
-                f"attention call {call.index} ({type(call.module).__name__}): attention output has NaN or infinite "
-                "entries. Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
-            )
-        seen = call.visible()
-        backwards = seen is not None and not bool(seen[0].triu(1).any())
-        kind: Kind = "cross" if self.entered.get(call.module, False) else "decoder" if backwards else "encoder"
-        self.places.append(self.reached)
-        self.sites.append((call, [], kind))
-        self.pending = output
-        return output
-
-    def projecting(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        if self.pending is None or kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
-            return
-        for joined, added in ((self.pending.flatten(2), False), (self.pending.sum(2), True)):
-            if args[0].numel() == joined.numel() and torch.equal(args[0].reshape(joined.shape), joined):
-                self.sites[-1][1].append((module, args[0], added))
-                if isinstance(module, nn.Linear | Conv1D):
-                    self.pending = None
-                return
-
-
-def _value_bias(model: PreTrainedModel, module: nn.Module, args: tuple, kwargs: dict) -> Tensor:
-    found: list[Tensor] = []
+def _blank(
+    model: PreTrainedModel, module: nn.Module, routes: Mapping[int, Route], args: tuple, kwargs: dict
+) -> AttentionCall:
+    """Return the attention call that a module makes when its hidden states are zero."""
+    found: list[AttentionCall] = []
+    floats = (one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.is_floating_point())
+    width = next((one.shape[-1] for one in floats if one.ndim >= 3), 0)
 
     def zero(value: Any) -> Any:
-        hidden = isinstance(value, Tensor) and value.ndim == 3 and value.is_floating_point()
-        return torch.zeros_like(value) if hidden else value
+        if isinstance(value, Cache):
+            return None
+        hidden = isinstance(value, Tensor) and value.ndim >= 3 and value.is_floating_point()
+        return torch.zeros_like(value) if hidden and value.shape[-1] == width else value
 
     def record(call: AttentionCall) -> Tensor:
-        found.append(call.value[0, :, 0].clone())
+        found.append(call)
         return call.attend()[0]
 
-    with intercept(model, record), torch.no_grad():
+    with capturing(model, record, routes), torch.no_grad():
         module(*map(zero, args), **{name: zero(value) for name, value in kwargs.items()})
     return found[0]
 
 
-def _is_attention(module: nn.Module) -> bool:
-    """Whether a module is the innermost of those that call themselves attention."""
-    return [one for one in module.modules() if "Attention" in type(one).__name__] == [module]
+def _same_bias(blank: AttentionCall, call: AttentionCall) -> bool:
+    """Whether position biases agree, up to a number a row."""
+    one, other = (made.arguments["position_bias"] for made in (blank, call))
+    if one.shape != other.shape or call.mask is None:
+        return False
+    apart = (one - other) * call.mask
+    apart = (apart - apart.sum(-1, keepdim=True) / call.mask.sum(-1, keepdim=True)) * call.mask
+    return float(apart.abs().max()) <= SUM_ERROR * (1 + float(other.abs().max()))
 
 
-def _refuse_bypass(model: PreTrainedModel, watch: _Watch) -> None:
-    called = {call.module for call, *_ in watch.sites}
+def _refuse_bypass(model: PreTrainedModel, watch: Watch) -> None:
+    called = {meeting.module for meeting in watch.meetings}
     silent = sorted({type(module).__name__ for module in watch.entered if module not in called})
-    if not watch.sites or silent:
-        who = ", ".join(silent) or type(model).__name__
+    name = f"{type(model).__name__} ({model.config.model_type}) cannot be audited"
+    if silent:
         raise UnsupportedModelError(
-            f"{type(model).__name__} ({model.config.model_type}) cannot be audited: {who} does its own attention and "
-            f"never calls transformers' attention interface; {WORKS}"
+            f"{name}: {', '.join(silent)} does its own attention: it neither calls transformers' attention interface "
+            f"nor multiplies a softmax over keys with values; {WORKS}"
         )
+    if not watch.meetings:
+        raise UnsupportedModelError(f"{name}: it ran no attention (a softmax over keys times values); {WORKS}")

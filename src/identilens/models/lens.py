@@ -2,23 +2,28 @@
 
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager
+from inspect import signature
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import InputError
+from identilens.errors import IdentilensError, InputError, UnsupportedModelError
 from identilens.models.capture import CapturedText, Collector, Lengths
-from identilens.models.families import refuse_known
 from identilens.models.inputs import InputReader, Item, alike, collate
-from identilens.models.interface import AttentionCall, Handler, evaluation_mode, intercept
-from identilens.models.layout import Site, discover, layers_without_attention
+from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
+from identilens.models.layout import Site, discover, layers_without_attention, routes_of
+from identilens.models.parameters import ParameterProjection
 from identilens.models.proof import NOISE, Check, Proof
 from identilens.models.registration import register_attention
+from identilens.models.routes import capturing
 from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
+from identilens.models.windows import by_text
 
+_MODELS_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _SHORT = 8
 """Tokens of the first text on which attention layers are looked for."""
 
@@ -29,7 +34,7 @@ class Lens:
     Making one also registers ``identilens_effective`` with transformers: see `register_attention`.
 
     Args:
-        model: Any transformers model whose family uses the attention interface, also with an adapter of peft.
+        model: Any transformers model, also with an adapter of peft.
         tokenizer: Needed for text; token ids and prepared batches work without.
         image_processor: Needed for images; batches with pixel_values work without.
         feature_extractor: Needed for recordings; batches of features work without.
@@ -37,7 +42,6 @@ class Lens:
 
     Raises:
         InputError: For a model that is not of transformers.
-        UnsupportedModelError: If the family is known to bypass the attention interface.
     """
 
     def __init__(
@@ -45,7 +49,6 @@ class Lens:
         name: str | None = None,
     ) -> None:  # fmt: skip
         model = _transformer(model)
-        refuse_known(model.config)
         register_attention()
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
@@ -68,7 +71,9 @@ class Lens:
     def body(self) -> PreTrainedModel:
         """The model without its task head: all attention happens there."""
         body = self.model.base_model
-        return body if isinstance(body, PreTrainedModel) else self.model
+        if isinstance(body, PreTrainedModel) and self.model.main_input_name in signature(body.forward).parameters:
+            return body
+        return self.model
 
     @property
     def digest(self) -> str:
@@ -102,6 +107,13 @@ class Lens:
         """Layers beside those of attention that hold none (state spaces, convolutions), once `sites` were found."""
         return layers_without_attention(self.body, self._sites or ())
 
+    @property
+    def capture_way(self) -> Literal["interface", "followed"] | None:
+        """How attention is captured, once `sites` were found: where the model hands it over, or by following it."""
+        if self._sites is None:
+            return None
+        return "followed" if routes_of(self._sites) else "interface"
+
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return the inputs as unpadded items, one for each text; see `InputReader.read`."""
         return self.reader.read(inputs, max_length)
@@ -114,10 +126,21 @@ class Lens:
         """
         weights = self._weights()
         if self._sites is None or self._sites_of != weights:
-            probe = collate([item.start(_SHORT)], self.device)
-            self._sites = discover(self.body, lambda: self.body(**probe, use_cache=False))
+            # A family whose attention depends on the length may switch it for good on a short text.
+            start = item if hasattr(self.model.config, "attention_type") else item.start(_SHORT)
+            try:
+                self._sites = self._discovered(start)
+            except IdentilensError:
+                raise
+            except _MODELS_RAISE:
+                # Some families need lengths that a few tokens have not (landmarks, chunks).
+                with explained(type(self.model).__name__):
+                    self._sites = self._discovered(item)
             self._sites_of = weights
         return self._sites
+
+    def _discovered(self, item: Item) -> tuple[Site, ...]:
+        return discover(self.body, lambda: self.plain([item], self.body))
 
     @torch.no_grad()
     def run(
@@ -171,14 +194,33 @@ class Lens:
         with proof.watching():
             output = self._forward(proof.items, proof.answering(handler), whole, options)
         proof.conclude(plain, output, lambda: self._forward(proof.items, AttentionCall.run, whole, options))
+        if proof.windows and len(proof.items) > 1:
+            self._forward(proof.items[:1], proof.alone, whole, options)
         if proof.finite and all(check.passed for check in proof.checks.values()):
             self._proven.add(self._kind_of_batch(proof.items))
         return output
 
     def _forward(self, items: Sequence[Item], handler: Handler | None, whole: bool, options: Mapping[str, Any]) -> Any:
         model = self.model if whole else self.body
-        with evaluation_mode(model) if handler is None else intercept(model, handler):
-            return model(**collate(items, self.device), use_cache=False, **options)
+        with (
+            evaluation_mode(model) if handler is None else self.capturing(handler, items, model),
+            explained(type(model).__name__),
+        ):
+            return self.plain(items, model, **options)
+
+    def plain(self, items: Sequence[Item], model: PreTrainedModel, **options: Any) -> Any:
+        """Return what the model, or its body, gives for one batch of items; nothing is kept for later tokens."""
+        cache = {"use_cache": False} if "use_cache" in signature(model.forward).parameters else {}
+        with configured(model, "use_cache", False):
+            return model(**collate(items, self.device), **cache, **options)
+
+    def capturing(
+        self, handler: Handler, items: Sequence[Item], model: PreTrainedModel | None = None
+    ) -> AbstractContextManager[None]:
+        """Send every attention call of a batch of items to ``handler`` while the context lasts."""
+        sites = self.sites(items[0])
+        projections = [site.projection for site in sites if isinstance(site.projection, ParameterProjection)]
+        return capturing(model or self.body, by_text(handler, len(items)), routes_of(sites), projections)
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
         """Return what a proof holds for: these weights, this attention, this kind of input, with padding or without."""
@@ -258,6 +300,25 @@ class Lens:
         output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
         return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
+
+
+@contextmanager
+def explained(model: str) -> Iterator[None]:
+    """Turn what a model's own code raises on inputs that it cannot be run on into an error that says so.
+
+    Raises:
+        UnsupportedModelError: From the model's own error; ours, and a lack of memory, are raised as they are.
+    """
+    try:
+        yield
+    except (IdentilensError, torch.OutOfMemoryError):
+        raise
+    except _MODELS_RAISE as error:
+        first = str(error).strip().split("\n")[0]
+        raise UnsupportedModelError(
+            f"{model} does not run on these inputs: {type(error).__name__}: {first}. Check that the model itself takes "
+            "them; if it does, choose a model of another family (`identilens families`)."
+        ) from error
 
 
 def _transformer(model: nn.Module) -> PreTrainedModel:

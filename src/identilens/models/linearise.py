@@ -5,6 +5,7 @@ Attention runs on the family's own eager path, which has forward-mode rules wher
 
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -12,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.errors import InputError, UnsupportedModelError
-from identilens.models.inputs import Item, collate
-from identilens.models.interface import configured, intercept
+from identilens.models.inputs import Item
+from identilens.models.interface import configured
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
 from identilens.models.threads import only_here
@@ -60,7 +61,8 @@ class HiddenMap:
             )
         lens.prove_once([item])
         self._body = lens.body
-        self._batch = collate([item], lens.device)
+        self._capturing = partial(lens.capturing, items=[item])
+        self._run = partial(lens.plain, [item], lens.body)
         self._seq2seq = bool(lens.model.config.is_encoder_decoder)
         site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)
         self._own: Kind = source if self._seq2seq else site.kind
@@ -129,8 +131,16 @@ class HiddenMap:
     def _forward(self) -> Any:
         # Mixtures of experts run expert by expert: their grouped product has no forward-mode rule.
         eager_experts = configured(self._body, "_experts_implementation_internal", "eager")
-        with eager_experts, intercept(self._body, lambda call: call.attend()[0]):
-            return self._body(**self._batch, use_cache=False, output_hidden_states=True)
+        with eager_experts, self._capturing(lambda call: call.attend()[0]):
+            try:
+                return self._run(output_hidden_states=True)
+            except RuntimeError as error:
+                if "setup_context" not in str(error):
+                    raise
+                raise UnsupportedModelError(
+                    f"{type(self._body).__name__} computes with a torch.autograd.Function that has no forward-mode "
+                    "derivative, so contributions of tokens to hidden states cannot be taken. Choose another model."
+                ) from error
 
     def _first_layer(self, attention: str) -> nn.Module:
         """Return the outermost member of a list of layers that holds a stack's first attention."""

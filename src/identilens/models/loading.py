@@ -10,7 +10,6 @@ from transformers.utils.hub import cached_file
 
 from identilens.errors import InputError, ModelNotFoundError
 from identilens.models.bundled import resolved
-from identilens.models.families import refuse_known
 from identilens.models.lens import Lens
 
 _NAMED = 8
@@ -39,7 +38,6 @@ def load(
     Raises:
         ModelNotFoundError: If nothing loadable is found there.
         InputError: If the checkpoint lacks weights, or needs a package that is not installed.
-        UnsupportedModelError: If the family is known to bypass the attention interface.
     """
     if not isinstance(model, str | Path):
         raise InputError(
@@ -59,7 +57,6 @@ def load(
             f"no model found under {str(model)!r}: expected a hub id, a folder with a config.json, bundled or "
             f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({_first_line(error)})"
         ) from error
-    refuse_known(config)
     options = {
         "config": config, "dtype": precision if precision == "auto" else getattr(torch, precision),
         "attn_implementation": attn_implementation, "use_safetensors": True, **common,

@@ -21,6 +21,9 @@ def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -
     worst = 0.0
     others = dict(_tensors(other))
     for name, expected in _tensors(plain):
+        # Under capture a family reports no weights, whatever its configuration asks for.
+        if name not in others and "attentions" in name:
+            continue
         for text in range(len(items)):
             own = _own(name, expected, text, lengths, items)
             if own is not None:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from identilens.errors import UnsupportedModelError
+from identilens.models.affine import channels_last
 from identilens.models.capture import Lengths
 from identilens.models.heads import CapturedLayer
-from identilens.models.inputs import Item
+from identilens.models.inputs import Item, is_per_token
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import Site
 from identilens.models.outputs import deviation, relative
@@ -29,6 +30,8 @@ _EFFECTIVE_ROWS = 8
 
 _OTHER_MODEL = "Choose a model of a tested family (docs/capture.md); no approximate numbers are given."
 _CALLS = "attention calls are those found"
+_CUT = "padding is cut away"
+_ROWS = "attention rows are the texts"
 _HIDDEN = "hidden keys have no weight"
 
 
@@ -60,6 +63,7 @@ class Proof:
     Attributes:
         checks: The largest figure of each check so far, by name.
         finite: Whether all numbers were; if not nothing is proven, and whoever reads them says so.
+        windows: The first text's values of calls in which windows were joined, by the call's number.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Proof:
         self.lengths = Lengths(items)
         self.checks: dict[str, Check] = {}
         self.finite = True
+        self.windows: dict[int, Tensor] = {}
         self._pending: tuple[AttentionCall, Tensor] | None = None
         self._calls = 0
 
@@ -78,6 +83,8 @@ class Proof:
         def answer(call: AttentionCall) -> Tensor:
             self._calls += 1
             self._check(call)
+            if call.windows > 1:
+                self.windows[call.index] = call.value[0].clone()
             output = handler(call)
             self._pending = call, output
             return output
@@ -102,6 +109,14 @@ class Proof:
             found = deviation(plain, repeat(), self.lengths, self.items)
         if self.finite:
             self._note("outputs unchanged by capture", found, self.noise, "relative, by text")
+
+    def alone(self, call: AttentionCall) -> Tensor:
+        """Answer a call of the first text alone: its windows are those that it had in the batch."""
+        if (before := self.windows.get(call.index)) is not None:
+            remark = f"relative, values of the first text alone, {type(call.module).__name__}"
+            found = relative(before.double(), call.value[0].double()) if before.shape == call.value[0].shape else 1.0
+            self._note(_ROWS, found, self.noise, remark)
+        return call.run()
 
     def _note(
         self, name: str, figure: float | int, limit: float | int, remark: str, remedy: str = _OTHER_MODEL
@@ -136,16 +151,23 @@ class Proof:
         self._check_effective(call)
 
     def _check_layout(self, call: AttentionCall) -> None:
-        batch, heads = call.query.shape[:2]
+        self._check_calls(call)
+        batch = call.query.shape[0]
         who = type(call.module).__name__
         if batch != len(self.items):
             remark = f"rows of the attention batch; {who} attends in windows or tiles that are not mapped to texts"
-            self._refuse("attention rows are the texts", batch, len(self.items), remark)
-        if call.index >= len(self.sites) or heads != self.sites[call.index].heads:
-            remark = f"number of the call that does not belong there, {who}"
-            self._refuse(_CALLS, call.index, len(self.sites) - 1, remark)
+            self._refuse(_ROWS, batch, len(self.items), remark)
+        sequence = sides(self.sites[call.index].kind, self.items[0].tokens).query
+        texts = all(map(is_per_token, self.items[0].tensors))
+        if texts and self.lengths.padded and not self.lengths.counted(sequence, call.query.shape[2]):
+            self._refuse(_CUT, call.query.shape[2], 0, f"queries that are no tokens, {who}", "Give one text at a time.")
         if call.mask is not None and call.mask.ndim != 4:
             self._refuse("masks say who sees whom", call.mask.ndim, 4, f"axes of the mask, {who}")
+
+    def _check_calls(self, call: AttentionCall) -> None:
+        if call.index >= len(self.sites) or call.query.shape[1] != self.sites[call.index].heads:
+            remark = f"number of the call that does not belong there, {type(call.module).__name__}"
+            self._refuse(_CALLS, call.index, len(self.sites) - 1, remark)
 
     def _check_text(
         self, call: AttentionCall, text: int, rows: slice, found: tuple[Tensor, Tensor, Tensor, Tensor]
@@ -187,7 +209,7 @@ class Proof:
         if seen is None or kind == "cross" or self.lengths.counted(sequence, seen.shape[1]):
             return
         remedy = "Give recordings and images without padding, one at a time (a batch of one)."
-        self._note("padding is cut away", int((~seen.any(0)).sum()), 0.0, "positions that no query sees", remedy)
+        self._note(_CUT, int((~seen.any(0)).sum()), 0.0, "positions that no query sees", remedy)
 
     def _check_effective(self, call: AttentionCall) -> None:
         """Check effective attention of some rows of the first text."""
@@ -211,7 +233,7 @@ class Proof:
         call, given = self._pending
         site, self._pending = self.sites[call.index], None
         joined = given.sum(2) if site.added else given.flatten(2)
-        entered, left = (by_text(tensor, *given.shape[:2]) for tensor in (inputs[0], output))
+        entered, left = (by_text(tensor, call, site) for tensor in (inputs[0], output))
         summed = HeadsSum(site)
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
@@ -237,11 +259,12 @@ class HeadsSum:
         return torch.einsum("nhv,hvd->nd", output.double(), self._projection) + self._bias
 
 
-def by_text(tensor: Tensor, texts: int, queries: int) -> Float[Tensor, "text query d"]:
+def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "text query d"]:
     """Return what goes into or comes out of an output projection, text by text; some families put positions first."""
-    if tensor.ndim == 3 and tensor.shape[:2] == (queries, texts) and queries != texts:
+    tensor = channels_last(site.projection, tensor)
+    if site.positions_first and call.windows == 1:
         return tensor.transpose(0, 1)
-    return tensor.reshape(texts, queries, -1)
+    return tensor.reshape(call.query.shape[0], call.query.shape[2], -1)
 
 
 @contextmanager

@@ -12,7 +12,8 @@ _LENGTH = 60
 
 def described(record: dict[str, Any]) -> str:
     """Return a run in a few words."""
-    return f"{record['analysis']} of {record['model'].get('name')} on {record['texts'].get('count')} texts"
+    count = record["texts"].get("count")
+    return f"{record['analysis']} of {record['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
 
 
 def differences(held: dict[str, Any], record: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """The base of every result: tables with a schema, provenance, a finding, charts; saved, loaded and shown alike."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,11 +13,13 @@ from rich.console import Console
 from torch import Tensor
 
 from identilens.charts.kit import AnyChart
+from identilens.charts.notebook import folded_maps
 from identilens.charts.page import Page, Section, write_page
 from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
+from identilens.charts.viewer import TokenMap
 from identilens.errors import OutputFolderError
-from identilens.runs.files import translated_write_errors, write_json, write_table
+from identilens.runs.files import translated_write_errors, write_atomically, write_json, write_table
 from identilens.runs.manifest import Manifest, listed
 from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
 from identilens.runs.reading import finished_record, read_record, read_table
@@ -67,6 +70,10 @@ class Result(ABC):
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts by name, for notebooks, reports and print."""
 
+    def page_charts(self) -> dict[str, AnyChart]:
+        """Return the charts that the report shows by name; those that are for print alone need not be made."""
+        return self.charts()
+
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the tables that are printed under the finding, by title."""
         return {"Table": self.table}
@@ -74,6 +81,26 @@ class Result(ABC):
     def token_lines(self) -> Sequence[TokenLine]:
         """Return lines of marked tokens, shown above the tables; most results have none."""
         return ()
+
+    def notebook_maps(self) -> Sequence[TokenMap]:
+        """Return the maps that a notebook shows under the finding; most results have none."""
+        return ()
+
+    def to_csv(self, folder: str | Path) -> list[Path]:
+        """Write every table as a CSV file into a folder and return the paths; lists in cells become JSON."""
+        place, paths = Path(folder), []
+        for name, columns in self.schema.items():
+            frame = getattr(self, name).with_columns(
+                pl.col(column).map_elements(lambda held: json.dumps(held.to_list()), return_dtype=pl.String)
+                for column, kind in columns.items() if isinstance(kind, pl.List)
+            )  # fmt: skip
+            paths.append(place / f"{name}.csv")
+            write_atomically(paths[-1], lambda temporary, frame=frame: frame.write_csv(temporary))
+        return paths
+
+    def to_pandas(self) -> Any:
+        """Return the main table as a pandas data frame; needs pandas and pyarrow."""
+        return self.table.to_pandas()
 
     def sections(self) -> list[Section]:
         """Return what the report shows under the finding: every chart, then the overview."""
@@ -139,15 +166,17 @@ class Result(ABC):
         tables = {name: read_table(manifest, path / f"{name}.parquet", cls.schema[name]) for name in names}
         return cls.of(tables, record, stored, tokens)
 
-    def to_html(self, path: str | Path, *, more: Sequence[Section] = ()) -> Path:
-        """Write the report, with ``more`` sections behind its own, as one self-contained HTML file and return its path.
+    def to_html(self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()) -> Path:
+        """Write the report as one self-contained HTML file and return its path.
+
+        ``more`` sections come behind its own, and what is ``said`` behind its finding.
 
         Raises:
             OutputFolderError: If the file cannot be written.
         """
         finding, sections = self.summary(), [*self.sections(), *more]
-        words = (self.title, self.subject(), finding.text.splitlines(), finding.headline)
-        return write_page(Page(*words, self.provenance, sections, self.charts()), path)
+        words = (self.title, self.subject(), [*finding.text.splitlines(), *said], finding.headline)
+        return write_page(Page(*words, self.provenance, sections, self.page_charts()), path)
 
     def save_figures(self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
         """Write every chart for print, in any of png, svg and pdf, over files of the same names; return the paths.
@@ -160,5 +189,5 @@ class Result(ABC):
 
     def _repr_html_(self) -> str:
         lines = "".join(f"<p>{escape(line)}</p>" for line in self.summary().text.splitlines())
-        lines += notebook_html(self.token_lines())
+        lines += notebook_html(self.token_lines()) + folded_maps(self.notebook_maps())
         return lines + "".join(frame._repr_html_() for frame in list(self.overview().values())[:1])

@@ -79,7 +79,7 @@ def norm_charts(perturbations: pl.DataFrame) -> dict[str, AnyChart]:
     kinds = by_perturbation(perturbations).drop_nulls("share").select("perturbation", "share", "hidden")
     return {
         "norms": bars(
-            named, "correlation", "norm", "over", x_title="Spearman correlation", y_title="", color_title="",
+            named, "correlation", "norm", "over", x_title="Spearman correlation", y_title="Norm", color_title="",
             title="How well each norm follows the final hidden state",
         ),
         "perturbations": lines(

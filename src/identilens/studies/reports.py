@@ -42,8 +42,9 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     result = load_result(folder)
     joined = joined_results(Path(folder), result.provenance)
     more = [section for one in joined for section in _apart(one)]
+    said = [f"{one.title}: {one.summary().text.splitlines()[0]}" for one in joined]
     with listed(Manifest(Path(folder))):
-        return result.to_html(path or Path(folder) / "report.html", more=more)
+        return result.to_html(path or Path(folder) / "report.html", more=more, said=said)
 
 
 def joined_results(folder: Path, record: dict[str, Any]) -> list[Result]:
@@ -92,7 +93,7 @@ def _as_one(results: Sequence[Result]) -> Result:
 
 def _apart(result: Result) -> list[Section]:
     """Return the sections of a result, charts put in, whose places and headings say which result they are of."""
-    name, charts = result.analysis.replace(" ", "-"), result.charts()
+    name, charts = result.analysis.replace(" ", "-"), result.page_charts()
     return [
         replace(
             section,

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the charts and token maps of a page, in the light or the dark look, again whenever the look changes.
+// Draws the token maps and charts of a page, in the light or the dark look, again whenever the look changes.
 (async () => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -35,18 +35,43 @@
       mode: "vega-lite", ast: true, actions: false, defaultStyle: false, bind: controls, config: look().config,
       renderer: rows(sets) > 3000 ? "canvas" : "svg", tooltip: { theme: dark.matches ? "dark" : "light" },
     }));
+    drawn.get(id).view.addEventListener("click", (event, item) => item && item.datum && openHead(item.datum));
+  }
+
+  // A click on a head in a chart opens its map.
+  function openHead({ layer, head, kind }) {
+    if (layer === undefined || head === undefined) return;
+    const place = kind === undefined ? { layer, head } : { kind, layer, head };
+    for (const [id, viewer] of viewers) {
+      if (!viewer.has(place)) continue;
+      viewer.open(place);
+      document.getElementById(id).scrollIntoView({ behavior: "smooth" });
+      return;
+    }
+  }
+
+  // Vega comes deflated, and is put in only once the maps stand.
+  async function openVega() {
+    const packed = document.getElementById("vega").textContent;
+    if (!packed) return;
+    document.head.append(Object.assign(document.createElement("script"), { textContent: new TextDecoder().decode(await inflated(packed)) }));
   }
 
   async function drawAll() {
     const now = dark.matches;
-    for (const id of Object.keys(data.charts)) await draw(id);
+    for (const id of Object.keys(data.charts)) {
+      await draw(id);
+      await new Promise((done) => setTimeout(done));
+    }
     document.body.dataset.drawn = now ? "dark" : "light";
   }
 
-  const viewers = Object.entries(data.viewers).map(([id, maps]) => tokenMaps(document.getElementById(id), maps, look));
+  const viewers = new Map(Object.entries(data.viewers).map(([id, maps]) => [id, tokenMaps(document.getElementById(id), maps, look)]));
   dark.addEventListener("change", () => {
-    for (const viewer of viewers) viewer.redraw();
+    for (const viewer of viewers.values()) viewer.redraw();
     drawAll();
   });
+  await Promise.all([...viewers.values()].map((viewer) => viewer.ready));
+  await openVega();
   await drawAll();
 })();

@@ -9,6 +9,9 @@ from torch import Tensor
 PUNCTUATION = ". ,"
 """Name of the type that holds full stops and commas."""
 
+FIRST = "first token"
+"""Name of the type that holds what stands first, where a model's texts have no special tokens."""
+
 OTHER = "other"
 """Name of the type that holds every token without a type of its own."""
 
@@ -16,8 +19,8 @@ _MARKS = "Ġ▁Ċ# "
 
 
 def type_names(special_tokens: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of all types: each special token of the model, full stops and commas, the rest."""
-    return (*dict.fromkeys(special_tokens), PUNCTUATION, OTHER)
+    """Return the names of all types: each special token (or the first token), full stops and commas, the rest."""
+    return (*(dict.fromkeys(special_tokens) or [FIRST]), PUNCTUATION, OTHER)
 
 
 def token_types(tokens: Sequence[str], names: Sequence[str]) -> Float[Tensor, "token type"]:
@@ -27,4 +30,6 @@ def token_types(tokens: Sequence[str], names: Sequence[str]) -> Float[Tensor, "t
         index[token] if token in index else index[PUNCTUATION if token.strip(_MARKS) in (".", ",") else OTHER]
         for token in tokens
     ]
+    if FIRST in index:
+        found[:1] = [index[FIRST]]
     return torch.nn.functional.one_hot(torch.tensor(found, dtype=torch.int64), len(names)).double()

@@ -107,7 +107,7 @@ def _sampled(head: Head, generator: torch.Generator) -> Found:
 
 def _maximum_entropy(head: Head) -> Found:
     found = maximum_entropy_alternative(head.attention, head.projected, visible=head.visible, bias=head.bias)
-    given = head.softcap is None and head.follows_logits
+    given = head.softcap is None and head.follows_logits and head.bias_fixed
     factors = (found.queries, found.keys) if given else (None, None)
     return Found("maximum_entropy", found.weights, *factors, note=entropy_note(head, found))
 
@@ -116,7 +116,7 @@ def entropy_note(head: Head, found: EntropyAlternative) -> str:
     """Return whether queries and keys of the head's size give its maximum-entropy alternative."""
     if head.softcap is not None:
         return _capped(head, head.softcap, found.weights)
-    if not head.follows_logits:
+    if not head.follows_logits or not head.bias_fixed:
         return "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
     if head.group == 1:
         return f"queries and keys of size {_compared(found.needed_d_k, head)}"
@@ -154,6 +154,9 @@ def _realisable(head: Head, distance: float, generator: torch.Generator) -> Foun
     if head.softcap is not None or not head.follows_logits:
         capped = "soft-capped logits" if head.softcap is not None else "an attention sink or logits that are changed"
         return Found("realisable", None, note=f"the weights are not softmax(s Q Kᵀ + bias): {capped}")
+    if not head.bias_fixed:
+        note = "its logits have relative terms that other queries and keys would change too (s Q Kᵀ + bias(Q, K))"
+        return Found("realisable", None, note=note)
     tensors = (head.queries.double(), head.keys.double(), head.projected)
     bias = None if head.bias is None else head.bias.double()
     options = {"scaling": head.scaling, "visible": head.visible, "bias": bias}

@@ -9,7 +9,8 @@ from torch import Tensor
 from identilens.charts.cells import token_map
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import lines, scatter, strip
-from identilens.charts.viewer import MAP_BUDGET, TokenMap
+from identilens.charts.packing import BITS
+from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.runs.matrices import MatrixKey, Tokens
 from identilens.runs.tables import HEAD
 from identilens.studies.head_views import axis_tokens, choose_head, file_name, head_name, numbered, of_whole_groups
@@ -83,8 +84,8 @@ def viewer_maps(found: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, To
     """Return raw, effective and alternative attention of every alternative, as far as a page holds them."""
     left, maps = MAP_BUDGET, []
     for row in found.iter_rows(named=True):
-        # Two bytes a number, four characters for three bytes: what does not fit is not read.
-        left -= 8 * row["n_query"] * row["n_key"] + 12
+        # What does not fit is not read.
+        left -= map_characters(3 * BITS * row["n_query"] * row["n_key"])
         if left >= 0:
             maps.append(_viewer_map(row, matrices, tokens.get(row["text"], {})))
     return maps
@@ -115,7 +116,8 @@ def _viewer_map(row: dict[str, Any], matrices: Matrices, tokens: Tokens) -> Toke
     choices = {name: row[name] for name in ("text", "kind", "layer", "head")}
     choices["alternative"] = TITLES[row["alternative"]]
     distance = row["mean_total_variation"]
-    return TokenMap(choices, _layers(row, matrices), *axis_tokens(tokens, row), _facts(row), interest=distance)
+    moved = {"alternative − raw": ("alternative", "raw")}
+    return TokenMap(choices, _layers(row, matrices), *axis_tokens(tokens, row), _facts(row), moved, distance)
 
 
 def _layers(row: dict[str, Any], matrices: Matrices) -> dict[str, Tensor]:

@@ -49,6 +49,14 @@ def heads_table(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
+    """Return how many heads each group has, with the means of what tells the groups apart."""
+    names = ("certain_mass", "relative_output", "sink_mass", "sink_norm_share", "null_share")
+    order = pl.DataFrame({"group": GROUPS})
+    sizes = heads.drop_nulls("group").group_by("group").agg(pl.len().alias("heads"), pl.col(*names).mean())
+    return order.join(sizes, on="group", how="left", maintain_order="left").with_columns(pl.col("heads").fill_null(0))
+
+
 def heads_in_words(heads: pl.DataFrame) -> str:
     """Return how many heads are in each group, and how many park their attention."""
     known = heads.drop_nulls("group")

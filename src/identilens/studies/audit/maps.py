@@ -10,13 +10,19 @@ from torch import Tensor
 from identilens.charts.cells import token_map
 from identilens.charts.encoding import AnyChart
 from identilens.charts.labels import shortened, visible_text
+from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
 from identilens.runs.matrices import MatrixKey, Tokens
-from identilens.runs.tables import HEAD, table_of
+from identilens.runs.tables import HEAD, percent, table_of
 from identilens.studies.head_views import axis_tokens, head_name
+from identilens.studies.trust.rows import EVEN, FLOOR, VERDICTS, WITHIN
+from identilens.studies.trust.views import SIGNS
 
-PAGE_BUDGET = 14_000_000
-"""Characters of a report that may be spent on maps."""
+PAGE_BUDGET = 7_000_000
+"""Characters of a report that may be spent on maps, before they are deflated."""
+
+RULES = {"within": WITHIN, "even": EVEN, "floor": FLOOR, "verdicts": list(zip(SIGNS, VERDICTS, strict=True))}
+"""Of the verdicts that a page gives on the weights of a row."""
 
 MOST_PRINTED, LARGEST_PRINTED = 24, 256
 """Maps that are drawn for print, and the largest number of tokens of one."""
@@ -37,8 +43,7 @@ def fitting_maps(kept: pl.DataFrame, budget: int = PAGE_BUDGET) -> pl.DataFrame:
     """
     layer = ("text", "kind", "layer")
     sized = kept.with_columns(
-        # Two matrices of four bytes a cell, four characters for three bytes.
-        _size=pl.col("n_query") * pl.col("n_key") * (2 * 4 * 4 / 3),
+        _size=(BITS * pl.col("n_query") * pl.col("n_key") + BASIS_BITS * pl.col("n_key") * pl.col("rank")) / 6,
         _rank=pl.col("null_share").rank("ordinal", descending=True).over(layer),
         _place=pl.int_range(pl.len()),
     )
@@ -53,7 +58,7 @@ def fitting_maps(kept: pl.DataFrame, budget: int = PAGE_BUDGET) -> pl.DataFrame:
 
 
 def page_maps(shown: pl.DataFrame, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]) -> list[TokenMap]:
-    """Return maps for the viewer: raw and effective attention, and the null part as their difference."""
+    """Return maps for the viewer: raw attention, and what the head's output depends on, from which all else follows."""
     return [_page_map(row, matrices, tokens.get(row["text"], {})) for row in shown.iter_rows(named=True)]
 
 
@@ -83,15 +88,40 @@ def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: To
     first = tokens.get("encoder", queries)
     words = shortened(visible_text(" ".join(first[:12])), 36)
     text = f"{row['text']} ({len(first)} {'token' if len(first) == 1 else 'tokens'}): {words}"
-    space = "a null space" if row["nullity"] else "no null space"
-    pearson = "undefined" if row["pearson"] is None else f"{row['pearson']:.3f}"
+    key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "values")
+    values, visible = matrices.get(str(key)), matrices.get(str(key.named("visible")))
+    space = None if values is None else HeadSpace(values, row["rank"], visible, RULES)
+    # Of a map without a mask the page works out effective attention by itself.
+    derived = space is not None and visible is None
     return TokenMap(
         {"text": text, "kind": row["kind"], "layer": row["layer"], "head": row["head"]},
-        {"raw": raw, "effective": effective}, queries, keys,
-        f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}: {space} (rank {row['rank']}, "
-        f"nullity {row['nullity']}); null share {row['null_share']:.3f}, correlation of raw and effective {pearson}.",
-        {"null": ("raw", "effective")}, row["null_share"],
+        {"raw": raw} | ({} if derived else {"effective": effective}), queries, keys, _facts(row),
+        {"null": ("raw", "effective")}, _telling(row), space,
     )  # fmt: skip
+
+
+def _telling(row: Mapping[str, Any]) -> float:
+    """Return how much there is to learn from a map: much of it certain, and yet unlike what the output depends on."""
+    if row["certain_mass"] is None or row["pearson"] is None:
+        return row["null_share"]
+    return row["certain_mass"] * (1 - row["pearson"])
+
+
+def _facts(row: Mapping[str, Any]) -> str:
+    space = f"nullity {row['nullity']}" if row["nullity"] else "no null space"
+    said = [f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}, rank {row['rank']}, {space}."]
+    if row["certain_mass"] is not None:
+        said.append(f"Certain mass {row['certain_mass']:.2f} ({_counted(row['certain_rows'])}).")
+    said.append(f"{percent(row['sink_mass'])} of the attention on {visible_text(row['sink_token'])}, which brings")
+    pearson = "undefined" if row["pearson"] is None else f"{row['pearson']:.2f}"
+    return " ".join(
+        [*said, f"{percent(row['sink_norm_share'])} of the norms. Null share {row['null_share']:.3f}, correlation of "
+         f"raw and effective attention {pearson}."]
+    )  # fmt: skip
+
+
+def _counted(rows: int) -> str:
+    return f"{rows} row" if rows == 1 else f"{rows} rows"
 
 
 def _parts(row: Mapping[str, Any], matrices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

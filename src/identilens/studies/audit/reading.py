@@ -12,6 +12,11 @@ AXES = (
     "Neither axis follows from the other, and neither from the null share: a weight may lie in a direction without "
     "effect and still be fixed, because weights are non-negative and sum to 1.",
 )
+GROUPS = (
+    "A head is determined when at least half of its attention, on average, lies where it is seen in every other "
+    "attention with the same output (certain mass). It is influential when it writes at least half as much as the mean "
+    "head of its layer (output norm). Neither follows from the other; the lines are drawn at both halves."
+)
 NO_ROWS = (
     "No row was looked at, so that nothing is known here about what is determined. Choose a number of rows for each "
     "map with --certain-rows 4 (in Python: certain_rows=4)."
@@ -36,8 +41,9 @@ TYPES = (
     "attention beside effective attention; pointing at a mean gives the lowest and the highest head.",
 )
 MAPS = (
-    "Raw attention is the sum of its effective and its null part, cell by cell (Brunner et al. 2020, Fig. 6). The "
-    "head's output depends only on the effective part; the null part has no effect on it."
+    "Every map that was kept. Click a row to see how far each of its weights could move without changing the output, "
+    "and how much each key brings. Raw attention is the sum of its effective and its null part, cell by cell (Brunner "
+    "et al. 2020, Fig. 6); the null part has no effect on the output."
 )
 NO_MAPS = (
     "This audit kept no attention matrices, so there is no map to look at. To keep those of a few texts run it again "

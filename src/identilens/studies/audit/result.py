@@ -1,18 +1,21 @@
 """The result of an audit: its table, what the token types receive, and the matrices that were kept."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
+from identilens.charts.notebook import MapView
 from identilens.charts.page import Section
+from identilens.charts.viewer import TokenMap
+from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, percent
 from identilens.studies.audit import reading, views
-from identilens.studies.audit.heads import heads_in_words, heads_table
+from identilens.studies.audit.heads import groups_table, heads_in_words, heads_table
 from identilens.studies.audit.kept import kept_trust
 from identilens.studies.audit.maps import fitting_maps, kept_maps, page_maps, printed_maps
 from identilens.studies.trust.result import Trust
@@ -100,6 +103,27 @@ class Audit(Result):
         columns = {"text": text, "layer": layer, "head": head} | ({"kind": kind} if kind else {})
         return kept_trust(kept_maps(self.table, self.matrices).filter(**columns), self, query)
 
+    def view(self, text: int, layer: int, head: int, kind: Kind | None = None) -> MapView:
+        """Return all maps of a text that were kept, open at one head: a notebook shows them, `to_html` writes them.
+
+        Raises:
+            InputError: For a map that was not kept.
+        """
+        columns = {"text": text} | ({"kind": kind} if kind else {})
+        held = kept_maps(self.table, self.matrices).filter(**columns)
+        places = [row["layer"] == layer and row["head"] == head for row in held.iter_rows(named=True)]
+        if True not in places:
+            raise InputError(
+                f"the map of text {text}, layer {layer}, head {head} was not kept. Keep those of a text with examples= "
+                "or matrices=True."
+            )
+        return MapView(page_maps(held, self.matrices, self.tokens), places.index(True))
+
+    def notebook_maps(self) -> Sequence[TokenMap]:
+        """Return the maps of the first text that was kept."""
+        kept = kept_maps(self.table, self.matrices)
+        return page_maps(kept.filter(text=kept["text"][0]), self.matrices, self.tokens) if len(kept) else ()
+
     def summary(self) -> Finding:
         """Return the finding: how much is determined, how much has influence, how much has no effect."""
         mean = pl.col("certain_mass", "sink_mass", "sink_norm_share", "null_share", "pearson").mean()
@@ -112,7 +136,7 @@ class Audit(Result):
             (f"{numbers['maps']:,}", "attention maps audited (one for each text, layer and head)"),
             (percent(numbers["certain_mass"]) or "not looked at", "of a row's attention is determined (certain mass)"),
             (
-                f"{percent(numbers['sink_mass'])} → {percent(numbers['sink_norm_share'])}",
+                f"{percent(numbers['sink_mass'])} → {percent(numbers['sink_norm_share'])}".replace(" %", "\u00a0%"),
                 "of attention on one structural token a map → its share of the norms",
             ),
             (percent(numbers["null_share"]), "of squared weight in directions without effect (null share)"),
@@ -138,8 +162,12 @@ class Audit(Result):
         ``maps_text<t>_layer<l>_head<h>`` (Fig. 6; for each text whose matrices were kept, the head with the largest
         null share; the kind behind it where there are several).
         """
+        return self.page_charts() | printed_maps(kept_maps(self.table, self.matrices), self.matrices, self.tokens)
+
+    def page_charts(self) -> dict[str, AnyChart]:
+        """Return the charts without the maps, which the report shows in its viewer."""
         by_head, received = self.by_head(), self.received()
-        charts = {
+        charts: dict[str, AnyChart] = {
             "determined_and_influential": views.determined_and_influential(self.heads()),
             "certain_mass_map": views.certain_mass_map(by_head),
             "null_share_map": views.null_share_map(by_head),
@@ -149,7 +177,7 @@ class Audit(Result):
         if len(self.token_types):
             charts |= {f"token_types_{name}": views.received_chart(received, name) for name in ("raw", "effective")}
             charts["attention_to_type"] = views.attention_to_type(self.token_types)
-        return charts | printed_maps(kept_maps(self.table, self.matrices), self.matrices, self.tokens)
+        return charts
 
     def sections(self) -> list[Section]:
         """Return what the report shows under the finding."""
@@ -158,27 +186,27 @@ class Audit(Result):
         notes = views.heads_note(self.by_head()), views.length_note(self.table)
         heads = ["null_share_map", "correlation_map"]
         return [
-            self._axes_section(),
+            self._groups_section(),
+            self._maps_section(),
             Section("heads", "Layer by layer, head by head", [reading.HEADS], heads, self.by_layer(), note=notes[0]),
             Section("length", "Correlation against length", [reading.LENGTH], ["correlation_by_length"], note=notes[1]),
             Section("types", "What token types receive", said, types),
-            self._maps_section(),
-            Section("reading", "How to read this report", reading.READING),
+            Section("numbers", "Heads in numbers", frame=self.heads()),
+            Section("reading", "How to read this report", [*reading.AXES, *reading.READING]),
         ]
 
-    def _axes_section(self) -> Section:
-        title, heads = "Determined and influential", self.heads()
+    def _groups_section(self) -> Section:
+        title = "Four groups of heads"
         if self.rows.is_empty():
-            return Section("axes", title, reading.AXES, frame=heads, note=reading.NO_ROWS)
-        rows = f"Certain mass rests on {len(self.rows):,} rows, drawn by the seed: see the columns of the table."
-        return Section(
-            "axes", title, reading.AXES, ["determined_and_influential", "certain_mass_map"], heads, note=rows
-        )
+            return Section("groups", title, note=reading.NO_ROWS)
+        rows = f"Certain mass rests on {len(self.rows):,} rows, drawn by the seed. A click on a head opens its map."
+        charts = ["determined_and_influential", "certain_mass_map"]
+        return Section("groups", title, [reading.GROUPS], charts, groups_table(self.heads()), note=rows)
 
     def _maps_section(self) -> Section:
         kept = kept_maps(self.table, self.matrices)
         shown = fitting_maps(kept)
-        title = "One attention map, split in two"
+        title = "The maps"
         if kept.is_empty():
             return Section("maps", title, note=reading.NO_MAPS)
         some = (

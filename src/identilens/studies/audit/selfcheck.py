@@ -69,7 +69,8 @@ def _changed(lens: Lens, items: list[Item], before: Any) -> tuple[float, float]:
         if not pending or sites[pending[0][0].index].projection is not module:
             return
         call, changed = pending.pop()
-        site, blocks = sites[call.index], by_text(output, *changed.shape[:2]).double()
+        site = sites[call.index]
+        blocks = by_text(output, call, site).double()
         summed = HeadsSum(site)
         for text in range(len(items)):
             rows = slice(lengths.of(text, site.kind, call)[0])

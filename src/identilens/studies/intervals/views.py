@@ -112,8 +112,8 @@ def _bars(table: pl.DataFrame, positions: pl.DataFrame, *more: str) -> AnyChart:
     longest = int(table.group_by(ROW).len()["len"].max())  # pyright: ignore[reportArgumentType] a number of rows
     chart = intervals(
         drawn, "label", "lo", "hi", "weight", "state", also=("lo", "hi", "effective", "minimum_norm"),
-        x_title="Attention weight and its interval", color_title="Weight", height=_PIXELS * longest + 10,
-        title="Intervals of the weights of one query",
+        root_x=True, x_title="Attention weight and its interval, by square root", color_title="Weight",
+        height=_PIXELS * longest + 10, title="Intervals of the weights of one query",
     )  # fmt: skip
     bind = alt.binding_select(options=["weight", "key"], labels=["by weight", "by position"], name="Order of keys ")
     by = alt.param(name="order", value="weight", bind=bind)

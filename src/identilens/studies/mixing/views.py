@@ -107,7 +107,7 @@ def part_of_speech(speech: pl.DataFrame) -> AnyChart:
     label = pl.format("{} ({})", "tag", "tokens").alias("label")
     chart = boxes(
         speech.select("layer", label, "low", "q1", "median", "q3", "high"), "label", "Own contribution", lying=True,
-        y_title="", x_format=_PERCENT, x_domain=(0, _reach(speech["high"])),
+        y_title="Part of speech", x_format=_PERCENT, x_domain=(0, _reach(speech["high"])),
         title="Own contribution by part of speech",
     )  # fmt: skip
     layers = speech["layer"].unique().sort(descending=True).to_list()

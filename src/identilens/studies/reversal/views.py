@@ -26,7 +26,16 @@ def course(epochs: pl.DataFrame) -> AnyChart:
     """Return loss and validation accuracy by epoch."""
     long = epochs.unpivot(list(_COURSE), index="epoch", variable_name="measure")
     drawn = long.with_columns(pl.col("measure").replace_strict(_COURSE))
-    return lines(drawn, "epoch", "value", "measure", x_title="Epoch", y_title="", color_title="", title="Training")
+    return lines(
+        drawn,
+        "epoch",
+        "value",
+        "measure",
+        x_title="Epoch",
+        y_title="Loss or accuracy",
+        color_title="",
+        title="Training",
+    )
 
 
 def attention(maps: Mapping[str, Float[Tensor, "n n"]], tokens: Sequence[int]) -> AnyChart:

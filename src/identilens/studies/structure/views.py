@@ -80,7 +80,7 @@ def patterns(frames: Frames) -> dict[str, AnyChart]:
     drawn = frames["patterns"].select("pattern", "score", "place", "weights", heads=label)
     scores = heat(
         drawn, "heads", "pattern", "score", diverging=True, domain=(-1, 1), numbers=None, also=["place"],
-        x_title="Layer.head", y_title="", color_title="Score", title="Score of each pattern for each head",
+        x_title="Layer.head", y_title="Pattern", color_title="Score", title="Score of each pattern for each head",
     )  # fmt: skip
     spread = strip(
         drawn.select("score", "pattern", "weights"), "score", "pattern", "weights",

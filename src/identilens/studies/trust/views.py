@@ -29,10 +29,13 @@ PRINTED = 12
 CELLS = 20_000
 """Weights whose intervals travel inside a page."""
 
+SIGNS = "●○▲△·"
+"""Of the verdicts, for those who do not see the colour."""
+
 _MARKS = {
     verdict: Mark(verdict, sign, series, strong)
     for verdict, sign, series, strong in zip(
-        VERDICTS, "●○▲△·", (0, 0, 1, 1, None), (True, False, True, False, False), strict=True
+        VERDICTS, SIGNS, (0, 0, 1, 1, None), (True, False, True, False, False), strict=True
     )
 }
 _HELD = ("determined", "free", "negligible")
@@ -81,7 +84,8 @@ def bars(table: pl.DataFrame, rows: int | None = None) -> AnyChart:
     )  # fmt: skip
     longest = int(drawn.group_by("row").len()["len"].max())  # pyright: ignore[reportArgumentType] a number of rows
     chart = intervals(
-        frame, "label", "lo", "hi", "weight", "held", x_title="Attention weight, its interval, and norm share (tick)",
+        frame, "label", "lo", "hi", "weight", "held", root_x=True,
+        x_title="Attention weight, its interval, and norm share (tick), by square root",
         also=("lo", "hi", "norm_share", "contribution", "removal", "verdict"), color_title="Weight",
         height=17 * longest + 10, title="Intervals of the weights of one query, with influence",
     )  # fmt: skip

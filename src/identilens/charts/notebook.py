@@ -1,0 +1,69 @@
+"""Maps in a notebook: all heads as one picture, and the viewer behind a click; nothing comes from the network."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from html import escape
+from math import inf
+from pathlib import Path
+
+from markupsafe import Markup
+
+from identilens.charts.labels import visible_text
+from identilens.charts.page import environment, own_file
+from identilens.charts.palette import DARK, LIGHT
+from identilens.charts.thumbnails import contact_sheet
+from identilens.charts.viewer import TokenMap, fitting, viewer_data, viewer_script
+from identilens.runs.files import write_atomically
+
+NOTEBOOK_BUDGET = 4_000_000
+"""Characters of a notebook that the maps of one result may take, before they are deflated."""
+
+_HEIGHT = 1100
+
+
+@dataclass(frozen=True)
+class MapView:
+    """Maps in the viewer, on their own: a notebook shows them, `to_html` writes them.
+
+    Attributes:
+        maps: What can be chosen.
+        opened: Place of the map that is open.
+    """
+
+    maps: Sequence[TokenMap]
+    opened: int
+
+    def html(self) -> str:
+        """Return the viewer as one HTML document that asks nothing of the network."""
+        maps = [replace(one, interest=inf if place == self.opened else 0) for place, one in enumerate(self.maps)]
+        looks = {"light": asdict(LIGHT), "dark": asdict(DARK)}
+        data = {"maps": viewer_data(fitting(maps, NOTEBOOK_BUDGET)), "looks": looks}
+        return environment().get_template("maps.html").render(
+            data=data, looks={"light": LIGHT.variables, "dark": DARK.variables}, own_file=own_file,
+            viewer=Markup(viewer_script()),
+        )  # fmt: skip
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write the viewer as one file and return its path.
+
+        Raises:
+            OutputFolderError: If the file cannot be written.
+        """
+        content = self.html().encode("utf-8", "replace")
+        write_atomically(Path(path), lambda temporary: temporary.write_bytes(content))
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        frame = f'<iframe srcdoc="{escape(self.html())}" title="Attention maps" loading="lazy"'
+        return f'{frame} style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
+
+
+def folded_maps(maps: Sequence[TokenMap]) -> str:
+    """Return small maps of all heads, and the viewer to unfold, as a part of a notebook's output."""
+    if not maps:
+        return ""
+    opened = max(range(len(maps)), key=lambda place: maps[place].interest)
+    words = escape(visible_text(str(maps[opened].choices.get("text", ""))))
+    picture = f'<img alt="All heads as small maps: rows are layers, columns heads" src="{contact_sheet(maps)}">'
+    shown = MapView(maps, opened)._repr_html_()
+    return f"<p>{picture}</p><details><summary>Maps of text {words}: open the viewer</summary>{shown}</details>"

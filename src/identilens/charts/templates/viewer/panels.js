@@ -1,0 +1,196 @@
+// What stands around a map: the keys of one row with their intervals, the text in the colours of a layer, all heads.
+const KEYS_SHOWN = 24, SLICE = 12;
+
+// Does steps of work while the page stays quick; `step` returns false once there is none left.
+function working(step) {
+  let stopped = false;
+  const go = () => {
+    const until = performance.now() + SLICE;
+    while (!stopped && performance.now() < until) if (step() === false) return;
+    if (!stopped) setTimeout(go);
+  };
+  setTimeout(go);
+  return () => { stopped = true; };
+}
+
+class RowPanel {
+  constructor(close) {
+    this.title = made("h3", {});
+    this.note = made("p", { className: "soft" });
+    this.order = made("select", { ariaLabel: "Order of keys" }, made("option", { value: "weight", textContent: "largest first" }), made("option", { value: "place", textContent: "by position" }));
+    this.more = made("button", { type: "button" });
+    const shut = made("button", { type: "button", textContent: "Close", title: "Escape" });
+    shut.addEventListener("click", close);
+    this.list = made("tbody", {});
+    const heads = ["Key", "Range", "Weight", "Share of norm"].map((name) => made("th", { scope: "col", textContent: name }));
+    const table = made("table", { className: "row-keys" }, made("thead", {}, made("tr", {}, ...heads)), this.list);
+    this.root = made("aside", { className: "viewer-row", hidden: true }, made("div", { className: "viewer-row-head" }, this.title, shut), this.note, made("div", { className: "viewer-bar" }, this.order, this.more), table);
+    this.root.setAttribute("aria-label", "Keys of the chosen row");
+    this.all = false;
+    this.order.addEventListener("change", () => this.again());
+    this.more.addEventListener("click", () => { this.all = !this.all; this.again(); });
+    this.stop = () => {};
+  }
+
+  hide() { this.stop(); this.root.hidden = true; }
+
+  again() { this.show(this.shown); }
+
+  // One row: its query, tokens of the keys, values of the layer shown, and where known weights, shares, programs, rules.
+  show(shown) {
+    this.stop();
+    this.shown = shown;
+    this.root.hidden = false;
+    const { query, name, keys, values, layer, weights, shares, intervals } = shown;
+    this.title.textContent = `${name} (query ${query})`;
+    const by = weights || values, seen = intervals ? intervals.seen : [...keys.keys()].filter((key) => !Number.isNaN(by[key]));
+    const order = [...seen].sort((a, b) => (this.order.value === "place" ? a - b : Math.abs(by[b]) - Math.abs(by[a])));
+    const some = this.all ? order : order.slice(0, KEYS_SHOWN);
+    this.more.hidden = order.length <= KEYS_SHOWN;
+    this.more.textContent = this.all ? `Show ${KEYS_SHOWN} keys` : `Show all ${order.length} keys`;
+    this.root.dataset.proven = String(Boolean(intervals?.proven));
+    this.note.textContent = intervals?.proven
+      ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), proven by linear programs."
+      : intervals
+      ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights; the command trust proves them."
+      : `Values of the layer ${layer}, largest first (square-root scale).`;
+    const rows = some.map((key) => this.line(key, shown));
+    this.list.replaceChildren(...rows.map((one) => one.element));
+    const scale = () => {
+      const most = Math.max(...rows.map((one) => Math.abs(one.hi ?? one.value))) || 1;
+      rows.forEach((one) => one.draw((value) => 100 * Math.sqrt(Math.abs(value) / most)));
+    };
+    scale();
+    this.root.dataset.ready = String(!intervals);
+    if (!intervals) return;
+    let next = 0;
+    this.stop = working(() => {
+      if (next === rows.length) { scale(); this.root.dataset.ready = "true"; return false; }
+      const one = rows[next++], lo = intervals.lower(one.key), hi = intervals.upper(one.key);
+      one.hold(lo, hi, verdictOf(one.value, lo, hi, shares[one.key], seen.length, shown.rules));
+      return true;
+    });
+  }
+
+  line(key, { keys, values, weights, shares, rules }) {
+    const value = (weights || values)[key], dot = made("i", { className: "dot" }), span = made("i", { className: "span" });
+    const number = made("td", { className: "number", textContent: written(value) }), verdict = made("td", {});
+    const bar = made("td", { className: "bar" }, made("div", {}, span, dot));
+    if (shares) verdict.textContent = `${(100 * shares[key]).toFixed(shares[key] < 0.0995 ? 1 : 0)} %`;
+    const named = made("th", { scope: "row", title: `${keys[key]} (key ${key})` }, shortened(keys[key], 18), made("small", { textContent: ` ${key}` }));
+    const element = made("tr", { data: { key } }, named, bar, number, verdict);
+    const one = { key, value, element };
+    one.draw = (place) => {
+      dot.style.left = `${place(value)}%`;
+      if (one.hi === undefined) return;
+      span.style.left = `${place(one.lo)}%`;
+      span.style.width = `${Math.max(0.6, place(one.hi) - place(one.lo))}%`;
+    };
+    one.hold = (lo, hi, at) => {
+      if (Number.isNaN(lo) || Number.isNaN(hi)) return;
+      Object.assign(one, { lo, hi });
+      const [sign, words] = rules.verdicts[at];
+      Object.assign(element.dataset, { lo, hi, weight: value, verdict: words });
+      element.classList.add(at < 2 ? "held" : at < 4 ? "free" : "negligible");
+      number.append(made("br", {}), made("small", { textContent: hi - lo < Math.min(0.0005, 0.02 * value) ? "fixed" : `${written(lo)} to ${written(hi)}` }));
+      verdict.append(made("br", {}), made("small", { className: "verdict", textContent: `${sign} ${words}` }));
+    };
+    return one;
+  }
+}
+
+// The text with its tokens in the colours of a layer; a click on a query locks its row.
+class TextLine {
+  constructor(lock) {
+    this.root = made("div", { className: "viewer-text" });
+    this.root.addEventListener("click", (event) => { const query = event.target.dataset.query; if (query !== undefined) lock(Number(query)); });
+  }
+
+  show({ queries, keys, values, row, painter, layer }) {
+    const same = queries.length === keys.length && queries.every((name, at) => name === keys[at]);
+    const means = (key) => { let sum = 0; for (let query = 0; query < queries.length; query += 1) sum += values[query * keys.length + key] || 0; return sum / queries.length; };
+    const value = (key) => (row === null ? means(key) : values[row * keys.length + key]);
+    const spans = keys.map((name, key) => {
+      const held = value(key), span = made("span", { textContent: name, title: `${name} (key ${key}): ${written(held)}` });
+      if (same) span.dataset.query = key;
+      if (same && key === row) span.className = "chosen";
+      if (!Number.isNaN(held)) { span.style.background = painter.css(held); span.style.color = painter.dark(held) ? "#ffffff" : "#14181c"; }
+      return span;
+    });
+    const words = row === null ? `What each token receives on average (${layer})` : `What ${queries[row]} (query ${row}) takes from each token (${layer})`;
+    const lines = [made("p", { className: "soft", textContent: words }), made("p", { className: "tokens" }, ...spans.flatMap((span) => [span, " "]))];
+    if (!same) {
+      const asked = queries.map((name, query) => made("span", { textContent: name, className: query === row ? "chosen" : "", data: { query } }));
+      lines.unshift(made("p", { className: "soft", textContent: "Queries" }), made("p", { className: "tokens" }, ...asked.flatMap((span) => [span, " "])));
+    }
+    this.root.replaceChildren(...lines);
+  }
+}
+
+// All heads as small maps; one is open.
+class Gallery {
+  constructor(open) {
+    this.grid = made("div", { className: "viewer-heads" });
+    this.grid.setAttribute("role", "group");
+    this.grid.setAttribute("aria-label", "All heads: rows are layers, columns heads. Arrow keys open the next one.");
+    this.buttons = new Map();
+    this.grid.addEventListener("click", (event) => { const one = event.target.closest("button"); if (one) open(one.place); });
+    this.grid.addEventListener("keydown", (event) => {
+      const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+      if (!move || !event.target.place) return;
+      event.preventDefault();
+      const { layer, head } = event.target.place, next = this.near(layer, head, ...move);
+      if (next) { open(next.place); next.focus(); }
+    });
+    this.stop = () => {};
+  }
+
+  near(layer, head, down, right) {
+    const [lines, columns] = [this.layers, this.heads];
+    for (let at = 1; at <= Math.max(lines.length, columns.length); at += 1) {
+      const line = lines[lines.indexOf(layer) + at * down], column = columns[columns.indexOf(head) + at * right];
+      if (line === undefined || column === undefined) return null;
+      const found = this.buttons.get(`${line} ${column}`);
+      if (found) return found;
+    }
+    return null;
+  }
+
+  // Places of the heads that are there; `picture(place)` promises a canvas.
+  fill(places, picture) {
+    this.stop();
+    const sorted = (name) => [...new Set(places.map((one) => one[name]))].sort((a, b) => a - b);
+    [this.layers, this.heads] = [sorted("layer"), sorted("head")];
+    this.grid.style.gridTemplateColumns = `max-content repeat(${this.heads.length}, minmax(12px, 44px))`;
+    this.buttons.clear();
+    const line = (layer) => [made("small", { textContent: layer }), ...this.heads.map((head) => {
+      const place = places.find((one) => one.layer === layer && one.head === head);
+      if (!place) return made("span", {});
+      const button = made("button", { type: "button", title: `layer ${layer}, head ${head}`, tabIndex: -1 });
+      button.place = place;
+      button.setAttribute("aria-label", `Layer ${layer}, head ${head}`);
+      this.buttons.set(`${layer} ${head}`, button);
+      return button;
+    })];
+    this.grid.replaceChildren(made("small", {}), ...this.heads.map((head) => made("small", { textContent: head })), ...this.layers.flatMap(line));
+    let stopped = false;
+    this.stop = () => { stopped = true; };
+    (async () => {
+      for (const button of [...this.buttons.values()]) {
+        const drawn = await picture(button.place);
+        if (stopped) return;
+        button.replaceChildren(drawn);
+        await new Promise((done) => setTimeout(done));
+      }
+      this.grid.dataset.drawn = "true";
+    })();
+  }
+
+  mark({ layer, head }) {
+    for (const [name, button] of this.buttons) {
+      const open = name === `${layer} ${head}`;
+      button.setAttribute("aria-pressed", String(open));
+      button.tabIndex = open ? 0 : -1;
+    }
+  }
+}

@@ -1,0 +1,205 @@
+"""The explorer's pages and requests, safe by default.
+
+Only pages that know the start token may ask for anything; hosts and origins other than the explorer's own are refused,
+as is anything but JSON; sizes are bounded; the page may run no script that it did not bring.
+"""
+
+import json
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from identilens.charts.page import environment, own_file
+from identilens.charts.palette import DARK, LIGHT
+from identilens.charts.viewer import looks_script, viewer_script
+from identilens.errors import IdentilensError, InputError
+from identilens.explorer.desk import Desk
+from identilens.explorer.runs import Runs
+from identilens.explorer.work import Check, Measured, Tell, alternative, contributions, measured, moved_row, proven_row
+
+MOST_BYTES = 64 * 1024
+MOST_CHARACTERS = 8_000
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+_ALONE = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; sandbox allow-scripts allow-downloads"
+}
+"""Of a report, whose scripts stand in it: it is shut in, and can ask for nothing."""
+
+_STATIC = Path(__file__).parent / "static"
+
+
+def explorer_app(
+    desk: Desk, token: str, hosts: Sequence[str], texts: Sequence[str] = (), runs: Runs | None = None
+) -> Starlette:
+    """Return the application: ``token`` opens it, ``hosts`` (with their port) are the names that it answers to."""
+    guard = Guard(token, hosts)
+
+    async def page(request: Request) -> Response:
+        if refused := guard.refuses(request, request.query_params.get("token", "")):
+            return refused
+        html = (_STATIC / "explorer.html").read_text(encoding="utf-8")
+        start = {"models": list(desk.lenses), "texts": list(texts), "runs": runs and runs.names()}
+        return HTMLResponse(html.replace("{{ start }}", _in_html(json.dumps(start))), headers=HEADERS)
+
+    async def report(request: Request) -> Response:
+        if refused := guard.refuses(request, request.query_params.get("token", "")):
+            return refused
+        try:
+            held = await run_in_threadpool(_runs(runs).report, request.path_params["name"])
+        except IdentilensError as error:
+            return _refusal(404, str(error))
+        return HTMLResponse(held, headers={**HEADERS, **_ALONE})
+
+    async def script(request: Request) -> Response:
+        own = (_STATIC / "explorer.js").read_text(encoding="utf-8")
+        parts = {"viewer.js": lambda: looks_script() + viewer_script(), "explorer.js": lambda: own}
+        return guard.file(request, parts, "text/javascript")
+
+    async def style(request: Request) -> Response:
+        return guard.file(request, {"explorer.css": _style}, "text/css")
+
+    async def ask(request: Request) -> Response:
+        if refused := guard.refuses(request, request.headers.get("x-identilens-token", ""), changes=True):
+            return refused
+        body = await _body(request)
+        if body is None:
+            return _refusal(413, f"a request may hold {MOST_BYTES} bytes of JSON.")
+        try:
+            model, job = _job(desk, runs, request.path_params["what"], body)
+        except (InputError, KeyError, TypeError, ValueError) as error:
+            return _refusal(400, str(error) if isinstance(error, InputError) else "a request lacks what it needs.")
+
+        async def lines() -> AsyncIterator[bytes]:
+            async for step in desk.steps(model, job, request.is_disconnected):
+                yield (json.dumps(step) + "\n").encode()
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson", headers=HEADERS)
+
+    routes = [
+        Route("/", page), Route("/{name:str}.js", script), Route("/{name:str}.css", style),
+        Route("/run/{name:str}", report),
+        Route("/api/{what:str}", ask, methods=["POST"]),
+    ]  # fmt: skip
+    return Starlette(routes=routes)
+
+
+class Guard:
+    """Says which requests are refused, and why."""
+
+    def __init__(self, token: str, hosts: Sequence[str]) -> None:
+        self.token, self.hosts = token, set(hosts)
+
+    def refuses(self, request: Request, token: str, *, changes: bool = False) -> Response | None:
+        """Return the answer to a request that is refused; None for one that may go on."""
+        if self.foreign(request):
+            return _refusal(403, "this host or origin is not the explorer's own.")
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            return _refusal(403, "open the address that the explorer printed; its token is missing or wrong.")
+        if changes and request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+            return _refusal(415, "a request must be JSON.")
+        return None
+
+    def foreign(self, request: Request) -> bool:
+        """Return whether a request comes under another name, or from another page."""
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        return host not in self.hosts or (origin is not None and origin not in {f"http://{one}" for one in self.hosts})
+
+    def file(self, request: Request, files: Mapping[str, Callable[[], str]], kind: str) -> Response:
+        """Return a file of ours by the name that a request gives."""
+        name = request.url.path.removeprefix("/")
+        if self.foreign(request):
+            return _refusal(403, "this host or origin is not the explorer's own.")
+        if name not in files:
+            return _refusal(404, "there is no such file.")
+        return Response(files[name](), media_type=kind, headers=HEADERS)
+
+
+def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the model and the job that a request asks for."""
+    if what == "measure":
+        return _measuring(desk, str(body["model"]), str(body["text"]))
+    model, at = desk.held(str(body["held"]))
+    if what == "save":
+        folder, name = _runs(runs), str(body["name"])
+        return model, lambda check, tell: {"runs": folder.save(desk.lens(model), at.item, name, check, tell)}
+    if what == "contributions":
+        exact = body["exact"] is True
+        return model, lambda check, tell: {"viewer": contributions(desk.lens(model), at, exact, check, tell)}
+    return _of_head(desk, model, at, what, body)
+
+
+def _of_head(desk: Desk, model: str, at: Measured, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the model and the job of what is asked of one head."""
+    lens, head = desk.lens(model), at.head(int(body["layer"]), int(body["head"]), str(body["kind"]))
+    if what == "row":
+        query = int(body["query"])
+        return model, lambda check, tell: {"row": proven_row(head, query)}
+    if what == "alternative":
+        which = str(body["which"])
+        return model, lambda check, tell: {"alternative": alternative(lens, at, head, which, check)}
+    if what == "weights":
+        query, change = int(body["query"]), [float(weight) for weight in body["change"]]
+        return model, lambda check, tell: {"moved": moved_row(lens, at, head, query, change)}
+    raise InputError(f"there is nothing called {what!r} to ask for.")
+
+
+def _runs(runs: Runs | None) -> Runs:
+    if runs is None:
+        raise InputError("this explorer was started without a folder for runs; start it with --runs FOLDER.")
+    return runs
+
+
+def _measuring(desk: Desk, model: str, text: str) -> tuple[str, Any]:
+    lens = desk.lens(model)
+    if not text.strip() or len(text) > MOST_CHARACTERS:
+        raise InputError(f"expected a text of 1 to {MOST_CHARACTERS} characters; got {len(text)}.")
+
+    def job(check: Check, tell: Tell) -> Mapping[str, Any]:
+        return {"held": desk.keep(model, measured(lens, text, check, tell))}
+
+    return model, job
+
+
+async def _body(request: Request) -> Mapping[str, Any] | None:
+    """Return what a request holds; None for what is too large or no JSON object."""
+    content = b""
+    async for part in request.stream():
+        content += part
+        if len(content) > MOST_BYTES:
+            return None
+    try:
+        held = json.loads(content)
+    except ValueError:
+        return None
+    return held if isinstance(held, dict) else None
+
+
+def _style() -> str:
+    colors = environment().get_template("colors.css").render(looks={"light": LIGHT.variables, "dark": DARK.variables})
+    own = (_STATIC / "explorer.css").read_text(encoding="utf-8")
+    return "\n".join([colors, own_file("page.css"), own_file("viewer.css"), own])
+
+
+def _refusal(status: int, words: str) -> Response:
+    return PlainTextResponse(words, status, headers=HEADERS)
+
+
+def _in_html(content: str) -> str:
+    return content.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

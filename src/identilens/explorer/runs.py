@@ -1,0 +1,51 @@
+"""Run folders that the explorer saves into and opens: those of one folder, named at the start."""
+
+import re
+from pathlib import Path
+
+from identilens.errors import InputError
+from identilens.explorer.work import Check, Tell, given_up
+from identilens.models.inputs import Item
+from identilens.models.lens import Lens
+from identilens.studies.audit.study import audit
+from identilens.studies.reports import write_report
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+class Runs:
+    """The runs in a folder, by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def names(self) -> list[str]:
+        """Return the names of the runs that are there."""
+        found = (one.parent.name for one in self.folder.glob("*/provenance.json"))
+        return sorted(name for name in found if _NAME.fullmatch(name))
+
+    def save(self, lens: Lens, item: Item, name: str, check: Check, tell: Tell) -> list[str]:
+        """Audit a text into a folder of this name, with all maps, and return the names of all runs.
+
+        Raises:
+            InputError: For a name that is no plain word, or that is taken.
+        """
+        if not _NAME.fullmatch(name):
+            raise InputError("expected a name of letters, digits, - and _, at most 64; got another.")
+        if (self.folder / name).exists():
+            raise InputError(f"there is a run {name} already; choose another name.")
+        audit(lens, item, out=self.folder / name, matrices=True, certain_rows=4, progress=given_up(check, tell))
+        return self.names()
+
+    def report(self, name: str) -> str:
+        """Return the report of a run.
+
+        Raises:
+            InputError: If there is none of this name.
+        """
+        if name not in self.names():
+            raise InputError("there is no such run.")
+        path = self.folder / name / "report.html"
+        if not path.exists():
+            write_report(self.folder / name, path)
+        return path.read_text(encoding="utf-8")

@@ -1,0 +1,189 @@
+"""What the explorer computes, each step small enough to be given up between two of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from identilens.charts.labels import visible_text
+from identilens.charts.packing import HeadSpace, packed_matrix
+from identilens.charts.viewer import TokenMap, viewer_data
+from identilens.errors import InputError
+from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
+from identilens.models.heads import CapturedLayer, Head
+from identilens.models.inputs import Item
+from identilens.models.interface import AttentionCall
+from identilens.models.lens import Lens
+from identilens.models.sequences import names_at, sides
+from identilens.models.substitution import ModelRun, Rows
+from identilens.studies.audit.maps import RULES
+from identilens.studies.mixing.study import mixing
+from identilens.studies.trust.rows import trust_rows
+
+MOST_TOKENS = 256
+"""Tokens of a text; longer ones are cut."""
+
+TOP = 8
+"""Next tokens whose probabilities are told."""
+
+Columns = dict[str, list[Any]]
+Check = Callable[[], None]
+"""Raises where the work was given up."""
+
+Tell = Callable[[Mapping[str, Any]], None]
+"""Tells the page what has been done."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A text as a model computes it: its layers, in the order of their calls."""
+
+    item: Item
+    layers: Sequence[CapturedLayer]
+
+    def head(self, layer: int, head: int, kind: str) -> Head:
+        """Return one head.
+
+        Raises:
+            InputError: If there is none.
+        """
+        for one in self.layers:
+            if one.site.layer == layer and one.site.kind == kind and 0 <= head < len(one.queries):
+                return one.head(head)
+        raise InputError(f"the model has no {kind} layer {layer} with a head {head}.")
+
+
+def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
+    """Return a text as the model computes it; each layer's maps are told as they come, for the viewer."""
+    item = lens.read([text], MOST_TOKENS)[0]
+    tell({"tokens": [visible_text(token) for token in next(iter(item.tokens.values()), ())]})
+    sites, layers = lens.sites(item), []
+
+    def keep(call: AttentionCall) -> Tensor:
+        check()
+        output, weights = call.attend()
+        layers.append(CapturedLayer.of(call, sites[call.index], output, weights))
+        tell({"layer": len(layers), "layers": len(sites), "viewer": viewer_data(_maps(lens, item, layers[-1]))})
+        return output
+
+    lens.run([item], keep)
+    return Measured(item, layers)
+
+
+def proven_row(head: Head, query: int) -> Columns:
+    """Return weight, proven interval, influence and verdict of the keys that a query sees."""
+    _require_query(head, query)
+    visible = None if head.visible is None else head.visible[query]
+    return trust_rows(head.attention[query], head.projected, visible)
+
+
+def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) -> dict[str, Any]:
+    """Return another attention of a head with the same output, put back into the model, and what that changed."""
+    generator = torch.Generator().manual_seed(0)
+    if which == "far":
+        found = far_alternatives(head.attention, head.projected, visible=head.visible, generator=generator)
+    elif which == "sampled":
+        found = sample_alternatives(
+            head.attention, head.projected, 1, method="uniform", visible=head.visible, generator=generator
+        )[0]
+    else:
+        raise InputError(f"expected an alternative far or sampled; got {which!r}.")
+    check()
+    changed = put_back(lens, at, {(head.layer, head.head, head.kind): found})
+    distance = 0.5 * (found - head.attention).abs().sum(-1)
+    return {
+        **changed, "layer": packed_matrix(found), "distance": float(distance.mean()),
+        "output_error": head.output_error(found),
+    }  # fmt: skip
+
+
+def moved_row(lens: Lens, at: Measured, head: Head, query: int, change: Sequence[float]) -> dict[str, Any]:
+    """Return what a change of a row by hand does, cut to what leaves the head's output and the row's sum as they are.
+
+    Raises:
+        InputError: For a change of other keys.
+    """
+    _require_query(head, query)
+    before, visible = head.attention[query], None if head.visible is None else head.visible[query]
+    asked = torch.tensor(change, dtype=torch.float64)
+    if asked.shape != before.shape or not bool(asked.isfinite().all()):
+        raise InputError(f"expected a change of {len(before)} weights; got {len(asked)}.")
+    free = head.projected.simplex_space(visible).free
+    allowed = free @ (free.T @ asked)
+    falling = allowed < 0
+    step = min(1.0, float((-before[falling] / allowed[falling]).min())) if bool(falling.any()) else 1.0
+    row = (before + step * allowed).clamp_min(0.0)
+    compact = head.projected.compact
+    error = torch.linalg.norm((row - before) @ compact) / torch.linalg.norm(before @ compact).clamp_min(1e-300)
+    put = put_back(lens, at, {(head.layer, head.head, head.kind): Rows([query], row[None])})
+    return {**put, "output_error": float(error), "weights": row.tolist()}
+
+
+def put_back(lens: Lens, at: Measured, replacements: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the change of each hidden state, and of the probabilities of next tokens, under other weights."""
+    plain, run = (lens.substitute(given, at.item) for given in ({}, replacements))
+    states = [
+        {"sequence": sequence, "layer": layer, "change": _relative(before, after)}
+        for sequence, held in plain.hidden_states.items()
+        for layer, (before, after) in enumerate(zip(held, run.hidden_states[sequence], strict=True))
+    ]
+    return {"states": states, **_predictions(lens, plain, run)}
+
+
+def contributions(lens: Lens, at: Measured, exact: bool, check: Check, tell: Tell) -> dict[str, Any]:
+    """Return what each hidden token takes from every input token, layer by layer, as maps for the viewer."""
+    method = "exact" if exact else "sketch"
+    result = mixing(lens, at.item, method=method, rollouts=False, progress=given_up(check, tell))
+    return viewer_data([one for section in result.sections() for one in section.maps])
+
+
+def given_up(check: Check, tell: Tell) -> Callable[[int, int, str], None]:
+    """Return what a study tells its progress to, and is stopped by."""
+
+    def progress(done: int, total: int, note: str) -> None:
+        check()
+        tell({"progress": done / max(total, 1), "note": note})
+
+    return progress
+
+
+def _predictions(lens: Lens, plain: ModelRun, run: ModelRun) -> dict[str, Any]:
+    if plain.logits is None or run.logits is None or lens.tokenizer is None:
+        return {}
+    before, after = (one.logits.double().reshape(-1, one.logits.shape[-1])[-1].softmax(-1) for one in (plain, run))  # pyright: ignore[reportOptionalMemberAccess] checked above
+    tokens = before.topk(min(TOP, len(before))).indices.tolist()
+    names = lens.tokenizer.convert_ids_to_tokens(tokens) if len(before) == len(lens.tokenizer) else map(str, tokens)
+    rows = [
+        {"token": visible_text(str(name)), "before": float(before[token]), "after": float(after[token])}
+        for name, token in zip(names, tokens, strict=True)
+    ]
+    return {"next": rows, "logits_change": _relative(plain.logits, run.logits)}
+
+
+def _relative(before: Tensor, after: Tensor) -> float:
+    return float((after.double() - before.double()).norm() / before.double().norm().clamp_min(1e-300))
+
+
+def _maps(lens: Lens, item: Item, layer: CapturedLayer) -> list[TokenMap]:
+    return [_map(lens, item, head) for head in layer.heads]
+
+
+def _map(lens: Lens, item: Item, head: Head) -> TokenMap:
+    side, config = sides(head.kind, item.tokens), lens.model.config
+    raw, T = head.family_weights.float(), head.projected
+    queries, keys = (names_at(item.tokens, name, size, config) for name, size in zip(side, raw.shape, strict=True))
+    rank = int(T.rank)
+    layers = {"raw": raw} | ({} if head.visible is None else {"effective": T.effective(raw.double(), head.visible)})
+    note = f"{raw.shape[0]} queries × {raw.shape[1]} keys, d_v = {head.values.shape[1]}, rank {rank}, "
+    note += f"nullity {raw.shape[1] - rank}."
+    return TokenMap(
+        {"kind": head.kind, "layer": head.layer, "head": head.head}, layers, queries, keys, note,
+        {"null": ("raw", "effective")}, 0, HeadSpace(T.compact, rank, head.visible, RULES),
+    )  # fmt: skip
+
+
+def _require_query(head: Head, query: int) -> None:
+    if not 0 <= query < len(head.queries):
+        raise InputError(f"the text has queries 0 to {len(head.queries) - 1}; got {query}.")

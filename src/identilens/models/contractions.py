@@ -1,0 +1,108 @@
+"""Products of two tensors (matmul, bmm, baddbmm, einsum) in one form: left [lead, n, k] times right [lead, k, d]."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+View = Callable[[Tensor], Tensor]
+
+_LEFT_FIRST = ("matmul", "__matmul__", "bmm")
+NAMES = frozenset((*_LEFT_FIRST, "__rmatmul__", "baddbmm", "einsum"))
+
+
+@dataclass(frozen=True)
+class Contraction:
+    """One product: its operands as they were given, and how they are seen as left and right.
+
+    ``order`` permutes the axes of the result to [lead, n, d]; ``factor`` multiplies the product.
+    """
+
+    first: Tensor
+    second: Tensor
+    as_left: View
+    as_right: View
+    order: tuple[int, ...]
+    factor: float = 1.0
+
+    @property
+    def left(self) -> Tensor:
+        """The first operand as [lead, n, k]."""
+        return self.as_left(self.first)
+
+    @property
+    def right(self) -> Tensor:
+        """The second operand as [lead, k, d]."""
+        return self.as_right(self.second)
+
+    @property
+    def turned(self) -> "Contraction":
+        """The same product with its operands exchanged: (L R)ᵀ = Rᵀ Lᵀ."""
+        return Contraction(
+            self.second, self.first, lambda t: self.as_right(t).mT, lambda t: self.as_left(t).mT,
+            (*self.order[:-2], self.order[-1], self.order[-2]), self.factor,
+        )  # fmt: skip
+
+    def seen(self, result: Tensor) -> Tensor:
+        """Return a result of the product as [lead, n, d]."""
+        return result.permute(self.order)
+
+    def given(self, seen: Tensor) -> Tensor:
+        """Return [lead, n, d] with the axes in the order that the model gave them."""
+        return seen.permute(sorted(range(len(self.order)), key=self.order.__getitem__))
+
+
+def contraction(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Contraction | None:
+    """Return a product that a torch function of a name computed, or None for one that has not the form."""
+    given = [*args, *(value for value in kwargs.values() if isinstance(value, Tensor))]
+    if name == "einsum":
+        return _einsum([*given[:1], *given[1]] if len(given) == 2 and isinstance(given[1], list | tuple) else given)
+    operands = [value for value in given if isinstance(value, Tensor)]
+    if name == "__rmatmul__":
+        operands.reverse()
+    if name == "baddbmm":
+        operands = operands[1:]
+    if len(operands) != 2 or not isinstance(result, Tensor) or min(one.ndim for one in operands) < 2:
+        return None
+    return replace(matrix_product(operands[0], operands[1], result.ndim), factor=float(kwargs.get("alpha", 1.0)))
+
+
+def matrix_product(left: Tensor, right: Tensor, axes: int) -> Contraction:
+    """Return left times right, whose product has so many axes."""
+    return Contraction(left, right, _same, _same, tuple(range(axes)))
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _einsum(given: Sequence[Any]) -> Contraction | None:
+    if len(given) != 3 or not isinstance(given[0], str) or "." in given[0] or "->" not in given[0]:
+        return None
+    inputs, out = given[0].replace(" ", "").split("->")
+    a, b = inputs.split(",")
+    summed = [letter for letter in a if letter in b and letter not in out]
+    own_a, own_b = ([c for c in one if c not in other] for one, other in ((a, b), (b, a)))
+    if len(summed) != 1 or not own_a or not own_b or any(letter not in out for letter in own_a + own_b):
+        return None
+    n, d = own_a[-1], own_b[-1]
+    lead = [letter for letter in out if letter not in (n, d)]
+    order = tuple(out.index(letter) for letter in (*lead, n, d))
+    return Contraction(
+        given[1], given[2], _arranged(a, [*lead, n, summed[0]]), _arranged(b, [*lead, summed[0], d]), order
+    )
+
+
+def _arranged(letters: str, wanted: Sequence[str]) -> View:
+    """Return a view with axes in another order, of size 1 where there is none of a letter."""
+    held = [letters.index(letter) for letter in wanted if letter in letters]
+    missing = [place for place, letter in enumerate(wanted) if letter not in letters]
+
+    def view(tensor: Tensor) -> Tensor:
+        tensor = tensor.permute(held)
+        for place in missing:
+            tensor = tensor.unsqueeze(place)
+        return tensor
+
+    return view

@@ -1,0 +1,323 @@
+"""Following attention that a model computes by itself: softmax, the product with the values, and what becomes of it."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from identilens.models.contractions import NAMES, Contraction, contraction, matrix_product
+from identilens.models.multihead import multi_head_attention
+from identilens.models.parameters import ParameterProjection, parameter_projection
+
+R = TypeVar("R")
+
+_SHAPES = frozenset((
+    "view", "reshape", "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "flatten", "unflatten",
+    "squeeze", "unsqueeze", "view_as", "reshape_as", "mT", "T", "getitem",
+))  # fmt: skip
+_SAME = frozenset((
+    "contiguous", "clone", "detach", "to", "type_as", "type", "float", "half", "bfloat16", "double", "dropout",
+))  # fmt: skip
+_MASKS = frozenset(("masked_fill", "where", "mul"))
+"""What may be done to weights; that they stay a softmax of the logits is proven."""
+_TERMS = frozenset((
+    "add", "sub", "masked_fill", "where", "max", "maximum", "min", "minimum", "clamp", "nan_to_num", "mul", "div",
+))  # fmt: skip
+_SPELLINGS = {"imul": "mul", "rmul": "mul", "multiply": "mul", "truediv": "div", "itruediv": "div", "divide": "div",
+              "true_divide": "div", "iadd": "add", "radd": "add", "isub": "sub", "subtract": "sub"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Move:
+    """A change of a tensor's axes, to be done to other tensors alike."""
+
+    function: Callable[..., Tensor]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def replay(tensor: Tensor, moves: Sequence[Move]) -> Tensor:
+    """Return a tensor after the moves that another of its shape has made."""
+    for move in moves:
+        # The model may have copied in between, so that a view of it is none of this tensor.
+        tensor = move.function(tensor.contiguous(), *move.args, **move.kwargs)
+    return tensor
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A product that may become logits, whatever is added to it; ``factor`` multiplies it in each row."""
+
+    product: Contraction
+    factor: float | Tensor
+    moves: tuple[Move, ...] = ()
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a softmax over the last axis gave; ``number`` counts them."""
+
+    number: int
+    logits: Tensor
+    scores: Scores | None
+    moves: tuple[Move, ...] = ()
+
+
+@dataclass(eq=False)
+class Outputs:
+    """Outputs of heads; ``changed`` is the operation behind which they were last lost."""
+
+    changed: str | None = field(default=None, kw_only=True)
+
+
+@dataclass(eq=False)
+class Mixture(Outputs):
+    """Weights times values, as the model computed it: one after another in a forward pass.
+
+    Attributes:
+        product: Weights on the left, values on the right.
+        logits: What the weights are the softmax of.
+        moves: What happened to the axes of the weights since.
+    """
+
+    number: int
+    product: Contraction
+    logits: Tensor
+    scores: Scores | None
+    moves: tuple[Move, ...]
+    result: Tensor
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Head outputs on their way to the output projection."""
+
+    outputs: Outputs
+    moves: tuple[Move, ...] = ()
+
+    def moved(self, function: Callable[..., Tensor], *args: Any) -> "Mixed":
+        """Return what it is after one more change of its axes."""
+        return replace(self, moves=(*self.moves, Move(function, args, {})))
+
+
+Track = Scores | Weights | Mixed
+
+
+@dataclass(eq=False)
+class _State:
+    answer: Callable[[Mixture], Tensor | None]
+    origin: Callable[[], Any]
+    projecting: Callable[[nn.Module, Tensor], None]
+    projections: dict[int, nn.Module]
+    tracks: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
+    unmixed: dict[int, Any] = field(default_factory=dict)
+    softmaxes: int = 0
+    count: int = 0
+    paused: bool = False
+
+
+class Follower(TorchFunctionMode):
+    """While it is active, hands each product of softmax weights and values to ``answer``.
+
+    What ``answer`` returns takes the product's place; None leaves it as the model computed it. ``origin`` says, at each
+    softmax, whose it is. ``projecting`` is told of output projections that are parameters; modules for those known
+    already are ``projections``.
+    """
+
+    def __init__(
+        self, model: nn.Module, answer: Callable[[Mixture], Tensor | None],
+        origin: Callable[[], Any] = lambda: None,
+        projecting: Callable[[nn.Module, Tensor], None] = lambda _module, _joined: None,
+        projections: Iterable[ParameterProjection] = (),
+    ) -> None:  # fmt: skip
+        super().__init__()
+        held: dict[int, nn.Module] = {id(one.weight): one for one in model.modules() if isinstance(one, nn.Linear)}
+        held |= {id(one.parameter): one for one in projections}
+        self._state = _State(answer, origin, projecting, held)
+
+    def mixed(self, tensor: Tensor) -> Mixed | None:
+        """Return what a tensor is, where it holds nothing but the outputs of heads."""
+        track = self._state.tracks.get(tensor)
+        return track if isinstance(track, Mixed) else None
+
+    @property
+    def count(self) -> int:
+        """Products of weights and values so far."""
+        return self._state.count
+
+    @property
+    def unmixed(self) -> list[Any]:
+        """Whose the softmaxes are that were not multiplied with values."""
+        return [origin for origin in self._state.unmixed.values() if origin is not None]
+
+    def follow(self, tensor: Tensor) -> Outputs:
+        """Follow outputs of heads that were computed elsewhere."""
+        outputs = Outputs()
+        self._state.tracks[tensor] = Mixed(outputs)
+        return outputs
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Follow nothing while the context lasts."""
+        before, self._state.paused = self._state.paused, True
+        try:
+            yield
+        finally:
+            self._state.paused = before
+
+    def undisturbed(self, function: Callable[..., R]) -> Callable[..., R]:
+        """Return a function during which nothing is followed."""
+
+        def call(*args: Any) -> R:
+            with self.paused():
+                return function(*args)
+
+        return call
+
+    def __torch_function__(
+        self, func: Callable, types: Sequence[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run one torch function and note what becomes of the tensors that are followed."""
+        kwargs = kwargs or {}
+        name = _name(func)
+        if self._state.paused:
+            return func(*args, **kwargs)
+        if name == "multi_head_attention_forward":
+            with self:
+                return multi_head_attention(self._state.projections, *args, **kwargs)
+        result = func(*args, **kwargs)
+        if name == "scaled_dot_product_attention":
+            logits, scores, product = _written_out(*args, **kwargs)
+            return self._mix(product, self._softmax(logits, scores), result)
+        if (projected := self._projected(name, args)) is not None:
+            return projected
+        if name in NAMES and (product := contraction(name, args, kwargs, result)) is not None:
+            return self._multiplied(product, result)
+        self._note(name, func, args, kwargs, result)
+        return result
+
+    def _projected(self, name: str, args: tuple) -> Tensor | None:
+        """Apply a parameter that is an output projection as a module, and tell so."""
+        track = self._state.tracks.get(args[1]) if name == "einsum" and isinstance(args[1], Tensor) else None
+        if not isinstance(track, Mixed) or (found := parameter_projection(name, args)) is None:
+            return None
+        module, joined = found
+        module = self._state.projections.setdefault(id(module.parameter), module)
+        self._state.tracks[joined] = track.moved(torch.flatten, joined.ndim - 1)
+        self._state.projecting(module, joined)
+        return module(joined)
+
+    def _multiplied(self, product: Contraction, result: Tensor) -> Tensor:
+        tracks = [self._state.tracks.get(one) for one in (product.first, product.second)]
+        for track, turned in zip(tracks, (product, product.turned), strict=True):
+            if isinstance(track, Weights):
+                return self._mix(turned, track, result)
+            if isinstance(track, Mixed):
+                track.outputs.changed = "a product"
+        self._state.tracks[result] = Scores(product, product.factor)
+        return result
+
+    def _softmax(self, logits: Tensor, scores: Scores | None) -> Weights:
+        state = self._state
+        state.unmixed[state.softmaxes] = state.origin()
+        state.softmaxes += 1
+        return Weights(state.softmaxes - 1, logits, scores)
+
+    def _mix(self, product: Contraction, weights: Weights, result: Tensor) -> Tensor:
+        mixture = Mixture(self._state.count, product, weights.logits, weights.scores, weights.moves, result)
+        self._state.count += 1
+        self._state.unmixed.pop(weights.number, None)
+        answer = self._state.answer(mixture)
+        result = result if answer is None else answer
+        self._state.tracks[result] = Mixed(mixture)
+        return result
+
+    def _note(self, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], result: Any) -> None:
+        tracks = self._state.tracks
+        flat = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
+        held = next((one for one in flat if isinstance(one, Tensor) and one in tracks), None)
+        track: Track | None = None if held is None else tracks[held]
+        if name == "softmax" and _over_last(args, kwargs):
+            scores = track if isinstance(track, Scores) else None
+            tracks[result] = self._softmax(args[0], scores)
+            return
+        if track is None or held is None:
+            return
+        if name == "setitem":
+            tracks.pop(args[0], None)
+        if not isinstance(result, Tensor):
+            return
+        tracks.pop(result, None)
+        if (found := _after(track, name, func, args, kwargs, held, result)) is not None:
+            tracks[result] = found
+        elif isinstance(track, Mixed) and result.is_floating_point():
+            track.outputs.changed = name
+
+
+def _name(func: Callable) -> str:
+    name = getattr(func, "__name__", "")
+    name = getattr(getattr(func, "__self__", None), "__name__", name) if name == "__get__" else name
+    if name in NAMES:
+        return name
+    name = name.strip("_")
+    return _SPELLINGS.get(name, name)
+
+
+def _over_last(args: tuple, kwargs: Mapping[str, Any]) -> bool:
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    return bool(args) and isinstance(dim, int) and dim in (-1, args[0].ndim - 1)
+
+
+def _after(
+    track: Track, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], held: Tensor, result: Tensor
+) -> Track | None:
+    """Return what a followed tensor is after one more operation; None where it is lost."""
+    if name in _SAME:
+        return track
+    if name in _SHAPES:
+        return replace(track, moves=(*track.moves, Move(func, args[1:], kwargs))) if held is args[0] else None
+    if isinstance(track, Mixed) or result.shape != held.shape:
+        return None
+    if isinstance(track, Weights):
+        return track if name in _MASKS else None
+    if name not in _TERMS:
+        return None
+    return _scaled(track, name, args, held) if name in ("mul", "div") else track
+
+
+def _scaled(scores: Scores, name: str, args: tuple, held: Tensor) -> Scores | None:
+    """Return scores times a number, or a number a row; a table of them counts as a mask, which is proven."""
+    others = [one for one in args if one is not held]
+    if len(others) != 1 or (name == "div" and held is not args[0]):
+        return None
+    other = others[0]
+    if isinstance(other, Tensor) and other.numel() > 1:
+        if other.shape[-1] > 1:
+            return scores
+        if scores.moves or scores.product.order != tuple(range(held.ndim)):
+            return None
+    return replace(scores, factor=scores.factor * other if name == "mul" else scores.factor / other)
+
+
+def _written_out(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> tuple[Float[Tensor, "*lead query key"], Scores, Contraction]:  # fmt: skip
+    """Return the logits of fused attention, what they are made of, and the product of weights and values."""
+    if query.ndim > 3:
+        key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    logits = query @ key.mT * factor
+    if is_causal:
+        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -torch.inf)
+    if attn_mask is not None:
+        bool_mask = attn_mask.dtype == torch.bool
+        logits = logits.masked_fill(~attn_mask, -torch.inf) if bool_mask else logits + attn_mask
+    scores = Scores(matrix_product(query, key.mT, logits.ndim), factor)
+    return logits, scores, matrix_product(logits, value, logits.ndim)

@@ -1,0 +1,233 @@
+"""From attention that was followed to calls as the attention interface makes them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from identilens.errors import UnsupportedModelError
+from identilens.linalg import FLOAT32_EPS
+from identilens.models.following import Follower, Mixed, Mixture, Scores, replay
+from identilens.models.interface import AttentionCall, Handler, hand_over, intercept
+from identilens.models.parameters import ParameterProjection
+
+HIDDEN = 9000.0
+"""Logits so far below the largest of their row come of a mask: the least in use is -10,000."""
+_ROUNDINGS = 4
+"""Roundings of logits to the model's precision that are no position bias: product, scale, mask and one to spare."""
+_SUM_ROUNDINGS = 64
+"""Roundings to float32, in which products of queries and keys are summed."""
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Which of the axes in front of the last two holds the heads, perhaps with texts in front of them."""
+
+    axis: int
+    count: int
+
+    def split(self, tensor: Shaped[Tensor, "*lead a b"]) -> Shaped[Tensor, "batch head a b"]:
+        """Return a tensor with one axis for all that is no head, and one for heads."""
+        return tensor.unflatten(self.axis, (-1, self.count)).movedim(self.axis + 1, -3).flatten(0, -4)
+
+    def joined(self, tensor: Shaped[Tensor, "batch head a b"], lead: Sequence[int]) -> Shaped[Tensor, "*lead a b"]:
+        """Return what `split` gives, as it was."""
+        rest = [*lead[: self.axis], lead[self.axis] // self.count, *lead[self.axis + 1 :]]
+        return tensor.unflatten(0, rest).movedim(-3, self.axis + 1).flatten(self.axis, self.axis + 1)
+
+
+@dataclass(frozen=True)
+class Route:
+    """How the axes of one followed attention lie.
+
+    Attributes:
+        module: The attention module.
+        heads: Of the product of weights and values.
+        scores: Of the product of queries and keys.
+        turned: That product has keys on the left.
+        group: Heads that share their keys and values.
+        biased: The logits are more than scaled products and masks.
+        fixed: What they are more does not depend on what the module is given.
+        total: Products of weights and values in a forward pass; 0 where only a part of the model is run.
+    """
+
+    module: nn.Module
+    heads: Heads
+    scores: Heads
+    turned: bool
+    group: int = 1
+    biased: bool = True
+    fixed: bool = True
+    total: int = 0
+
+    def call(self, mixture: Mixture, index: int) -> AttentionCall:
+        """Return the attention call that a mixture is."""
+        product = mixture.product
+        lead = product.seen(mixture.result).shape[:-2]
+        logits, values = (
+            self.heads.split(one.expand(*lead, *one.shape[-2:]))
+            for one in (product.as_left(replay(mixture.logits, mixture.moves)), product.right)
+        )
+        query, key, scaling = self._queries_and_keys(mixture)
+        hidden = logits <= logits.amax(-1, keepdim=True) - HIDDEN
+        arguments: dict[str, Any] = {"scaling": scaling, "is_causal": False}
+        if self.biased:
+            exact = torch.promote_types(logits.dtype, torch.float32)
+            known = query.to(exact) @ key.to(exact).mT * scaling
+            arguments["position_bias"] = (logits.to(exact) - known).masked_fill(hidden, 0.0)
+        result = self.heads.split(product.seen(mixture.result)).transpose(1, 2)
+        return AttentionCall(
+            index, self.module, query, key[:, :: self.group], values[:, :: self.group], ~hidden, arguments,
+            lambda *_, **__: (result, result), written_out,
+        )  # fmt: skip
+
+    def answer(self, mixture: Mixture) -> Tensor:
+        """Return what the handler of the capture that lasts makes of a mixture, in the mixture's own layout."""
+        output = hand_over(lambda index: self.call(mixture, index)).transpose(1, 2)
+        lead = mixture.product.seen(mixture.result).shape[:-2]
+        return mixture.product.given(self.heads.joined(output, lead)).to(mixture.result.dtype)
+
+    def _queries_and_keys(self, mixture: Mixture) -> tuple[Tensor, Tensor, float]:
+        scores = mixture.scores
+        if scores is None:
+            raise UnsupportedModelError(_NO_SCORES.format(type(self.module).__name__))
+        product = scores.product.turned if self.turned else scores.product
+        lead = torch.broadcast_shapes(product.left.shape[:-2], product.right.shape[:-2])
+        left, right = (one.expand(*lead, *one.shape[-2:]) for one in (product.left, product.right.mT))
+        scaling = scores.factor
+        if isinstance(scaling, Tensor):
+            left, scaling = left * scaling, 1.0
+        return self.scores.split(left), self.scores.split(right), float(scaling)
+
+
+_NO_SCORES = (
+    "{} computes logits that are no products of queries and keys with terms added, so that its heads have no queries "
+    "and keys. Choose a model of another family (`identilens families`)."
+)
+
+
+def written_out(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, scaling: float,
+    position_bias: Tensor | None = None, **_: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return outputs (batch, n, heads, d_v) and weights of attention with a position bias; at least in float32."""
+    group, exact = query.shape[1] // key.shape[1], torch.promote_types(query.dtype, torch.float32)
+    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+    logits = query.to(exact) @ key.to(exact).mT * scaling
+    for term in (position_bias, mask):
+        logits = logits if term is None else logits + term
+    weights = torch.softmax(logits, -1).to(value.dtype)
+    return (weights @ value).transpose(1, 2).contiguous(), weights
+
+
+def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor) -> Route:
+    """Return how the axes of a mixture lie, from where its entries stand in what the output projection is given.
+
+    Raises:
+        UnsupportedModelError: If the heads do not stand side by side there, or the logits have no queries and keys.
+    """
+    name, product = type(module).__name__, mixture.product
+    shape = product.seen(mixture.result).shape
+    places = replay(product.given(_numbered(shape, joined)), mixed.moves).flatten(0, -2)
+    heads = _heads(torch.unravel_index(places, shape), shape)
+    if heads is None:
+        raise UnsupportedModelError(
+            f"{name} does not put the outputs of its heads side by side before they are projected, so that the heads "
+            "have no output projections of their own."
+        )
+    if mixture.scores is None:
+        raise UnsupportedModelError(_NO_SCORES.format(name))
+    for turned in (False, True):
+        scores = _score_heads(mixture, mixture.scores, heads, turned)
+        if scores is not None:
+            return _simplified(Route(module, heads, scores, turned), mixture)
+    raise UnsupportedModelError(_NO_SCORES.format(name))
+
+
+def _numbered(shape: Sequence[int], like: Tensor) -> Int[Tensor, "*shape"]:
+    return torch.arange(torch.Size(shape).numel(), device=like.device).view(*shape)
+
+
+def _heads(places: tuple[Tensor, ...], shape: Sequence[int]) -> Heads | None:
+    """Return where the heads are, from the coordinates [row, channel] of what stands in each row and channel."""
+    *lead, query, value = places
+    channels = torch.arange(value.shape[1], device=value.device)
+    if not bool((value == channels % shape[-1]).all()) or bool((query != query[:, :1]).any()):
+        return None
+    moving = [axis for axis, place in enumerate(lead) if bool((place != place[:, :1]).any())]
+    count = value.shape[1] // shape[-1]
+    if len(moving) > 1 or bool(moving) != (count > 1) or not lead:
+        return None
+    heads = Heads(moving[0] if moving else 0, count)
+    right = (lead[heads.axis] % count == channels // shape[-1]).all()
+    return heads if bool(right) and shape[heads.axis] % count == 0 else None
+
+
+def _score_heads(mixture: Mixture, scores: Scores, heads: Heads, turned: bool) -> Heads | None:
+    """Return where the product of queries and keys has its heads; None where it does not give the logits."""
+    product = scores.product.turned if turned else scores.product
+    lead = torch.broadcast_shapes(product.left.shape[:-2], product.right.shape[:-2])
+    shape = (*lead, product.left.shape[-2], product.right.shape[-1])
+    try:
+        places = replay(product.given(_numbered(shape, mixture.logits)), scores.moves)
+        places = heads.split(mixture.product.as_left(replay(places, mixture.moves)))
+    except (RuntimeError, IndexError):
+        return None
+    *leading, query, key = torch.unravel_index(places, shape)
+    wanted = [torch.arange(size, device=key.device) for size in places.shape]
+    if not torch.equal(key, wanted[3].expand_as(key)) or not torch.equal(query, wanted[2][:, None].expand_as(query)):
+        return None
+    head = wanted[1][:, None, None]
+    for axis, place in enumerate(leading):
+        if shape[axis] % heads.count == 0 and bool((place % heads.count == head).all()):
+            return Heads(axis, heads.count)
+    return None
+
+
+def _simplified(route: Route, mixture: Mixture) -> Route:
+    """Return a route without the position bias where there is none, and with the groups that share keys and values."""
+    call = route.call(mixture, 0)
+    bias, eps = call.arguments["position_bias"], torch.finfo(call.query.dtype).eps
+    size = float((call.query @ call.key.mT).abs().max()) * abs(call.arguments["scaling"])
+    count = route.heads.count
+    groups = [size for size in range(count, 1, -1) if count % size == 0 and _shared(call, size)]
+    biased = float(bias.abs().max()) > (_ROUNDINGS * eps + _SUM_ROUNDINGS * FLOAT32_EPS) * (1 + size)
+    return replace(route, biased=biased, group=groups[0] if groups else 1)
+
+
+def _shared(call: AttentionCall, size: int) -> bool:
+    return all(bool((one.unflatten(1, (-1, size)) == one[:, ::size, None]).all()) for one in (call.key, call.value))
+
+
+@contextmanager
+def capturing(
+    model: PreTrainedModel, handler: Handler, routes: Mapping[int, Route],
+    projections: Iterable[ParameterProjection] = (),
+) -> Iterator[None]:  # fmt: skip
+    """Send every attention call to ``handler`` while the context lasts: see `intercept`.
+
+    Attention that the model computes by itself is followed where ``routes`` has its number in the forward pass.
+    """
+    if not routes:
+        with intercept(model, handler):
+            yield
+        return
+
+    def answer(mixture: Mixture) -> Tensor | None:
+        return routes[mixture.number].answer(mixture) if mixture.number in routes else None
+
+    follower = Follower(model, answer, projections=projections)
+    with intercept(model, follower.undisturbed(handler)), follower:
+        yield
+    expected = max(route.total for route in routes.values())
+    if expected and follower.count != expected:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} multiplies weights with values {follower.count} times on this input, and "
+            f"{expected} times on the start of the first: its layers depend on the length. Give texts of one length, "
+            "or choose a model of another family (`identilens families`)."
+        )

@@ -1,0 +1,241 @@
+"""One forward pass watched: attention that happens, by the interface or by the model itself, and what projects it."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from identilens.errors import NumericalError, UnsupportedModelError
+from identilens.models.affine import is_basic, is_pointwise
+from identilens.models.following import Follower, Mixed, Mixture, Outputs
+from identilens.models.interface import AttentionCall, intercept
+from identilens.models.routes import Route, read_route
+from identilens.models.sequences import Kind
+from identilens.models.threads import only_here
+
+Place = tuple[str, int]
+"""A layer: path of the list that holds it inside the model, and its number there."""
+
+_LOST = {
+    "add": "adds a term beyond weights times values (such as relative values, which differ by query), so that no "
+    "attention map with one value a key gives its output",
+    "mul": "multiplies them by what differs from query to query (a gate or a norm), so that row i of a map has an "
+    "output projection of its own, diag(g_i) W_O; a head is measured with one projection for all rows",
+    "cat": "puts them beside something else (features of convolutions, or other blocks of rows) before projecting",
+    "a product": "multiplies them by another matrix before the output projection",
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A module that was given the heads' outputs, side by side or added."""
+
+    module: nn.Module
+    inputs: Tensor
+    added: bool = False
+    mixed: Mixed | None = None
+
+
+@dataclass
+class Meeting:
+    """One attention of the forward pass, with what the attention module was given.
+
+    ``order`` counts the products of weights and values within the module.
+    """
+
+    module: nn.Module
+    cross: bool
+    inputs: tuple[tuple, dict]
+    place: Place | None
+    given: AttentionCall | None = None
+    mixture: Mixture | None = None
+    outputs: Outputs | None = None
+    order: int = 0
+    route: Route | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+
+    @property
+    def call(self) -> AttentionCall:
+        """The attention call, as the interface makes it."""
+        if self.given is not None:
+            return self.given
+        if self.mixture is None or self.route is None:
+            raise RuntimeError("attention of the model's own has no layout before it was followed")
+        return self.route.call(self.mixture, 0)
+
+    @property
+    def kind(self) -> Kind:
+        """Which keys the queries see."""
+        seen = self.call.visible()
+        backwards = seen is not None and seen.shape[-1] > 1 and not bool(seen[0].triu(1).any())
+        lengths = {self.call.query.shape[2], self.call.key.shape[2]}
+        return "cross" if self.cross or (self.mixture and len(lengths) > 1) else "decoder" if backwards else "encoder"
+
+    @property
+    def loss(self) -> str:
+        """Why the outputs of the heads have no fixed output projection."""
+        outputs = self.mixture or self.outputs
+        changed = None if outputs is None else outputs.changed
+        reason = _LOST.get(changed or "", f"changes them ({changed or 'unknown'}) before it projects them")
+        return f"it {reason}. Choose a model of another family (`identilens families`)."
+
+    def follow(self, total: int) -> None:
+        """Read the layout of attention that the model computed by itself, one of so many products.
+
+        Raises:
+            UnsupportedModelError: If its outputs could not be followed to a linear map.
+        """
+        if self.mixture is None:
+            return
+        if not self.candidates:
+            raise UnsupportedModelError(
+                f"{type(self.module).__name__} does its own attention, and what it computes from weights and values "
+                f"could not be followed to an output projection: {self.loss}"
+            )
+        first = self.candidates[0]
+        if first.mixed is not None:
+            route = read_route(self.module, self.mixture, first.mixed, first.inputs)
+            self.route = replace(route, total=total)
+            self.given = self.call
+            _check_finite(self.call.run(), self.module)
+
+
+class Watch:
+    """Listens to one forward pass: attention modules entered, attention, linear layers applied."""
+
+    def __init__(self, model: nn.Module, members: Mapping[nn.Module, Place]) -> None:
+        self.members = members
+        self.reached: Place | None = None
+        self.meetings: list[Meeting] = []
+        self.entered: set[nn.Module] = set()
+        self._given: dict[nn.Module, tuple[tuple, dict]] = {}
+        self.follower = Follower(
+            model, self.mixing, lambda: self._current, lambda one, given: self.projecting(one, (given,), {})
+        )
+        self._current: nn.Module | None = None
+        self._first = 0
+        self._pending: Tensor | None = None
+
+    def reaching(self, module: nn.Module, args: tuple) -> None:
+        """Note the layer that is run."""
+        self.reached = self.members[module]
+
+    def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        """Note an attention module that is run."""
+        self.entered.add(module)
+        self._given[module] = args, kwargs
+        self._current, self._first = module, sum(meeting.mixture is not None for meeting in self.meetings)
+
+    def leaving(self, module: nn.Module, args: tuple, output: Any) -> None:
+        """Note the end of an attention module: what comes behind it belongs to none."""
+        self._current = None
+
+    def attending(self, call: AttentionCall) -> Tensor:
+        """Answer a call of the attention interface."""
+        output, _ = call.attend()
+        _check_finite(output, call.module)
+        self.meetings.append(self._meeting(call.module, given=call, outputs=self.follower.follow(output)))
+        self._pending = output
+        return output
+
+    def mixing(self, mixture: Mixture) -> None:
+        """Note a product of weights and values inside an attention module."""
+        if self._current is not None:
+            order = sum(meeting.mixture is not None for meeting in self.meetings) - self._first
+            self.meetings.append(self._meeting(self._current, mixture=mixture, order=order))
+
+    def projecting(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+        """Note what a module is given, and whether it is the outputs of heads."""
+        self._given[module] = args, kwargs
+        if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
+            return
+        if (mixed := self.follower.mixed(args[0])) is not None and isinstance(mixed.outputs, Mixture):
+            self._projecting_mixed(module, args[0], mixed)
+        elif self._pending is not None:
+            self._projecting_pending(module, args[0], self._pending)
+
+    def _projecting_mixed(self, module: nn.Module, given: Tensor, mixed: Mixed) -> None:
+        for meeting in self.meetings:
+            found = [is_basic(one.module) for one in meeting.candidates]
+            if meeting.mixture is not mixed.outputs or any(found) or not [*module.parameters()]:
+                continue
+            if is_pointwise(module):
+                given, mixed = given.mT, mixed.moved(torch.transpose, -1, -2)
+            meeting.candidates.append(Candidate(module, given, mixed=mixed))
+
+    def _projecting_pending(self, module: nn.Module, given: Tensor, pending: Tensor) -> None:
+        for joined, added in ((pending.flatten(2), False), (pending.sum(2), True)):
+            if given.numel() == joined.numel() and torch.equal(given.reshape(joined.shape), joined):
+                self.meetings[-1].candidates.append(Candidate(module, given, added))
+                if is_basic(module):
+                    self._pending = None
+                return
+
+    def _meeting(self, module: nn.Module, **found: Any) -> Meeting:
+        args, kwargs = self._given[module]
+        return Meeting(module, _is_cross(module, args, kwargs), (args, kwargs), self.reached, **found)
+
+
+def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward: Callable[[], Any]) -> Watch:
+    """Return what happened in one forward pass.
+
+    Raises:
+        UnsupportedModelError: If the outputs of heads could not be followed to a linear map.
+        NumericalError: If the attention output has NaN or infinite entries.
+    """
+    watch = Watch(model, members)
+    attending = watch.follower.undisturbed(watch.attending)
+    with ExitStack() as hooks, intercept(model, attending), torch.no_grad():
+        for member in members:
+            hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching)))
+        for module in model.modules():
+            hook = watch.projecting
+            if is_attention(module):
+                hook = watch.entering
+                hooks.enter_context(module.register_forward_hook(only_here(watch.leaving)))
+            hooks.enter_context(
+                module.register_forward_pre_hook(only_here(watch.follower.undisturbed(hook)), with_kwargs=True)
+            )
+        with watch.follower:
+            forward()
+    calling = {meeting.module for meeting in watch.meetings if meeting.given is not None}
+    # What a module of the interface computes beside it (a choice of keys) is part of its logits.
+    watch.meetings = [one for one in watch.meetings if one.given or one.candidates or one.module not in calling]
+    for meeting in watch.meetings:
+        meeting.follow(watch.follower.count)
+    for module in set(watch.follower.unmixed) - calling:
+        raise UnsupportedModelError(
+            f"{type(module).__name__} takes a softmax and does not multiply it with one matrix of values (weights in "
+            "bands, blocks or hashes, or no product), so that a part of its attention would be missing. Choose a "
+            "model of another family (`identilens families`)."
+        )
+    return watch
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Whether a module is the innermost of those that call themselves attention."""
+    named = (one for one in module.modules() if "Attention" in type(one).__name__)
+    return [one for one in named if not type(one).__name__.endswith(("Projection", "Output"))] == [module]
+
+
+def _is_cross(module: nn.Module, args: tuple, kwargs: dict) -> bool:
+    """Whether an attention module is given another sequence to attend to."""
+    bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
+    bound = {**bound, **bound.get("kwargs", {})}
+    first = next(iter(bound.values()), None)
+    # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
+    others = any(bound.get(name) is not None for name in ("key_value_states", "encoder_hidden_states", "kv"))
+    return others or any(isinstance(bound.get(n), Tensor) and bound[n] is not first for n in ("key", "context"))
+
+
+def _check_finite(output: Tensor, module: nn.Module) -> None:
+    if not bool(torch.isfinite(output).all()):
+        raise NumericalError(
+            f"attention of {type(module).__name__}: attention output has NaN or infinite "
+            "entries. Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
+        )

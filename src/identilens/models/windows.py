@@ -1,0 +1,53 @@
+"""Attention in windows, tiles or frames: their rows of the attention batch joined to one map a text."""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from identilens.models.interface import AttentionCall, Handler
+
+
+def by_text(handler: Handler, texts: int) -> Handler:
+    """Return a handler that is given one attention of all windows of each text.
+
+    The windows of a text stand one behind another, as the model has them; keys of other windows are hidden.
+    """
+
+    def answer(call: AttentionCall) -> Tensor:
+        windows, rest = divmod(call.query.shape[0], texts)
+        if windows < 2 or rest:
+            return handler(call)
+        return handler(_joined(call, windows)).unflatten(1, (windows, -1)).flatten(0, 1)
+
+    return answer
+
+
+def _joined(call: AttentionCall, windows: int) -> AttentionCall:
+    batch, queries = call.query.shape[0], call.query.shape[2]
+    arguments = {**call.arguments, "is_causal": False}
+    if (bias := arguments.get("position_bias")) is not None:
+        arguments["position_bias"] = _blocks(bias.expand(batch, -1, queries, -1), windows, 0.0)
+    mask = call.mask
+    if mask is None:
+        mask = torch.ones(1, 1, queries, call.key.shape[2], dtype=torch.bool, device=call.query.device)
+        mask = mask.tril() if call.unmasked_pattern() == "causal" else mask
+    hidden = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
+    query, key, value = (
+        one.unflatten(0, (-1, windows)).transpose(1, 2).flatten(2, 3) for one in (call.query, call.key, call.value)
+    )
+    own = call.run().unflatten(0, (-1, windows)).flatten(1, 2)
+    return replace(
+        call, query=query, key=key, value=value, mask=_blocks(mask.expand(batch, -1, queries, -1), windows, hidden),
+        arguments=arguments, own=lambda *_, **__: (own, own), windows=windows,
+    )  # fmt: skip
+
+
+def _blocks(
+    maps: Shaped[Tensor, "rows head query key"], windows: int, outside: float | bool
+) -> Shaped[Tensor, "text head queries keys"]:
+    """Return the maps of each text's windows as blocks of one map."""
+    same = torch.eye(windows, dtype=torch.bool, device=maps.device)[:, None, :, None]
+    placed = maps.unflatten(0, (-1, windows)).transpose(1, 2).unsqueeze(-2)
+    return torch.where(same, placed, outside).flatten(-2).flatten(-3, -2)

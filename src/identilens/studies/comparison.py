@@ -1,0 +1,211 @@
+"""Two results of one study beside each other: texts, models or checkpoints, measure by measure, with their spread."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import Any, ClassVar
+
+import polars as pl
+
+from identilens.charts.cells import heat
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import choose, scatter
+from identilens.charts.page import Section
+from identilens.errors import InputError
+from identilens.runs.provenance import Identity, provenance
+from identilens.runs.result import Finding, Result
+
+_PLACES = ("kind", "layer", "head", "alternative", "state", "setting")
+_TEXT = "text"
+_SHOWN = 6
+"""Measures that the finding names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Result):
+    """What differs between two results of one study.
+
+    Attributes:
+        table: One row for each measure, over all places that both results have: means of a and b, their difference
+            b − a, its standard error over texts (paired where these are the same), and the spread over places.
+        places: The same for each place (kind, layer, head) and measure.
+    """
+
+    analysis: ClassVar = "compare"
+    title: ClassVar = "Comparison of two results"
+    schema: ClassVar = {
+        "table": {
+            "measure": pl.String, "a": pl.Float64, "b": pl.Float64, "difference": pl.Float64, "error": pl.Float64,
+            "spread": pl.Float64, "places": pl.Int64,
+        },
+        "places": {
+            "kind": pl.String, "layer": pl.Int64, "head": pl.Int64, "measure": pl.String, "a": pl.Float64,
+            "b": pl.Float64, "difference": pl.Float64, "error": pl.Float64,
+        },
+    }  # fmt: skip
+
+    places: pl.DataFrame
+
+    def subject(self) -> str:
+        """Return what was compared."""
+        settings = self.provenance["settings"]
+        return f"{settings['study']}: a, {settings['a']}; b, {settings['b']}"
+
+    def summary(self) -> Finding:
+        """Return the measures that differ most, in standard errors of their differences where these are known."""
+        size = (pl.col("difference") / pl.col("error")).abs()
+        known = self.table.filter(pl.col("difference").is_finite()).with_columns(
+            size=pl.when(pl.col("error") > 0).then(size), share=(pl.col("difference") / pl.col("a")).abs()
+        )
+        first = known.sort("size", "share", descending=True, nulls_last=True).head(_SHOWN)
+        lines = [self.subject() + "."] + [_sentence(row) for row in first.iter_rows(named=True)]
+        numbers = {row["measure"]: row["difference"] for row in known.iter_rows(named=True)}
+        headline = [
+            (f"{row['difference']:+.3g}", row["measure"].replace("_", " ")) for row in first.iter_rows(named=True)
+        ]
+        return Finding("\n".join(lines), numbers, headline[:4])
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return the differences of the means."""
+        return {"b − a, measure by measure": self.table}
+
+    def charts(self) -> dict[str, AnyChart]:
+        """Return ``a_and_b``, a point for each place, and ``difference_<measure>`` by layer and head."""
+        held = self.places.drop_nulls("difference")
+        measures = held["measure"].unique(maintain_order=True).to_list()
+        if not measures:
+            return {}
+        both = scatter(
+            held.select("measure", "a", "b", "layer", "head"), "a", "b", "layer", also=("layer", "head"),
+            x_title="a", y_title="b", color_title="Layer", title="Every place in both results",
+        )  # fmt: skip
+        charts: dict[str, AnyChart] = {"a_and_b": choose(both, "measure", "Measure", measures)}
+        if held["head"].n_unique() > 1:
+            charts |= {f"difference_{name}": _difference(held.filter(measure=name), name) for name in measures}
+        return charts
+
+    def sections(self) -> list[Section]:
+        """Return the table, the charts, and all places."""
+        charts = list(self.charts())
+        return [
+            Section("means", "Means", [_MEANS], charts[:1], self.table),
+            Section("heads", "Head by head", [_HEADS], charts[1:]),
+            Section("places", "All places in numbers", frame=self.places),
+        ]
+
+
+def compare(a: Result, b: Result) -> Comparison:
+    """Return what differs between two results of one study: other texts, another model, a later checkpoint.
+
+    Places (kind, layer, head) that both have are compared. Where both are of the same texts, differences are taken
+    text by text, and standard errors are those of paired differences; else those of two independent means.
+
+    Raises:
+        InputError: For results of different studies, or without a place in common.
+    """
+    if type(a) is not type(b):
+        raise InputError(f"expected two results of one study; got {a.analysis} and {b.analysis}.")
+    places = [name for name in _PLACES if name in a.table.columns]
+    measures = [name for name, kind in a.table.schema.items() if kind.is_float() and name not in places]
+    same = a.provenance["texts"].get("sha256") == b.provenance["texts"].get("sha256")
+    sides = [_by_text(one.table, places, measures) for one in (a, b)]
+    joined = sides[0].join(sides[1], on=[*places, _TEXT, "measure"], suffix="_b") if same else None
+    found = _paired(joined, places) if joined is not None else _apart(sides[0], sides[1], places)
+    if found.is_empty():
+        raise InputError("the results have no layer and head in common. Compare models of one architecture.")
+    table = _means(found, joined, sides, [name for name in measures if name in found["measure"]])
+    full = found.with_columns(
+        pl.lit(None, dtype=kind).alias(name)
+        for name, kind in Comparison.schema["places"].items()
+        if name not in found.columns
+    )
+    return Comparison.of({"table": table, "places": full.select(list(Comparison.schema["places"]))}, _record(a, b))
+
+
+def _by_text(table: pl.DataFrame, places: Sequence[str], measures: Sequence[str]) -> pl.DataFrame:
+    """Return the mean of each measure at each place of each text, a row each."""
+    named = table if _TEXT in table.columns else table.with_columns(pl.lit(0).alias(_TEXT))
+    keys = [*places, _TEXT]
+    means = named.group_by(keys, maintain_order=True).agg(pl.col(measures).mean())
+    return means.unpivot(measures, index=keys, variable_name="measure", value_name="value").filter(
+        pl.col("value").is_finite()
+    )
+
+
+def _paired(joined: pl.DataFrame, places: Sequence[str]) -> pl.DataFrame:
+    change = pl.col("value_b") - pl.col("value")
+    return joined.group_by([*places, "measure"], maintain_order=True).agg(
+        a=pl.col("value").mean(), b=pl.col("value_b").mean(), difference=change.mean(),
+        error=change.std() / pl.len().sqrt(),
+    )  # fmt: skip
+
+
+def _apart(a: pl.DataFrame, b: pl.DataFrame, places: Sequence[str]) -> pl.DataFrame:
+    keys, value = [*places, "measure"], pl.col("value")
+    means = [
+        side.group_by(keys, maintain_order=True).agg(mean=value.mean(), error=value.std() / pl.len().sqrt())
+        for side in (a, b)
+    ]
+    error = (pl.col("error").pow(2) + pl.col("error_b").pow(2)).sqrt()
+    joined = means[0].join(means[1], on=keys, suffix="_b", maintain_order="left")
+    return joined.select(*keys, a="mean", b="mean_b", difference=pl.col("mean_b") - pl.col("mean"), error=error)
+
+
+def _means(
+    found: pl.DataFrame, joined: pl.DataFrame | None, sides: Sequence[pl.DataFrame], measures: Sequence[str]
+) -> pl.DataFrame:
+    rows = []
+    for name in measures:
+        own = found.filter(measure=name)
+        means = own.select(pl.col("a", "b", "difference").mean()).row(0, named=True)
+        error = _error(joined, sides, name)
+        rows.append({"measure": name, **means, "error": error, "spread": own["difference"].std(), "places": len(own)})
+    return pl.DataFrame(rows, schema=pl.Schema(Comparison.schema["table"]))
+
+
+def _error(joined: pl.DataFrame | None, sides: Sequence[pl.DataFrame], measure: str) -> float | None:
+    """Return the standard error of the difference of the means over texts."""
+    if joined is not None:
+        change = joined.filter(measure=measure).group_by(_TEXT).agg((pl.col("value_b") - pl.col("value")).mean())
+        return _of_mean(change["value_b"])
+    errors = [
+        _of_mean(side.filter(measure=measure).group_by(_TEXT).agg(pl.col("value").mean())["value"]) for side in sides
+    ]
+    return None if None in errors else sqrt(sum((error or 0) ** 2 for error in errors))
+
+
+def _of_mean(values: pl.Series) -> float | None:
+    spread: Any = values.std()
+    return None if spread is None else float(spread) / sqrt(len(values))
+
+
+def _record(a: Result, b: Result) -> dict[str, Any]:
+    said = {name: f"{one.subject()}, run {one.provenance['fingerprint'][:8]}" for name, one in (("a", a), ("b", b))}
+    texts = dict.fromkeys([*a.provenance["texts"].get("sha256", ()), *b.provenance["texts"].get("sha256", ())])
+    model = {"name": " and ".join(dict.fromkeys(str(one.provenance["model"].get("name")) for one in (a, b)))}
+    record = provenance("compare", Identity(model, []), {"study": a.analysis, **said})
+    return {**record, "texts": {"count": len(texts), "sha256": list(texts)}}
+
+
+def _difference(frame: pl.DataFrame, name: str) -> AnyChart:
+    reach = max([abs(value) for value in frame["difference"] if isfinite(value)] or [1.0]) or 1.0
+    chart = heat(
+        frame.select("kind", "layer", "head", "difference", "error"), "head", "layer", "difference", diverging=True,
+        domain=(-reach, reach), x_title="Head", y_title="Layer", color_title="b − a", also=("error",),
+        title=f"{name.replace('_', ' ').capitalize()}: b − a",
+    )  # fmt: skip
+    kinds = frame["kind"].unique(maintain_order=True).drop_nulls().to_list()
+    return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    error = "" if row["error"] is None else f" ± {row['error']:.2g}"
+    words = row["measure"].replace("_", " ").capitalize()
+    return f"{words}: {row['a']:.3g} in a, {row['b']:.3g} in b; b − a = {row['difference']:+.3g}{error}."
+
+
+_MEANS = (
+    "Means over all places that both results have, with the standard error of the difference over texts (paired where "
+    "the texts are the same) and the spread of the differences over places (standard deviation)."
+)
+_HEADS = "The difference b − a at every layer and head, mean over texts."

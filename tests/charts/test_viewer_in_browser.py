@@ -1,0 +1,160 @@
+"""The viewer with a head's space: what the page works out agrees with the measures, by pointer, keys and address."""
+
+import pytest
+import torch
+
+from helpers.browsing import Visit
+from helpers.pages import SCRIPT
+from identilens.charts import Page, Section, TokenMap, write_page
+from identilens.charts.packing import HeadSpace
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention.intervals import attention_intervals
+
+N, RANK = 24, 5
+RULES = {
+    "within": 0.5,
+    "even": 1.0,
+    "floor": 0.5,
+    "verdicts": [(sign, f"kind, {sign}") for sign in "●○▲△·"],
+}  # fmt: skip
+TOKENS = ["[CLS]", SCRIPT, *(f"word{at}" for at in range(N - 2))]
+
+
+def made(layer, head, masked=False):
+    generator = torch.Generator().manual_seed(10 * layer + head)
+    T = torch.randn(N, RANK, generator=generator, dtype=torch.float64)
+    scores = 2 * torch.randn(N, N, generator=generator, dtype=torch.float64)
+    visible = torch.ones(N, N).tril().bool() if masked else None
+    raw = torch.softmax(scores if visible is None else scores.masked_fill(~visible, -torch.inf), -1)
+    layers = {"raw": raw} | ({"effective": ProjectedValues.of(T).effective(raw, visible)} if masked else {})
+    choices = {"text": 0, "kind": "decoder" if masked else "encoder", "layer": layer, "head": head}
+    space = HeadSpace(ProjectedValues.of(T).compact, RANK, visible, RULES)
+    return TokenMap(choices, layers, TOKENS, TOKENS, "A note.", {"null": ("raw", "effective")}, head, space)
+
+
+@pytest.fixture(scope="module")
+def maps():
+    heads = [made(layer, head) for layer in range(2) for head in range(3)]
+    return [*heads, made(0, 0, masked=True)]
+
+
+@pytest.fixture(scope="module")
+def path(maps, tmp_path_factory):
+    record = {"analysis": "audit", "fingerprint": "f0" * 32, "model": {}, "texts": {"count": 1}}
+    page = Page("Audit", "made up", ["A finding."], [], record, [Section("maps", "Maps", maps=maps)])
+    return write_page(page, tmp_path_factory.mktemp("viewer") / "page.html")
+
+
+def title(visit):
+    return visit.page.inner_text("#maps .viewer-title")
+
+
+def bars(visit):
+    """The keys of the locked row with weight, lo and hi, once all are worked out."""
+    visit.page.wait_for_selector("#maps .viewer-row[data-ready=true]")
+    rows = visit.page.eval_on_selector_all("#maps .row-keys tbody tr", "rows => rows.map((one) => ({...one.dataset}))")
+    return {int(row["key"]): (float(row["weight"]), float(row["lo"]), float(row["hi"])) for row in rows}
+
+
+def check_intervals(found, one, query):
+    visible = None if one.space.visible is None else one.space.visible[query]
+    values = ProjectedValues(one.space.values, RANK)
+    bounds = attention_intervals(one.layers["raw"][query], values, visible=visible)
+    assert set(found) == set(range(N) if visible is None else range(query + 1))
+    for key, (weight, lo, hi) in found.items():
+        expected = [float(part[key]) for part in (bounds.weights, bounds.lo, bounds.hi)]
+        assert [weight, lo, hi] == pytest.approx(expected, abs=3e-3)
+
+
+def test_a_click_gives_the_intervals_of_the_row(browser, path, maps):
+    visit = Visit(browser, path)
+    assert title(visit) == "Layer 0, head 2", "the most interesting of all"
+    canvas = visit.page.locator("#maps canvas[data-layer=raw]")
+    box = canvas.bounding_box()
+    canvas.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
+    query = int(visit.page.inner_text("#maps .viewer-row h3").split("query ")[1].rstrip(")"))
+    check_intervals(bars(visit), maps[2], query)
+    visit.page.keyboard.press("ArrowDown")
+    visit.page.wait_for_function("document.querySelector('#maps .viewer-title').textContent === 'Layer 1, head 2'")
+    check_intervals(bars(visit), maps[5], query)
+    visit.page.keyboard.press("ArrowLeft")
+    visit.page.wait_for_function("document.querySelector('#maps .viewer-title').textContent === 'Layer 1, head 1'")
+    check_intervals(bars(visit), maps[4], query)
+    visit.page.keyboard.press("Escape")
+    assert visit.page.locator("#maps .viewer-row").is_hidden()
+    visit.close()
+
+
+def test_masked_rows_and_browsers_without_decompression(browser, path, maps):
+    visit = Visit(browser, path, script="delete window.DecompressionStream;")
+    visit.choose("Kind", "decoder")
+    visit.page.wait_for_function("document.querySelector('#maps .viewer-title').textContent === 'Layer 0, head 0'")
+    visit.page.locator("#maps canvas[data-layer=raw]").focus()
+    for _ in range(13):
+        visit.page.keyboard.press("ArrowDown")
+    visit.page.keyboard.press("Enter")
+    check_intervals(bars(visit), maps[6], 12)
+    visit.close()
+
+
+def test_effective_attention_and_certain_mass_are_worked_out(browser, path, maps):
+    visit = Visit(browser, path)
+    visit.page.get_by_role("button", name="Side by side").click()
+    for name in ("influence", "certain"):
+        visit.layer(name)
+    visit.page.wait_for_selector("#maps .viewer[data-certain], #maps-maps[data-certain]")
+    visit.page.locator("#maps canvas[data-layer=certain]").focus()
+    visit.page.keyboard.press("ArrowDown")
+    shown = dict(part.rsplit(" ", 1) for part in visit.read().split(": ")[1].split(", "))
+    values = ProjectedValues(maps[2].space.values, RANK)
+    raw = maps[2].layers["raw"]
+    sizes = raw[0] * values.compact.norm(dim=-1)
+    expected = {
+        "raw": raw[0, 0],
+        "effective": values.effective(raw)[0, 0],
+        "influence": sizes[0] / sizes.sum(),
+        "certain": attention_intervals(raw[0], values).lo[0],
+    }
+    for name, value in expected.items():
+        assert float(shown[name].replace("−", "-")) == pytest.approx(float(value), abs=3e-3), name
+    visit.close()
+
+
+def test_the_address_holds_the_view_and_small_maps_open_heads(browser, path):
+    visit = Visit(browser, path, 390, "dark", state="#maps-maps?text=0&kind=~0&layer=1&head=0&show=effective&row=3")
+    assert title(visit) == "Layer 1, head 0"
+    assert visit.page.locator("#maps canvas[data-layer=effective]").count() == 1
+    assert visit.page.inner_text("#maps .viewer-row h3").endswith("(query 3)")
+    visit.page.locator("#maps .viewer-heads button[title='layer 0, head 1']").click()
+    visit.page.wait_for_function("document.querySelector('#maps .viewer-title').textContent === 'Layer 0, head 1'")
+    assert "layer=0&head=1" in visit.page.url
+    assert "row=3" in visit.page.url
+    visit.page.keyboard.press("ArrowRight")
+    visit.page.wait_for_function("document.querySelector('#maps .viewer-title').textContent === 'Layer 0, head 2'")
+    visit.close()
+
+
+def test_wheel_keys_and_drag_zoom_and_pan(browser, path):
+    visit = Visit(browser, path)
+
+    def place():
+        return [float(part) for part in visit.page.url.split("zoom=")[1].split("%2C")]
+
+    canvas = visit.page.locator("#maps canvas[data-layer=raw]")
+    canvas.focus()
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    visit.page.mouse.move(box["x"] + 0.7 * box["width"], box["y"] + 200)
+    visit.page.mouse.wheel(0, -480)
+    visit.page.wait_for_function("location.hash.includes('zoom=')")
+    zoom, _, key = place()
+    assert zoom == pytest.approx(4, rel=0.01)
+    assert key > 0
+    visit.page.mouse.down()
+    visit.page.mouse.move(box["x"] + 0.7 * box["width"] + 150, box["y"] + 200, steps=4)
+    visit.page.mouse.up()
+    assert place()[2] < key
+    assert visit.page.locator("#maps .viewer-row").is_hidden(), "a drag is no click"
+    visit.page.keyboard.press("0")
+    assert "zoom=" not in visit.page.url
+    visit.close()

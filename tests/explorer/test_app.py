@@ -1,0 +1,204 @@
+"""Requests to the explorer: what is answered, what is refused, and work that stops when nobody waits for it."""
+
+import asyncio
+import json
+import time
+
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+import identilens as idl
+from helpers.serving import TOKEN
+from helpers.zoo import build
+from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, explorer_app
+from identilens.explorer.desk import Desk
+from identilens.explorer.runs import Runs
+from identilens.explorer.work import measured, moved_row
+
+HOST = "127.0.0.1:8765"
+TEXT = (
+    "The engine had run without a pause for eleven days when the noise began, and the second engineer put it down to "
+    "a loose plate somewhere above the shaft until it grew regular and they opened the housing."
+)
+GOOD = {"host": HOST, "x-identilens-token": TOKEN, "origin": f"http://{HOST}", "content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def desk(bundled):
+    made = Desk({"encoder": bundled})
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def client(desk):
+    return TestClient(explorer_app(desk, TOKEN, [HOST], ["<script>alert(1)</script>"]))
+
+
+def ask(client, what, body, **headers):
+    """Return the lines of an answer."""
+    answer = client.post(f"/api/{what}", content=json.dumps(body), headers={**GOOD, **headers})
+    assert answer.status_code == 200, answer.text
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def held(client):
+    steps = ask(client, "measure", {"model": "encoder", "text": TEXT})
+    assert steps[0]["tokens"][0] == "[CLS]"
+    assert [step["layer"] for step in steps[1:-1]] == [1, 2, 3, 4, 5, 6]
+    assert all(len(step["viewer"]["maps"]) == 12 for step in steps[1:-1])
+    assert steps[-1]["done"]
+    return steps[-1]["held"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"x-identilens-token": "wrong"}, 403),
+        ({"x-identilens-token": ""}, 403),
+        ({"host": "evil.example"}, 403),
+        ({"host": "127.0.0.1:1"}, 403),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"content-type": "text/plain"}, 415),
+        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+    ],
+)
+def test_forged_requests_are_refused(client, headers, status):
+    body = json.dumps({"model": "encoder", "text": "one"})
+    assert client.post("/api/measure", content=body, headers={**GOOD, **headers}).status_code == status
+
+
+def test_the_page_opens_with_its_token_alone(client):
+    assert client.get("/", headers={"host": HOST}).status_code == 403
+    assert client.get("/?token=wrong", headers={"host": HOST}).status_code == 403
+    assert client.get(f"/?token={TOKEN}", headers={"host": "evil.example"}).status_code == 403
+    page = client.get(f"/?token={TOKEN}", headers={"host": HOST})
+    assert page.status_code == 200
+    assert "<script>alert" not in page.text
+    policy = page.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert policy.startswith("default-src 'none'; script-src 'self'; ")
+    for name, words in (("viewer.js", "tokenMaps"), ("explorer.js", "api/"), ("explorer.css", "--accent")):
+        assert words in client.get(f"/{name}", headers={"host": HOST}).text
+    assert client.get("/other.js", headers={"host": HOST}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("what", "body", "words"),
+    [
+        ("measure", {"model": "other", "text": "one"}, "there is no model 'other'"),
+        ("measure", {"model": "encoder", "text": " "}, "1 to 8000 characters"),
+        ("measure", {"model": "encoder", "text": "a" * (MOST_CHARACTERS + 1)}, "1 to 8000 characters"),
+        ("measure", {"model": "encoder"}, "lacks what it needs"),
+        ("row", {"held": "guessed", "layer": 0, "head": 0, "kind": "encoder", "query": 0}, "no longer held"),
+    ],
+)
+def test_bad_requests_say_what_is_wrong(client, what, body, words):
+    answer = client.post(f"/api/{what}", content=json.dumps(body), headers=GOOD)
+    assert answer.status_code == 400
+    assert words in answer.text
+
+
+def test_sizes_are_bounded(client):
+    assert client.post("/api/measure", content=b" " * (MOST_BYTES + 1), headers=GOOD).status_code == 413
+    assert client.post("/api/measure", content=b"[1]", headers=GOOD).status_code == 413
+
+
+def test_a_row_is_that_of_the_study(client, held, bundled):
+    (step,) = ask(client, "row", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 12})
+    found = idl.intervals(bundled, [TEXT], layers=(3,), heads=(10,), queries=(12,)).table
+    for name in ("weight", "lo", "hi"):
+        assert step["row"][name] == pytest.approx(found[name].to_list(), abs=1e-9)
+    (step,) = ask(client, "row", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 999})
+    assert "queries 0 to" in step["error"]
+
+
+def test_an_alternative_is_put_back(client, held):
+    (step,) = ask(client, "alternative", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "which": "sampled"})
+    found = step["alternative"]
+    assert found["distance"] > 0.05
+    assert found["output_error"] < 1e-9
+    assert len(found["states"]) == 7
+    assert max(one["change"] for one in found["states"]) < 1e-4
+    (step,) = ask(client, "alternative", {"held": held, "layer": 3, "head": 10, "kind": "encoder", "which": "odd"})
+    assert "far or sampled" in step["error"]
+
+
+def test_a_change_by_hand_is_cut_to_what_the_output_allows(bundled):
+    at = measured(bundled, TEXT, lambda: None, lambda step: None)
+    head = at.head(3, 10, "encoder")
+    asked = torch.zeros(head.attention.shape[1])
+    asked[0] = -0.3
+    moved = moved_row(bundled, at, head, 5, asked.tolist())
+    row = torch.tensor(moved["weights"], dtype=torch.float64)
+    assert moved["output_error"] < 1e-9
+    assert row.min() >= 0
+    assert float(row.sum()) == pytest.approx(1)
+    assert float(row[0]) < float(head.attention[5, 0])
+
+
+def test_next_tokens_of_a_decoder_stand_beside_each_other():
+    lens = idl.Lens(build("gpt2"))
+    at = measured(lens, [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16], lambda: None, lambda step: None)
+    moved = moved_row(lens, at, at.head(0, 1, "decoder"), 9, [0.01 * (-1) ** key for key in range(14)])
+    assert moved["output_error"] < 1e-9
+    assert len(moved["states"]) == len(at.layers) + 1
+
+
+def test_contributions_are_told_as_they_come(client, bundled):
+    held = ask(client, "measure", {"model": "encoder", "text": "A short text."})[-1]["held"]
+    at = {"held": held, "layer": 0, "head": 0, "kind": "encoder"}
+    *steps, last = ask(client, "contributions", {**at, "exact": False})
+    assert steps[-1]["progress"] == 1
+    assert len(last["viewer"]["maps"]) == len(bundled.read(["A short text."])[0].tokens["encoder"])
+
+
+def test_runs_are_saved_and_opened(desk, tmp_path):
+    client = TestClient(explorer_app(desk, TOKEN, [HOST], runs=Runs(tmp_path)))
+    held = ask(client, "measure", {"model": "encoder", "text": "A short text."})[-1]["held"]
+    assert ask(client, "save", {"held": held, "name": "first"})[-1]["runs"] == ["first"]
+    for name in ("../first", "", "a/b", "first"):
+        assert "error" in ask(client, "save", {"held": held, "name": name})[-1]
+    assert [path.name for path in tmp_path.iterdir()] == ["first"]
+    page = client.get(f"/run/first?token={TOKEN}", headers={"host": HOST})
+    assert "Attention audit" in page.text
+    assert "sandbox allow-scripts" in page.headers["content-security-policy"]
+    assert client.get("/run/first?token=wrong", headers={"host": HOST}).status_code == 403
+    assert client.get(f"/run/other?token={TOKEN}", headers={"host": HOST}).status_code == 404
+
+
+def test_pages_do_not_see_each_others_texts(client, held, desk):
+    other = ask(client, "measure", {"model": "encoder", "text": "Another page."})[-1]["held"]
+    assert other != held
+    assert len(other) > 20
+    assert desk.held(other)[1] is not desk.held(held)[1]
+
+
+def test_work_that_nobody_waits_for_stops(bundled):
+    desk, told = Desk({"model": bundled}), []
+
+    def job(check, tell):
+        for step in range(200):
+            tell({"step": step})
+            told.append(time.monotonic())
+            time.sleep(0.02)
+
+    async def leave():
+        left = time.monotonic() + 0.2
+
+        async def gone():
+            return time.monotonic() > left
+
+        async for _ in desk.steps("model", job, gone):
+            if time.monotonic() > left:
+                break
+        return time.monotonic()
+
+    ended = asyncio.run(leave())
+    time.sleep(0.6)
+    desk.close()
+    assert 1 < len(told) < 100
+    assert told[-1] - ended < 0.5

@@ -1,0 +1,213 @@
+"""Families that compute attention by themselves: followed from the softmax to the output projection."""
+
+import pytest
+import torch
+import transformers as hf
+from torch import nn
+
+import identilens as idl
+from helpers.own_attention import DECODERS, ENCODERS, FAMILIES, build_own, example_own
+from helpers.zoo import build, ids, swin
+from identilens.errors import UnsupportedModelError
+from identilens.models import Lens
+from identilens.models.inputs import collate
+from identilens.models.linearise import HiddenMap
+from identilens.studies.audit.selfcheck import selfcheck
+
+TEXTS = sorted(ENCODERS | DECODERS)
+BIASED = {"bloom", "deberta", "deberta_v2", "falcon_alibi", "funnel", "layoutlmv3", "mpnet", "mpt", "sam", "swinv2",
+          "vitdet", "wavlm", "xlnet"}  # fmt: skip
+
+
+def reported(lens, item):
+    """The family's own weights, a layer after another: encoder, decoder, cross."""
+    with torch.no_grad():
+        output = lens.body(**collate([item], "cpu"), use_cache=False, output_attentions=True)
+    names = ("encoder_attentions", "decoder_attentions", "cross_attentions", "attentions")
+    return [one[0] for name in names for one in output.get(name) or ()]
+
+
+def ordered(text):
+    return sorted(text.layers, key=lambda layer: ("encoder", "decoder", "cross").index(layer.site.kind))
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_families_prove_themselves(family):
+    lens = Lens(build_own(family))
+    checks = lens.prove(lens.read(example_own(family)))
+    assert lens.capture_way == "followed"
+    assert len(checks) >= 9
+    assert [check for check in checks if not check.passed] == []
+    (text,) = lens.capture(lens.read(example_own(family))[0], weights=True)
+    assert all(head.follows_logits for head in text.heads)
+    assert any(layer.bias is not None for layer in text.layers) == (family in BIASED)
+
+
+@pytest.mark.parametrize("family", sorted(set(TEXTS) - {"falcon", "falcon_alibi", "falcon_groups"}))
+def test_weights_are_the_familys_own(family):
+    model = build_own(family)
+    model.set_attn_implementation("eager")
+    lens = Lens(model)
+    items = lens.read(example_own(family))
+    for item, text in zip(items, lens.capture(example_own(family), weights=True), strict=True):
+        own = reported(lens, item)
+        assert len(own) == len(text.layers)
+        for layer, weights in zip(ordered(text), own, strict=True):
+            # SqueezeBERT reports its logits.
+            weights = weights.softmax(-1) if family == "squeezebert" else weights
+            torch.testing.assert_close(layer.weights, weights, atol=5e-5, rtol=0)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_falcon_attends_as_its_fused_attention_does(groups):
+    """Falcon's own output_attentions leaves the causal mask out, so that the definition is taken."""
+    config = hf.FalconConfig(
+        vocab_size=96, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_kv_heads=groups,
+        new_decoder_architecture=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    (layer,) = next(Lens(hf.FalconModel(config).eval()).capture([ids(7)], weights=True)).layers
+    assert len(layer.values) == groups
+    keys = layer.keys.repeat_interleave(4 // groups, 0)
+    logits = (layer.queries @ keys.mT * 8**-0.5).masked_fill(torch.ones(7, 7).triu(1).bool(), -torch.inf)
+    torch.testing.assert_close(layer.weights, logits.softmax(-1), atol=5e-6, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["deberta_v2", "bloom", "gptj", "mpt"])
+def test_padding_on_either_side_changes_nothing(family):
+    lens = Lens(build_own(family))
+    alone = [next(lens.capture([ids(length)], weights=True)) for length in (9, 6)]
+    for left in (False, True):
+        rows = [[0] * (9 - n) + ids(n) if left else ids(n) + [0] * (9 - n) for n in (9, 6)]
+        mask = torch.tensor([[0] * (9 - n) + [1] * n if left else [1] * n + [0] * (9 - n) for n in (9, 6)])
+        batch = {"input_ids": torch.tensor(rows), "attention_mask": mask}
+        for one, other in zip(alone, lens.capture(batch, weights=True), strict=True):
+            for layer, again in zip(one.layers, other.layers, strict=True):
+                torch.testing.assert_close(layer.weights, again.weights, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["deberta_v2", "falcon_groups", "fsmt", "siglip", "swinv2"])
+def test_weights_put_in_reach_the_output(family):
+    checks = selfcheck(Lens(build_own(family)), example_own(family))
+    assert "changing the weights changes the output" in {check.name for check in checks}
+    assert [check for check in checks if not check.passed] == []
+
+
+def test_own_weights_put_back_change_nothing():
+    lens = Lens(build_own("deberta_v2"))
+    weights = next(lens.capture([ids(9)], weights=True)).layers[0].weights[2]
+    plain, same, other = (
+        lens.substitute(given, [ids(9)]).hidden_states["encoder"][-1]
+        for given in ({}, {(0, 2): weights}, {(0, 2): weights.flip(-1)})
+    )
+    torch.testing.assert_close(plain, same, atol=1e-5, rtol=0)
+    assert float((plain - other).abs().max()) > 1e-3
+
+
+def test_windows_stand_as_blocks_in_one_map():
+    for model in (swin(), build_own("swinv2")):
+        model.set_attn_implementation("eager")
+        lens = Lens(model)
+        batch = {"pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(3))}
+        with torch.no_grad():
+            own = model(**batch, output_attentions=True).attentions[0]
+        for text, windows in zip(lens.capture(batch, weights=True), own.chunk(2), strict=True):
+            layer = text.layers[-1]
+            assert all(head.follows_logits and head.bias is not None for head in text.heads)
+            blocks = torch.stack([torch.block_diag(*windows[:, head]) for head in range(2)])
+            torch.testing.assert_close(layer.weights, blocks, atol=5e-5, rtol=0)
+            assert torch.equal(layer.visible, torch.block_diag(*torch.ones(4, 16, 16)).bool())
+
+
+@pytest.mark.parametrize(("family", "fixed"), [("mpnet", True), ("bloom", True), ("deberta", False), ("xlnet", False)])
+def test_relative_terms_made_of_queries_are_no_fixed_bias(family, fixed):
+    (text,) = Lens(build_own(family)).capture([ids(9)], weights=True)
+    assert {head.bias_fixed for head in text.heads} == {fixed}
+
+
+def test_a_pooling_head_attends_from_its_probe():
+    layers = next(Lens(build_own("siglip")).capture(example_own("siglip"), weights=True)).layers
+    assert [layer.site.kind for layer in layers] == ["encoder", "encoder", "cross"]
+    assert layers[2].weights.shape == (4, 1, 9)
+
+
+@pytest.mark.parametrize("family", ["deberta_v2", "gpt_neo"])
+def test_studies_run_on_followed_models(family):
+    lens = Lens(build_own(family))
+    audit = idl.audit(lens, [ids(12), ids(9)], certain_rows=0, examples=0)
+    assert audit.table["reconstruction_error"].max() < 1e-6
+    assert audit.table["d_k"].unique().to_list() == [8]
+    hidden = HiddenMap(lens, lens.read([ids(6)])[0])
+    _, tangents = torch.func.jvp(hidden, (hidden.inputs,), (torch.ones_like(hidden.inputs),))
+    step = 1e-2
+    ahead, behind = hidden(hidden.inputs + step), hidden(hidden.inputs - step)
+    torch.testing.assert_close((ahead[-1] - behind[-1]) / (2 * step), tangents[-1], atol=2e-3, rtol=2e-2)
+
+
+def test_functions_without_forward_derivative_are_named():
+    lens = Lens(build_own("bloom"))
+    hidden = HiddenMap(lens, lens.read([ids(6)])[0])
+    with pytest.raises(UnsupportedModelError, match="BloomModel computes with a torch.autograd.Function"):
+        torch.func.jvp(hidden, (hidden.inputs,), (torch.ones_like(hidden.inputs),))
+
+
+def test_families_of_the_interface_are_captured_there():
+    lens = Lens(build("bert"))
+    assert lens.capture_way is None
+    next(lens.capture([ids(9)]))
+    assert lens.capture_way == "interface"
+
+
+class _Own(nn.Module):
+    """Attention by itself, with something done to the outputs of its heads."""
+
+    def __init__(self, size, change):
+        super().__init__()
+        self.parts, self.out, self.change = nn.Linear(size, 3 * size), nn.Linear(size, size), change
+
+    def forward(self, hidden_states, *args, **kwargs):
+        parts = self.parts(hidden_states).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4)
+        weights = (parts[0] @ parts[1].mT).softmax(-1)
+        return self.out(self.change(weights, parts[2])), None
+
+
+class ChangedAttention(_Own):
+    """Named so that it is found."""
+
+
+def _joined(weights, values):
+    return (weights @ values).transpose(1, 2).flatten(2)
+
+
+CHANGES = {
+    "adds a term beyond weights times values": lambda w, v: _joined(w, v) + _joined(w, v.flip(-2)),
+    r"multiplies them by what differs from query to query \(a gate": lambda w, v: _joined(w, v) * torch.rand(1, 9, 32),
+    "puts them beside something else": lambda w, v: torch.cat([_joined(w, v), _joined(w, v)], -1)[..., :32],
+    "does not put the outputs of its heads side by side": lambda w, v: (w @ v).permute(0, 2, 3, 1).flatten(2),
+    "takes a softmax and does not multiply it": lambda w, v: _joined(w * v.mean(-1).softmax(-1)[..., None, :], v),
+}
+
+
+@pytest.mark.parametrize("reason", sorted(CHANGES))
+def test_what_cannot_be_followed_is_refused_with_the_reason(reason):
+    model = build("bert")
+    torch.manual_seed(0)
+    for layer in model.encoder.layer:
+        layer.attention.self = ChangedAttention(32, CHANGES[reason])
+    with pytest.raises(UnsupportedModelError, match=f"ChangedAttention .*{reason}"):
+        next(Lens(model).capture([ids(9)]))
+
+
+def test_layers_that_depend_on_the_length_are_refused():
+    def change(weights, values):
+        if weights.shape[-1] > 8:
+            torch.matmul(weights, values)
+        return _joined(weights, values)
+
+    model = build("bert")
+    model.encoder.layer[0].attention.self = ChangedAttention(32, change)
+    next(Lens(model).capture([ids(8)]))
+    with pytest.raises(
+        UnsupportedModelError, match="multiplies weights with values 2 times on this input, and 1 times"
+    ):
+        next(Lens(model).capture([ids(9)]))

@@ -1,0 +1,63 @@
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from helpers.audits import Plan, made_audit, words
+from identilens.errors import InputError
+from identilens.studies.comparison import Comparison, compare
+
+
+@pytest.fixture(scope="module")
+def audit():
+    return made_audit([[Plan(words(n), words(n))] for n in (6, 7, 9)])
+
+
+def shifted(audit, fingerprint="e1" * 32, **changes):
+    record = {**audit.provenance, "fingerprint": fingerprint, **changes}
+    moved = audit.table.with_columns(pl.col("null_share") + 0.1 * pl.col("text"))
+    return replace(audit, table=moved, provenance=record)
+
+
+def row(found, measure):
+    return found.table.filter(measure=measure).row(0, named=True)
+
+
+def test_differences_of_the_same_texts_are_paired(audit):
+    found = compare(audit, shifted(audit))
+    shares = row(found, "null_share")
+    assert shares["difference"] == pytest.approx(0.1)
+    assert shares["error"] == pytest.approx(0.1 / 3**0.5), "the differences of the texts are 0, 0.1 and 0.2"
+    assert shares["spread"] == pytest.approx(0, abs=1e-12)
+    assert shares["places"] == 6
+    assert row(found, "certain_mass")["difference"] == 0
+    assert "Null share: " in found.summary().text.splitlines()[1], "what differs comes first"
+    assert {"a_and_b", "difference_null_share"} <= set(found.charts())
+
+
+def test_other_texts_are_compared_by_their_means(audit):
+    other = shifted(audit, texts={"count": 3, "sha256": ["11", "22", "33"]})
+    found = compare(audit, other)
+    by_text = [one.table.group_by("text").agg(pl.col("null_share").mean())["null_share"] for one in (audit, other)]
+    expected = sum(values.std() ** 2 / 3 for values in by_text) ** 0.5
+    assert row(found, "null_share")["error"] == pytest.approx(expected)
+    assert row(found, "null_share")["difference"] == pytest.approx(0.1)
+    assert found.provenance["texts"]["count"] == 4
+
+
+def test_only_places_in_common_are_compared(audit):
+    fewer = replace(audit, table=audit.table.filter(layer=1))
+    assert set(compare(audit, fewer).places["layer"]) == {1}
+    with pytest.raises(InputError, match="no layer and head in common"):
+        compare(audit, replace(audit, table=audit.table.with_columns(layer=pl.lit(9, pl.Int64))))
+    with pytest.raises(InputError, match="two results of one study; got audit and compare"):
+        compare(audit, compare(audit, audit))
+
+
+def test_a_comparison_is_a_result(audit, tmp_path):
+    found = compare(audit, shifted(audit))
+    found.save(tmp_path / "saved")
+    assert Comparison.load(tmp_path / "saved").table.equals(found.table)
+    assert "b − a = +0.1" in found.to_html(tmp_path / "page.html").read_text("utf-8")
+    found.show()
+    assert [path.name for path in found.to_csv(tmp_path / "csv")] == ["table.csv", "places.csv"]
