@@ -25,6 +25,9 @@ class SettingError(InputError):
         super().__init__(f"expected {setting} {expected}; got {got!r}.")
         self.setting, self.expected, self.got = setting, expected, got
 
+    def __reduce__(self) -> tuple:
+        return type(self), (self.setting, self.expected, self.got)
+
 
 class ModelNotFoundError(IdentilensError):
     """No model is found under the given id or path."""

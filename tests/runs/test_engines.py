@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -9,11 +10,15 @@ import time
 from pathlib import Path
 
 import pytest
+from polars.testing import assert_frame_equal
 
-from helpers import engine_toys, zoo
+import identilens as idl
+from helpers import dycks, engine_toys, zoo
 from helpers.killing import contents
+from helpers.made_tasks import write_trec
 from helpers.toy import toy
-from identilens.errors import CheckFailedError, InputError
+from identilens.dyck.settings import DyckSetting
+from identilens.errors import CheckFailedError, InputError, SettingError
 from identilens.runs.engines.cluster import Ray
 from identilens.runs.engines.local import Local
 from identilens.studies.audit.study import audit
@@ -106,5 +111,31 @@ def test_a_model_made_in_memory_is_sent_once_and_a_changed_one_refused(tmp_path)
     lens.model.save_pretrained(tmp_path / "model")
     changed = load(tmp_path / "model", device="cpu")
     next(changed.model.parameters()).data[0] += 1
-    with pytest.raises(InputError, match="has not what the run was begun with: model sha256 is"):
-        audit(changed, texts, out=tmp_path / "changed", engine=Local(), **given)
+    for number, engine in enumerate(ENGINES):
+        with pytest.raises(InputError, match="has not what the run was begun with: model sha256 is"):
+            audit(changed, texts, out=tmp_path / f"changed{number}", engine=engine, **given)
+    error = pickle.loads(pickle.dumps(SettingError("layers", "of at least 1", 0)))
+    assert (error.setting, str(error)) == ("layers", "expected layers of at least 1; got 0.")
+
+
+def test_training_runs_are_parts_too(tmp_path):
+    data = write_trec(tmp_path / "data" / "trec")
+    grid = {"tasks": "trec", "heads": "con", "data": data, "epochs": 1, "max_length": 16, "d_model": 16,
+            "attention_heads": 2, "feed_forward": 24, "batch_size": 8}  # fmt: skip
+    one = idl.sweep(**grid, d_k=(1, 3), out=tmp_path / "one")
+    many = idl.sweep(**grid, d_k=(1, 3), out=tmp_path / "many", engine=Local())
+    assert_frame_equal(many.table.drop("seconds"), one.table.drop("seconds"))
+    (tmp_path / "many" / "runs" / "mine.txt").write_text("mine")
+    idl.sweep(**grid, d_k=2, out=tmp_path / "many", overwrite=True)
+    assert sorted(path.name for path in (tmp_path / "many" / "runs").iterdir()) == [
+        "mine.txt", "trec-concat-dk2-seed0"
+    ]  # fmt: skip
+
+
+def test_stacks_of_seeds_are_parts(tmp_path):
+    settings = DyckSetting("tiny", dycks.MINIMAL, dycks.QUICK)
+    given = {"seeds": [0, 1, 2], "at_once": 1, **dycks.MEASURING}
+    idl.train_dyck([settings], **given, out=tmp_path / "one")
+    idl.train_dyck([settings], **given, out=tmp_path / "many", engine=Local())
+    assert contents(tmp_path / "many") == contents(tmp_path / "one")
+    assert len(list((tmp_path / "many" / "models" / "tiny").iterdir())) == 3

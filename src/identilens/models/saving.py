@@ -6,8 +6,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 
-def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write weights, configuration and tokenizer, without transformers' bar for each file."""
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
+    """Write weights, configuration and, if there is one, the tokenizer, without transformers' bar for each file."""
     shown = is_progress_bar_enabled()
     disable_progress_bar()
     try:
@@ -15,4 +15,5 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
     finally:
         if shown:
             enable_progress_bar()
-    tokenizer.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)

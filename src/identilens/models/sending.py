@@ -8,6 +8,7 @@ from typing import Any
 
 from identilens.models.lens import Lens
 from identilens.models.loading import load
+from identilens.models.saving import save_model
 
 Writer = Callable[[Path, Callable[[Path], Any]], None]
 """Writes a folder: takes its place, and what fills it."""
@@ -44,7 +45,7 @@ def send_lens(lens: Lens, folder: Path, write: Writer) -> SentLens:
 
 
 def _save(lens: Lens, folder: Path) -> None:
-    reader = lens.reader
-    for part in (lens.model, lens.tokenizer, reader.image_processor, reader.feature_extractor):
-        if part is not None:
-            part.save_pretrained(folder)
+    save_model(lens.model, lens.tokenizer, folder)
+    for processor in (lens.reader.image_processor, lens.reader.feature_extractor):
+        if processor is not None:
+            processor.save_pretrained(folder)

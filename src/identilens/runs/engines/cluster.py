@@ -8,7 +8,7 @@ from typing import Any
 
 from identilens.errors import IdentilensError, InputError, SettingError
 from identilens.runs.engines.engine import Done, Engine, Event, Lost, Pool, Ready
-from identilens.runs.engines.worker import Job, PartWorker
+from identilens.runs.engines.worker import Job, Outcome, made_worker
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,27 @@ class Ray(Engine):
         return RayPool(ray, job, float(self.gpus_per_worker), started)
 
 
+class _Actor:
+    """A worker that is made once it is asked for, so that a mistake arrives as what it is."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def ready(self) -> IdentilensError | None:
+        self._worker = made_worker(self._job)
+        return self._worker if isinstance(self._worker, IdentilensError) else None
+
+    def run(self, parts: Sequence[int]) -> Sequence[Outcome]:
+        return self._worker.run(parts)  # pyright: ignore[reportAttributeAccessIssue] asked for only when it is ready
+
+
 class RayPool(Pool):
     """Each worker is an actor with a core of its own; the job is stored once for all of them."""
 
     def __init__(self, ray: Any, job: Job, gpus: float, started: bool) -> None:
         self._ray, self._started = ray, started
         self._job = ray.put(job)
-        self._kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(PartWorker)
+        self._kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0)(_Actor)
         self._actors: dict[int, Any] = {}
         self._futures: dict[Any, tuple[int, bool]] = {}
 
@@ -94,16 +108,7 @@ class RayPool(Pool):
             content = self._ray.get(future)
         except self._ray.exceptions.RayActorError as error:
             self._actors.pop(worker)
-            if starts and isinstance(cause := _cause(error), IdentilensError):
-                raise cause from error
-            if starts and "creation task" in str(error):
-                raise InputError(f"a worker could not be started: {str(error).strip()[-1000:]}") from error
             return Lost(worker, str(error).strip().splitlines()[0])
+        if isinstance(content, IdentilensError):
+            raise content
         return Ready(worker) if starts else Done(worker, content)
-
-
-def _cause(error: BaseException) -> BaseException | None:
-    """Return what a worker raised while it was made, which Ray wraps once or twice."""
-    cause = getattr(error, "cause", None) or error.__cause__
-    inner = getattr(cause, "cause", None)
-    return inner if isinstance(inner, BaseException) else cause

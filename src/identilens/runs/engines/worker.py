@@ -74,10 +74,6 @@ class PartWorker:
         with listed(self.folder.manifest):
             self.study.begin(self.folder)
 
-    def ready(self) -> bool:
-        """Return once the study is made."""
-        return True
-
     @torch.autocast("cuda", enabled=False)
     @torch.autocast("cpu", enabled=False)
     def run(self, parts: Sequence[int]) -> list[Outcome]:
@@ -96,6 +92,16 @@ class PartWorker:
         return Outcome(part, time.perf_counter() - start)
 
 
+def made_worker(job: Job) -> PartWorker | IdentilensError:
+    """Return a worker, or why it cannot be made, which ends the run."""
+    try:
+        return PartWorker(job)
+    except IdentilensError as error:
+        return error
+    except Exception:  # whatever it is, the driver tells it
+        return InputError(f"a worker on {platform.node()} cannot be made:\n{traceback.format_exc(limit=-3)}")
+
+
 def main() -> None:
     """Serve a driver on the connection whose number is given, until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -103,10 +109,9 @@ def main() -> None:
     # A worker that started with its driver must not outlive it for longer than a part.
     try:
         sys.path[:] = connection.recv()
-        try:
-            worker = PartWorker(connection.recv())
-        except Exception as error:  # the driver ends with it
-            connection.send(error if isinstance(error, IdentilensError) else InputError(traceback.format_exc(limit=-3)))
+        worker = made_worker(connection.recv())
+        if isinstance(worker, IdentilensError):
+            connection.send(worker)
             return
         connection.send(None)
         while (parts := connection.recv()) is not None:

@@ -95,7 +95,8 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
             self.tell(f"{name}: step {done} of {steps}; {note}".rstrip("; "))
 
         study = TrainStudy(one, self._splits(one.task, one.seed))
-        found = run_study(study, out=folder, resume=folder.exists(), progress=told)
+        # The sweep itself has asked whether other versions may go on.
+        found = run_study(study, out=folder, resume=folder.exists(), allow_version_change=True, progress=told)
         if not self.settings.keep_models:
             Manifest(folder).remove("model/")
         row = {name: found.metrics.get(name) for name in EncoderSweep.schema["table"]}
