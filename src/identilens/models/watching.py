@@ -132,8 +132,10 @@ class Watch:
         self._current, self._first = module, sum(meeting.mixture is not None for meeting in self.meetings)
 
     def leaving(self, module: nn.Module, args: tuple, output: Any) -> None:
-        """Note the end of an attention module: what comes behind it belongs to none."""
-        self._current = None
+        """Note the end of a module: what comes behind attention belongs to none."""
+        self._given.pop(module, None)
+        if module is self._current:
+            self._current = None
 
     def attending(self, call: AttentionCall) -> Tensor:
         """Answer a call of the attention interface."""
@@ -194,10 +196,8 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
         for member in members:
             hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching)))
         for module in model.modules():
-            hook = watch.projecting
-            if is_attention(module):
-                hook = watch.entering
-                hooks.enter_context(module.register_forward_hook(only_here(watch.leaving)))
+            hook = watch.entering if is_attention(module) else watch.projecting
+            hooks.enter_context(module.register_forward_hook(only_here(watch.leaving)))
             hooks.enter_context(
                 module.register_forward_pre_hook(only_here(watch.follower.undisturbed(hook)), with_kwargs=True)
             )

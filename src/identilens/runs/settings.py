@@ -114,8 +114,8 @@ def _in_order(name: str, hint: Any, value: Any) -> Any:
     optional = get_origin(kind) in (Union, UnionType)
     if optional:
         options = get_args(kind)
-        if value is None and NoneType in options:
-            return None
+        if Any in options or (value is None and NoneType in options):
+            return value
         kind, inner = _unwrapped(next(option for option in options if option is not NoneType))
         metadata = (*metadata, *inner)
     value = _converted(name, kind, metadata, value)
