@@ -88,8 +88,10 @@ def test_the_table_comes_back_as_it_was_written(tmp_path, monkeypatch):
 
 def test_the_packaged_table_holds_every_type():
     table = read_table()
-    assert set(table) == set(model_types())
-    assert sum(one.outcome == "served" for one in table.values()) >= 300
+    # This library's own types are registered where its models were imported.
+    assert set(model_types()) - {"identilens_dyck", "identifiable_encoder"} == set(table)
+    assert [one for one in table.values() if one.outcome in ("crash", "wrong")] == []
+    assert sum(one.outcome == "served" for one in table.values()) >= 370
     assert all(one.reason for one in table.values() if one.outcome != "served")
     assert table["llama"] == replace(trial("llama"), difference=table["llama"].difference)
 

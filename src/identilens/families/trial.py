@@ -18,6 +18,7 @@ from identilens.models.interface import SUM_ERROR
 from identilens.models.lens import Lens
 
 Outcome = Literal["served", "refused", "no attention", "part", "not built", "crash", "wrong"]
+_NO_MEMORY = "can't allocate memory"
 Layers = list[tuple[str, Tensor]]
 """One text's attention layers in call order: kind, and weights [head, query, key]."""
 AGREEMENT = 5e-5
@@ -148,11 +149,8 @@ def _captured(family: str, model: PreTrainedModel, kind: str, given: Any) -> Tri
         if kind == "text":
             _padding_is_cut(lens, given, layers)
         difference = _difference_from_own(lens, items, layers)
-    except IdentilensError as error:
-        return replace(told, outcome="refused" if softmax.seen else "no attention", reason=_short(str(error)))
     except Exception as error:
-        outcome = "not built" if "can't allocate memory" in str(error) else "crash"
-        return replace(told, outcome=outcome, reason=_short(f"{kind}: {type(error).__name__}: {error}"))
+        return replace(told, **_failed(error, kind, softmax.seen))
     way, skipped = getattr(lens, "capture_way", "interface"), ", ".join(lens.other_layers)
     told = replace(told, way=way, inputs=kind, layers=len(layers[0]), difference=difference)
     if difference is not None and not difference <= AGREEMENT:
@@ -163,6 +161,15 @@ def _captured(family: str, model: PreTrainedModel, kind: str, given: Any) -> Tri
     remarks = [f"layers without attention: {skipped}"] if skipped else []
     remarks += [f"{more} more softmaxes over maps are not in these layers"] if more > 0 else []
     return replace(told, reason="; ".join(remarks))
+
+
+def _failed(error: Exception, kind: str, softmax: bool) -> dict[str, Any]:
+    """Return outcome and reason of an error: ours tell what to do, any other is a defect."""
+    if _NO_MEMORY in str(error):
+        return {"outcome": "not built", "reason": _short(f"{kind}: {error}")}
+    if isinstance(error, IdentilensError):
+        return {"outcome": "refused" if softmax else "no attention", "reason": _short(str(error))}
+    return {"outcome": "crash", "reason": _short(f"{kind}: {type(error).__name__}: {error}")}
 
 
 def _weights(lens: Lens, given: Any) -> list[Layers]:
@@ -194,7 +201,12 @@ def _difference_from_own(lens: Lens, items: Sequence[Item], layers: Sequence[Lay
 
 
 def _off(theirs: Tensor, ours: Tensor) -> float:
-    """Return the largest difference; where a sink that the family applies later is in our rows, put in theirs too."""
+    """Return the largest difference.
+
+    A sink that the family applies later is in our rows, and put in theirs too. Some families give every head the mean.
+    """
+    if len(theirs) > 1 and bool((theirs == theirs[:1]).all()):
+        ours = ours.mean(0, keepdim=True).expand_as(ours)
     ratio = ours.sum(-1, keepdim=True) / theirs.sum(-1, keepdim=True).clamp_min(1e-12)
     sunk = theirs * ratio if bool((ratio < 1 + SUM_ERROR).all()) else theirs
     return min(float((one - ours).abs().max()) for one in (theirs, sunk))
@@ -203,7 +215,10 @@ def _off(theirs: Tensor, ours: Tensor) -> float:
 def _own(output: Any, kind: str) -> Sequence[Tensor] | None:
     names = {"cross": ("cross_attentions",)}.get(kind, (f"{kind}_attentions", "attentions"))
     found = next((output[name] for name in names if output.get(name)), None)
-    return found if found is not None and all(isinstance(one, Tensor) for one in found) else None
+    # Some families give the logits instead, or nothing for some layers.
+    return (
+        found if found is not None and all(isinstance(one, Tensor) and float(one.min()) >= 0 for one in found) else None
+    )
 
 
 def _padding_is_cut(lens: Lens, given: Sequence[Sequence[int]], layers: Sequence[Layers]) -> None:

@@ -54,7 +54,7 @@ def load(
         config = AutoConfig.from_pretrained(model, **common)
     except (OSError, ValueError) as error:
         raise ModelNotFoundError(
-            f"no model found under {str(model)!r}: expected a hub id, a folder with a config.json, bundled or "
+            f"no model found under {str(model)!r}: expected a hub id or a folder with a config.json, bundled or "
             f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({_first_line(error)})"
         ) from error
     options = {
