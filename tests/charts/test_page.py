@@ -1,7 +1,5 @@
-import base64
 import json
 import re
-import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 
@@ -10,7 +8,7 @@ import polars as pl
 import pytest
 import torch
 
-from helpers.pages import SCRIPT
+from helpers.pages import SCRIPT, unpacked
 from identilens.charts import Page, Section, TokenMap, render_page, write_page
 from identilens.charts.packing import HeadSpace, packed_matrix
 from identilens.charts.page import MOST_ROWS
@@ -76,17 +74,6 @@ def test_tables_are_cut_at_a_length_that_a_page_can_hold(record):
     text = render_page(Page("T", "S", [], [], record, [section]))
     assert text.count('<td class="number">') == MOST_ROWS
     assert f"The first {MOST_ROWS} of {MOST_ROWS + 1} rows" in text
-
-
-def unpacked(packed, shape):
-    """Return a packed matrix, from the description of the format."""
-    raw, size = zlib.decompress(base64.b64decode(packed["data"]), -15), shape[0] * shape[1]
-    low = np.frombuffer(raw[size:], np.uint8)
-    rest = np.stack([(low >> shift) & 3 for shift in (0, 2, 4, 6)], -1).ravel()[:size]
-    codes = np.frombuffer(raw[:size], np.uint8).astype(int) * 4 + rest
-    top = 511 if packed["signed"] else 1022
-    root = (codes - top * packed["signed"]) / top
-    return np.where(codes == 1023, np.nan, packed["max"] * np.sign(root) * root**2).reshape(shape)
 
 
 def test_matrices_come_back_and_differences_are_not_stored(data, maps):

@@ -1,5 +1,9 @@
 """Made-up numbers of heads, and token maps with tokens that a page must cope with."""
 
+import base64
+import zlib
+
+import numpy as np
 import polars as pl
 import torch
 
@@ -24,3 +28,14 @@ def token_map(text, layer, head, tokens):
     choices = {"text": text, "layer": layer, "head": head}
     layers = {"raw": raw, "effective": effective}
     return TokenMap(choices, layers, tokens, tokens, differences={"null": ("raw", "effective")})
+
+
+def unpacked(packed, shape):
+    """Return a packed matrix, from the description of the format."""
+    raw, size = zlib.decompress(base64.b64decode(packed["data"]), -15), shape[0] * shape[1]
+    low = np.frombuffer(raw[size:], np.uint8)
+    rest = np.stack([(low >> shift) & 3 for shift in (0, 2, 4, 6)], -1).ravel()[:size]
+    codes = np.frombuffer(raw[:size], np.uint8).astype(int) * 4 + rest
+    top = 511 if packed["signed"] else 1022
+    root = (codes - top * packed["signed"]) / top
+    return np.where(codes == 1023, np.nan, packed["max"] * np.sign(root) * root**2).reshape(shape)

@@ -11,6 +11,8 @@ RECORD = {
     "model": {"name": f"models/{SCRIPT}", "sha256": "ab" * 32},
     "settings": {"probes": ["naive"], "compared": None},
     "command": ["identilens", "tokens"],
+    "libraries": {},
+    "finished": True,
     "texts": {"count": 20, "sha256": ["00"] * 20},
 }
 

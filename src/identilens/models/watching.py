@@ -102,7 +102,7 @@ class Meeting:
             route = read_route(self.module, self.mixture, first.mixed, first.inputs)
             self.route = replace(route, total=total)
             self.given = self.call
-            _check_finite(self.call.run(), self.module)
+            _check_finite(self.call.run(), self.module, self.call.index)
 
 
 class Watch:
@@ -140,7 +140,7 @@ class Watch:
     def attending(self, call: AttentionCall) -> Tensor:
         """Answer a call of the attention interface."""
         output, _ = call.attend()
-        _check_finite(output, call.module)
+        _check_finite(output, call.module, call.index)
         self.meetings.append(self._meeting(call.module, given=call, outputs=self.follower.follow(output)))
         self._pending = output
         return output
@@ -233,9 +233,9 @@ def _is_cross(module: nn.Module, args: tuple, kwargs: dict) -> bool:
     return others or any(isinstance(bound.get(n), Tensor) and bound[n] is not first for n in ("key", "context"))
 
 
-def _check_finite(output: Tensor, module: nn.Module) -> None:
+def _check_finite(output: Tensor, module: nn.Module, call: int) -> None:
     if not bool(torch.isfinite(output).all()):
         raise NumericalError(
-            f"attention of {type(module).__name__}: attention output has NaN or infinite "
-            "entries. Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
+            f"attention call {call} ({type(module).__name__}): attention output has NaN or infinite entries. "
+            "Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
         )

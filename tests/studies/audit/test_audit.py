@@ -264,7 +264,7 @@ def test_a_full_disk_loses_nothing(bundled, tmp_path, monkeypatch):
 
     def fill_up(frame, target, *args, **kwargs):
         if len(written) == 3:
-            Path(target).write_bytes(b"half")
+            target.write(b"half")
             raise OSError(28, "No space left on device")
         written.append(target)
         return original(frame, target, *args, **kwargs)

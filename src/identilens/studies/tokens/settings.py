@@ -66,9 +66,9 @@ class TokenSettings(Settings):
 
     def check(self) -> None:
         """Check that there is something to do, and that every probe has a distance."""
-        for name in ("probes", "distances", "layers", "offsets", "shares", "learning_rates"):
+        for name in ("probes", "distances", "offsets", "shares"):
             if getattr(self, name) == ():
-                raise SettingError(name, "with one value or more", ())
+                raise SettingError(name, "with at least one value", ())
         if self.probes == ("ridge",) and "l2" not in self.distances:
             raise SettingError("distances", "with l2: the ridge probe has no cosine form", self.distances)
         if self.mlp_folds is not None and self.mlp_folds > self.folds:
