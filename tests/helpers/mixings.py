@@ -12,6 +12,8 @@ from identilens.studies.mixing.tagging import TAG_COLUMNS
 RECORD = {
     "analysis": "mixing",
     "fingerprint": "f1" * 32,
+    "libraries": {},
+    "finished": True,
     "model": {"name": f"models/{SCRIPT}", "sha256": "ab" * 32},
     "settings": {"method": "sketch", "wrt": "embeddings"},
     "command": ["identilens", "mixing"],

@@ -33,7 +33,7 @@ def double_throughout(monkeypatch):
 
     monkeypatch.setattr(torch.Tensor, "to", kept)
     monkeypatch.setattr(torch.Tensor, "float", lambda self: kept(self, torch.float32))
-    monkeypatch.setattr(nn.functional, "softmax", lambda x, dim, dtype=None: softmax(x, dim))
+    monkeypatch.setattr(nn.functional, "softmax", lambda x, dim, dtype=None, **_: softmax(x, dim))
 
 
 def hidden_maps(family, double=False):

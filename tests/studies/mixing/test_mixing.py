@@ -91,7 +91,7 @@ def test_layers_are_chosen():
     whole, last = (mixing(lens, [ids(5)], layers=layers, **QUICK) for layers in (None, (2,)))
     np.testing.assert_array_equal(whole.array(0)[1:], last.array(0))
     assert last.table["layer"].unique().to_list() == [2]
-    for layers, got in (((0, 1), r"\[0\]"), ((3,), r"\[3\]"), ((), r"\[\]")):
+    for layers, got in (((0, 1), r"\[0\]"), ((3,), r"\[3\]")):
         with pytest.raises(
             SettingError, match=r"layers from 1 \(.*\) to 2; the embeddings \(0\) are what.*; got " + got
         ):
