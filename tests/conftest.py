@@ -23,8 +23,8 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 SLOW = (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()
 """Tests, or beginnings of their names, that take longer than a second or two: `make test` leaves them out."""
 
-FEW = {"bert", "llama", "gpt_oss", "t5"}
-"""Encoder, grouped decoder, sinks, cross attention: of a test that runs on every family, `make test` takes these."""
+FEW = {"bert", "llama", "t5"}
+"""An encoder, a grouped decoder, cross attention: of a test that runs on every family, `make test` takes these."""
 
 
 def is_slow(item: pytest.Item) -> bool:
