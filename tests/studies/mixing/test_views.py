@@ -224,7 +224,9 @@ def test_hostile_names_are_text_and_the_page_opens_on_the_tracked_token(report, 
     text = visit.page.locator("#token .readout").inner_text()
     assert "contribution " in text
     value = tricky.array(0, "encoder")[0, 1, 0]
-    assert float(text.split("contribution ")[1].split(",")[0]) == pytest.approx(value, abs=6e-4), "as rounded for the page"
+    assert float(text.split("contribution ")[1].split(",")[0]) == pytest.approx(value, abs=6e-4), (
+        "as rounded for the page"
+    )
     own = visit.page.locator("#own-0-controls").get_by_label("Hidden states")
     before = visit.page.locator("#own-0 svg").inner_html()
     own.select_option("decoder")
