@@ -1,6 +1,8 @@
 """Tiny models of model types by their name alone: served, refused with a reason, or a defect that is told."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from transformers import BertConfig
@@ -103,3 +105,8 @@ def test_the_command_tells_what_a_type_is():
     assert "resnet: no attention" in identilens("families", "--family", "resnet", "--try", code=0).output
     assert "The nearest are" in failing("families", "--family", "berd")
     assert "expected --family beside --try" in failing("families", "--try")
+
+
+def test_the_table_names_no_place_of_a_machine():
+    held = Path(trials.__file__).with_name("families.csv").read_text(encoding="utf-8")
+    assert not re.search(r"['\" ]/(?:[\w.-]+/){2}", held)

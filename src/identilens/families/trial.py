@@ -1,5 +1,6 @@
 """What becomes of one model type: captured with proof, refused with a reason, or a defect."""
 
+import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -254,7 +255,8 @@ def _padded(texts: Sequence[Sequence[int]], side: str) -> dict[str, Tensor]:
 
 
 def _short(reason: str, length: int = 330) -> str:
-    line = " ".join(reason.split("; tested families")[0].split())
+    # A module is named without the place of its file, which is this machine's.
+    line = re.sub(r" from '[^']*'(?=>)", "", " ".join(reason.split("; tested families")[0].split()))
     return line if len(line) <= length else f"{line[: length - 1]}…"
 
 
