@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Torch goes in first and by itself, so that no other package chooses its build.
 TORCH := torch==2.13.0
+# Bytecode is kept: the tests start many processes, and without it each one compiles the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo decoder families test test-all test-slow test-gpu test-recipes test-lowest check bench docs release-check clean
 

@@ -3,18 +3,21 @@
 import os
 import shutil
 import sys
+from collections.abc import Container
 from pathlib import Path
 
 import pytest
-import torch
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
-from helpers.zoo import BUILDERS
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-# Tiny tensors gain nothing from threads, and test processes run side by side.
-torch.set_num_threads(1)
+# Tiny tensors gain nothing from threads, and test processes run side by side; processes they start inherit this.
+os.environ["OMP_NUM_THREADS"] = "1"
+# The same examples at every run; HYPOTHESIS_PROFILE=default looks for others.
+settings.register_profile("repeatable", derandomize=True, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 _FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -27,16 +30,18 @@ FEW = {"bert", "llama", "t5"}
 """An encoder, a grouped decoder, cross attention: of a test that runs on every family, `make test` takes these."""
 
 
-def is_slow(item: pytest.Item) -> bool:
+def is_slow(item: pytest.Item, families: Container[str]) -> bool:
     """Tell what `make test` leaves out: the listed tests, and all but a few families of the others."""
     family = getattr(getattr(item, "callspec", None), "params", {}).get("family")
-    return item.nodeid.removeprefix("tests/").startswith(tuple(SLOW)) or (family in BUILDERS and family not in FEW)
+    return item.nodeid.removeprefix("tests/").startswith(tuple(SLOW)) or (family in families and family not in FEW)
 
 
 def pytest_collection_modifyitems(items):
     """Mark the slow tests."""
+    from helpers.zoo import BUILDERS  # here, so that the process that only hands out tests need not import torch
+
     for item in items:
-        if is_slow(item):
+        if is_slow(item, BUILDERS):
             item.add_marker(pytest.mark.slow)
 
 

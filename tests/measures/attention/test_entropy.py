@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.heads import causal, load_encoder, random_weights, real_head, seeded
@@ -31,6 +31,7 @@ def test_by_hand():
     sharpness=st.sampled_from([0.5, 3.0, 10.0]),
     masked=st.booleans(),
 )
+@example(seed=691, n=7, d=6, sharpness=10.0, masked=False)  # rows that are nearly one-hot
 def test_no_alternative_has_more_entropy_and_the_factors_give_it(seed, n, d, sharpness, masked):
     visible = causal(n) if masked else None
     A, T = random_weights(seed, n, d, sharpness, visible)
@@ -40,9 +41,11 @@ def test_no_alternative_has_more_entropy_and_the_factors_give_it(seed, n, d, sha
     logits = found.queries @ found.keys.T
     logits = logits if visible is None else logits.masked_fill(~visible, -torch.inf)
     assert torch.allclose(torch.softmax(logits, -1), found.weights, atol=1e-8)
+    # The output is met to 1e-9, and -p log(p) is as steep as -log(p), here at most 40, in each of the n weights.
+    slack = 40e-9 * n
     drawn = sample_alternatives(A, T, 10, visible=visible, generator=seeded(seed))
-    assert (torch.special.entr(drawn).sum(-1) <= found.entropy + 1e-8).all()
-    assert (found.original_entropy <= found.entropy + 1e-8).all()
+    assert (torch.special.entr(drawn).sum(-1) <= found.entropy + slack).all()
+    assert (found.original_entropy <= found.entropy + slack).all()
 
 
 def test_with_a_bias_the_same_head_can_produce_it():
