@@ -32,7 +32,7 @@ def test_a_folder_and_memory_give_the_same(tmp_path):
     equal(held, Toy.load(tmp_path / "run"))
     assert written.notes["word"].to_list() == ["odd", "even"]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        ".lock", "manifest.txt", "matrices", "notes.parquet", "provenance.json", "table.parquet"
+        ".lock", "manifest.txt", "matrices", "notes.parquet", "provenance.json", "run.toml", "table.parquet"
     ]  # fmt: skip
 
 

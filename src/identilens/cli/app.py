@@ -9,12 +9,14 @@ from cyclopts import App, CycloptsError
 from rich.console import Console
 from rich.text import Text
 
+from identilens.cli.settings_file import SettingsFile
 from identilens.errors import CheckFailedError, IdentilensError, SettingError
 from identilens.reproduce.registry import REPRODUCTIONS
 from identilens.studies.registry import STUDIES
 
 COMMANDS = {
     "report": ("identilens.cli.show:report", "Write the report of a finished run again."),
+    "rerun": ("identilens.cli.again:rerun_folder", "Run a finished or interrupted run again, from its run.toml."),
     "compare": ("identilens.cli.show:compare_runs", "Lay two finished runs of one study beside each other."),
     "explore": ("identilens.cli.explore:explore", "A local web page: type a text and look at a model's attention."),
     "figures": ("identilens.cli.show:figures", "Draw the charts of a finished run for print."),
@@ -25,13 +27,18 @@ COMMANDS = {
 """Commands that are no study: where each stands, and its help."""
 
 
-def make_app() -> App:
-    """Return the program with a command for each study, reproduction and all else; none is imported yet."""
+def make_app(file: SettingsFile | None = None) -> App:
+    """Return the program with a command for each study, reproduction and all else; none is imported yet.
+
+    Args:
+        file: Takes in the file that ``--config`` names.
+    """
     app = App(
         name="identilens",
         help="How much of a transformer's attention and hidden states is determined by what it computes, and how much "
         "has an effect.",
         version=version("identilens"), suppress_keyboard_interrupt=False,
+        config=file or SettingsFile(),
     )  # fmt: skip
     groups = {
         "": app,
@@ -60,10 +67,11 @@ def main() -> None:
     """Run the command line: exit code 2 for bad input, 1 for a failed check, 130 and 143 when stopped, 0 otherwise."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     before = signal.signal(signal.SIGTERM, _terminate)
+    file = SettingsFile()
     try:
-        make_app()(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
+        make_app(file)(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
     except (CycloptsError, IdentilensError) as error:
-        _complain(_words(error))
+        _complain(_words(error, file))
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
     except (KeyboardInterrupt, Terminated) as stop:
         _stopped(signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
@@ -82,13 +90,13 @@ def _stopped(by: signal.Signals) -> NoReturn:
     sys.exit(128 + by)
 
 
-def _words(error: Exception) -> str:
-    """Return what to say of an error, options named as they are typed."""
+def _words(error: Exception, file: SettingsFile) -> str:
+    """Return what to say of an error, options named as they were written."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, IdentilensError):
         cause = cause.__cause__
     if isinstance(cause, SettingError):
-        return f"expected --{cause.setting.replace('_', '-')} {cause.expected}; got {cause.got!r}."
+        return file.complaint(cause)
     return str(cause or error)
 
 

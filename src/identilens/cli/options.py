@@ -35,12 +35,14 @@ class ModelOptions(Settings):
         model: Hub id or local folder of a transformers model; bundled or bundled-decoder for those that come along.
         device: Where to run: cpu, cuda, cuda:1, mps; the best there is by default.
         dtype: Precision to load the model in; the checkpoint's own by default.
+        revision: Branch, tag or commit on the hub.
         trust_remote_code: Run Python code that comes with the checkpoint.
     """
 
     model: Annotated[str, Parameter(alias="-m")]
     device: str | None = None
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "auto"
+    revision: str | None = None
     trust_remote_code: Annotated[bool, Parameter(negative="")] = False
 
     def load(self) -> Lens:
@@ -58,7 +60,10 @@ class ModelOptions(Settings):
 
     def _loaded(self) -> Lens:
         try:
-            return load(self.model, device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code)
+            return load(
+                self.model, device=self.device, dtype=self.dtype, revision=self.revision,
+                trust_remote_code=self.trust_remote_code,
+            )  # fmt: skip
         except ModelNotFoundError as error:
             if (damage := damaged_file(self.model)) is not None:
                 raise ModelError(damage) from error
@@ -131,12 +136,14 @@ class RunOptions(Settings):
     """Where a run goes.
 
     Attributes:
+        config: TOML file with options by name, at its top or under the command's name; what is typed goes before them.
         out: Folder for the results.
         resume: Go on with an interrupted run.
         overwrite: Drop the run that the folder holds: the files that its manifest lists, and no other.
         allow_version_change: Go on with a run that other versions of the libraries have begun.
     """
 
+    config: Path | None = None
     out: Annotated[Path, Parameter(alias="-o")]
     resume: Annotated[bool, Parameter(negative="")] = False
     overwrite: Annotated[bool, Parameter(negative="")] = False

@@ -53,6 +53,7 @@ class Lens:
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.reader = InputReader(model.config, tokenizer, image_processor, feature_extractor)
+        self.asked: Mapping[str, Any] | None = None
         self._proven: set[Hashable] = set()
         self._sites: tuple[Site, ...] | None = None
         self._sites_of: tuple | None = None

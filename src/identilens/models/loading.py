@@ -70,6 +70,8 @@ def load(
         network, None if absent else tokenizer, image_processor=images,
         feature_extractor=audio if hasattr(audio, "sampling_rate") else None, name=name,
     )  # fmt: skip
+    if attn_implementation is None:
+        lens.asked = {"model": name, "dtype": precision, "device": device and str(device), **common}
     if absent:
         lens.reader.no_tokenizer = f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
     return lens
