@@ -2,20 +2,23 @@
 
 import hashlib
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import IdentilensError, InputError, UnsupportedModelError
+from identilens.errors import IdentilensError, InputError
 from identilens.models.capture import CapturedText, Collector, Lengths
+from identilens.models.describing import described
+from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.inputs import InputReader, Item, alike, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import Site, discover, layers_without_attention, routes_of
 from identilens.models.parameters import ParameterProjection
+from identilens.models.placing import Precision, precision_name, usable_device
 from identilens.models.proof import NOISE, Check, Proof
 from identilens.models.registration import register_attention
 from identilens.models.routes import capturing
@@ -23,7 +26,6 @@ from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 from identilens.models.windows import by_text
 
-_MODELS_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _SHORT = 8
 """Tokens of the first text on which attention layers are looked for."""
 
@@ -57,6 +59,21 @@ class Lens:
         self._proven: set[Hashable] = set()
         self._sites: tuple[Site, ...] | None = None
         self._sites_of: tuple | None = None
+
+    def __repr__(self) -> str:
+        return described(self, self._sites)
+
+    def to(self, device: str | torch.device | None = None, dtype: Precision | torch.dtype | None = None) -> "Lens":
+        """Move the model to a device, or into a precision, and return this lens; what is left out stays as it is.
+
+        Raises:
+            InputError: For a device that is not there, or a precision that `load` does not take either.
+        """
+        place = self.device if device is None else usable_device(device)
+        name = precision_name(self.dtype if dtype is None else dtype)
+        cast(nn.Module, self.model).to(device=place, dtype=getattr(torch, name))
+        self.asked = self.asked and {**self.asked, "device": str(place), "dtype": name}
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -133,7 +150,7 @@ class Lens:
                 self._sites = self._discovered(start)
             except IdentilensError:
                 raise
-            except _MODELS_RAISE:
+            except MODELS_RAISE:
                 # Some families need lengths that a few tokens have not (landmarks, chunks).
                 with explained(type(self.model).__name__):
                     self._sites = self._discovered(item)
@@ -301,25 +318,6 @@ class Lens:
         output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
         return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
-
-
-@contextmanager
-def explained(model: str) -> Iterator[None]:
-    """Turn what a model's own code raises on inputs that it cannot be run on into an error that says so.
-
-    Raises:
-        UnsupportedModelError: From the model's own error; ours, and a lack of memory, are raised as they are.
-    """
-    try:
-        yield
-    except (IdentilensError, torch.OutOfMemoryError):
-        raise
-    except _MODELS_RAISE as error:
-        first = str(error).strip().split("\n")[0]
-        raise UnsupportedModelError(
-            f"{model} does not run on these inputs: {type(error).__name__}: {first}. Check that the model itself takes "
-            "them; if it does, choose a model of another family (`identilens families`)."
-        ) from error
 
 
 def _transformer(model: nn.Module) -> PreTrainedModel:
