@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from inspect import signature
 from typing import Any, Literal, TypeVar
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import IdentilensError, InputError, JoinedTextsError, UnsupportedModelError
+from identilens.errors import IdentilensError, InputError, JoinedTextsError
 from identilens.models.capture import CapturedText, Collector, Lengths
+from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.inputs import InputReader, Item, alike, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import Site, discover, layers_without_attention, routes_of
@@ -25,7 +26,6 @@ from identilens.models.substitution import ModelRun, Replacements, Substitution,
 from identilens.models.windows import by_text
 
 T = TypeVar("T")
-_MODELS_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 _SHORT = 8
 """Tokens of the first text on which attention layers are looked for."""
 
@@ -135,7 +135,7 @@ class Lens:
                 self._sites = self._discovered(start)
             except IdentilensError:
                 raise
-            except _MODELS_RAISE:
+            except MODELS_RAISE:
                 # Some families need lengths that a few tokens have not (landmarks, chunks).
                 with explained(type(self.model).__name__):
                     self._sites = self._discovered(item)
@@ -322,25 +322,6 @@ class Lens:
         output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
         return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
-
-
-@contextmanager
-def explained(model: str) -> Iterator[None]:
-    """Turn what a model's own code raises on inputs that it cannot be run on into an error that says so.
-
-    Raises:
-        UnsupportedModelError: From the model's own error; ours, and a lack of memory, are raised as they are.
-    """
-    try:
-        yield
-    except (IdentilensError, torch.OutOfMemoryError):
-        raise
-    except _MODELS_RAISE as error:
-        first = str(error).strip().split("\n")[0]
-        raise UnsupportedModelError(
-            f"{model} does not run on these inputs: {type(error).__name__}: {first}. Check that the model itself takes "
-            "them; if it does, choose a model of another family (`identilens families`)."
-        ) from error
 
 
 def _transformer(model: nn.Module) -> PreTrainedModel:
