@@ -1,4 +1,4 @@
-"""Errors of a model's own code, told in words."""
+"""What a model's own code raises, said in words that help."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,6 @@ import torch
 from identilens.errors import IdentilensError, UnsupportedModelError
 
 MODELS_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What models raise on inputs that they cannot be run on."""
 
 
 @contextmanager

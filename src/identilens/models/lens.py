@@ -1,16 +1,17 @@
 """A model with its tokenizer, and the ways to look inside while it runs."""
 
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from inspect import signature
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import IdentilensError, InputError
+from identilens.errors import IdentilensError, InputError, JoinedTextsError
 from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.describing import described
 from identilens.models.explaining import MODELS_RAISE, explained
@@ -26,6 +27,7 @@ from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 from identilens.models.windows import by_text
 
+T = TypeVar("T")
 _SHORT = 8
 """Tokens of the first text on which attention layers are looked for."""
 
@@ -57,6 +59,7 @@ class Lens:
         self.reader = InputReader(model.config, tokenizer, image_processor, feature_extractor)
         self.asked: Mapping[str, Any] | None = None
         self._proven: set[Hashable] = set()
+        self._joins_texts = False
         self._sites: tuple[Site, ...] | None = None
         self._sites_of: tuple | None = None
 
@@ -273,17 +276,36 @@ class Lens:
             UnsupportedModelError: If the attention cannot be captured faithfully.
         """
         items = self.read(inputs, max_length)
-        sites = self.sites(items[0])
+        self.sites(items[0])
+
+        def captured(numbers: Sequence[int], size: int) -> list[CapturedText]:
+            chunks = [[items[number] for number in batch] for batch in alike(items, numbers, size)]
+            return [text for chunk in chunks for text in self._captured(chunk, weights, hidden_states)]
+
         for numbers in alike(items, range(len(items)), batch_size):
-            chunk = [items[number] for number in numbers]
-            collector = Collector(sites, chunk, weights)
-            output = self.run(chunk, collector, **({"output_hidden_states": True} if hidden_states else {}))
-            lengths = Lengths(chunk)
-            for index, item in enumerate(chunk):
-                states = split_states(output, lengths, index) if hidden_states else None
-                layers = tuple(collector.layers[index])
-                names = item.tokens or {"encoder": position_names(self.model.config, layers[0].queries.shape[1])}
-                yield CapturedText(names, layers, states)
+            yield from self.in_batches(partial(captured, numbers), batch_size)
+
+    def in_batches(self, run: Callable[[int], T], size: int) -> T:
+        """Return what ``run`` returns for batches of a size, or of one text where the model joins texts of a batch.
+
+        ``run`` is called again from its beginning, so it must start anew.
+        """
+        if not self._joins_texts:
+            try:
+                return run(size)
+            except JoinedTextsError:
+                self._joins_texts = True
+        return run(1)
+
+    def _captured(self, items: Sequence[Item], weights: bool, hidden_states: bool) -> Iterator[CapturedText]:
+        collector = Collector(self.sites(items[0]), items, weights)
+        output = self.run(items, collector, **({"output_hidden_states": True} if hidden_states else {}))
+        lengths = Lengths(items)
+        for index, item in enumerate(items):
+            states = split_states(output, lengths, index) if hidden_states else None
+            layers = tuple(collector.layers[index])
+            names = item.tokens or {"encoder": position_names(self.model.config, layers[0].queries.shape[1])}
+            yield CapturedText(names, layers, states)
 
     def substitute(
         self, replacements: Replacements, text: Any, *, labels: Tensor | Sequence[int] | int | None = None,
