@@ -37,6 +37,17 @@ def rerun(
     Raises:
         InputError: If the folder holds no request, or inputs that were given in Python are not given again.
         IdentilensError: Whatever the study raises.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp()) / "run"
+        >>> audit = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0, out=folder)
+        >>> again = idl.rerun(folder)
+        >>> again.table.equals(audit.table)
+        True
     """
     study, groups = _asked(Path(folder), {"lens": lens, "texts": texts})
     given = {"lens": lens, "texts": texts}

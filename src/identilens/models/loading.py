@@ -37,6 +37,12 @@ def load(
     Raises:
         ModelNotFoundError: If nothing loadable is found there.
         InputError: If the checkpoint lacks weights, or needs a package that is not installed.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> lens.model.config.model_type, str(lens.dtype)
+        ('bert', 'torch.float32')
     """
     if not isinstance(model, str | Path):
         raise InputError(

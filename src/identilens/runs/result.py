@@ -51,6 +51,33 @@ class Result(ABC):
         matrices: What was kept of matrices, by name; read from disk when looked at.
         tokens: Tokens of the texts that matrices were kept of, by sequence.
         folder: Where it was read from; None for one in memory.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> result = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0)
+        >>> print(result.summary().text.splitlines()[0])
+        Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4).
+        >>> result.title, list(result.overview()), len(result.charts()) >= len(result.page_charts())
+        ('Attention audit', ['Means by layer'], True)
+        >>> result.save(folder / "run")
+        >>> type(result).load(folder / "run").table.equals(result.table)
+        True
+        >>> result.to_html(folder / "report.html").name, [file.name for file in result.to_csv(folder)]
+        ('report.html', ['table.csv', 'rows.csv', 'token_types.csv'])
+        >>> result.subject(), [section.title for section in result.sections()][:2]
+        ('bundled on 1 text', ['Four groups of heads', 'The maps'])
+        >>> result.token_lines(), result.notebook_maps()
+        ((), ())
+        >>> len(result.save_figures(folder / "figures", formats=["svg"])) == len(result.charts())
+        False
+        >>> result.show()
+        Determined: not looked ...
+        >>> type(result).of({"table": result.table}, result.provenance).table.shape == result.table.shape
+        True
     """
 
     analysis: ClassVar[str]
