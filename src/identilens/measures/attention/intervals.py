@@ -63,8 +63,8 @@ def attention_intervals(
 ) -> AttentionIntervals:
     """Return [lo_j, hi_j] = min, max of a'_j over {a' >= 0, a'[T, 1] = a[T, 1]} for every key.
 
-    Up to two linear programs a key, each from the last one's basis; a minimum is skipped where some
-    vertex has the weight at zero. The ends are the programs' dual bounds: no alternative lies outside
+    Up to two linear programs a key, all maxima at once and then all minima; a minimum is skipped where some
+    alternative met before has the weight at zero. The ends are the programs' dual bounds: no alternative lies outside
     them, and the weight itself lies inside.
     The row may use the ``visible`` keys, all when left out; a weight is pinned up to a width of ``pin_tolerance``.
 
@@ -82,7 +82,7 @@ def attention_intervals(
     """
     row, space = row_and_space(weights_row, projected_values, visible)
     solver = RowSolver(row, space)
-    return _intervals(row, space, solver, (solver.lower(), solver.upper()), pin_tolerance)
+    return _intervals(row, space, solver, solver.ends(), pin_tolerance)
 
 
 def certify_row(
@@ -106,7 +106,7 @@ def certify_row(
     """
     row, space = row_and_space(weights_row, projected_values, visible)
     solver = RowSolver(row, space)
-    ends = solver.lower(), solver.upper()
+    ends = solver.ends()
     above = torch.zeros((len(row), len(row)), dtype=torch.bool)
     above[solver.keys[:, None], solver.keys] = solver.order(ends)
     top = solver.top(ends)
