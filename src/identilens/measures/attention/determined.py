@@ -118,7 +118,7 @@ def certain_mass_bounds(
     visible: Bool[Tensor, "query key"] | None = None,
     rounds: int = 4,
 ) -> CertainBounds:
-    """Return proven bounds on `certain_mass`, at the cost of a few linear programs for each key instead of many for each row.
+    """Return proven bounds on `certain_mass`, by a few linear programs for each key instead of many for each row.
 
     All rows that see the same keys share what is feasible for the dual of a program, so that the solution for one row
     proves a bound in all of them; and the move to an alternative of one row leads to alternatives of the others. Rows
