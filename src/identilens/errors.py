@@ -42,7 +42,7 @@ class UnsupportedModelError(IdentilensError):
 
 
 class OutputFolderError(IdentilensError):
-    """The output folder holds something else, or cannot be written."""
+    """The output folder contains something else, or cannot be written."""
 
 
 class NumericalError(IdentilensError, ArithmeticError):

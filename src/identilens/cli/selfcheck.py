@@ -20,10 +20,10 @@ _TEXTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class SelfcheckOptions(Settings):
-    """What to check on.
+    """The texts of the check.
 
     Attributes:
-        text: A text; give it once for each. Two short ones by default.
+        text: A text. Repeat the option for each text. Default: two short texts.
         max_length: Cut longer texts to this many tokens.
     """
 
@@ -48,4 +48,4 @@ def selfcheck(
         view.add_row(check.name, f"{check.figure:.2e}", f"{check.limit:.0e}", result, check.remark)
     console.print(view)
     if not all(check.passed for check in checks):
-        raise CheckFailedError("this model's numbers are not to be trusted: capture is not faithful on it.")
+        raise CheckFailedError("capture is not faithful on this model: do not trust its numbers.")
