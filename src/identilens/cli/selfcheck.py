@@ -7,9 +7,8 @@ from annotated_types import Ge
 from cyclopts import Parameter
 from rich.table import Table
 
-from identilens.cli.options import ModelOptions, console
+from identilens.cli.options import ModelOptions, TextOptions, console
 from identilens.errors import CheckFailedError
-from identilens.runs.settings import Names, Settings
 from identilens.studies.audit.selfcheck import selfcheck as run_selfcheck
 
 _TEXTS = (
@@ -18,16 +17,18 @@ _TEXTS = (
 )
 
 
+_LIMIT = 8
+"""Largest number of texts without --limit."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class SelfcheckOptions(Settings):
-    """The texts of the check.
+class SelfcheckOptions(TextOptions):
+    """The inputs of the check.
 
     Attributes:
-        text: A text. Repeat the option for each text. Default: two short texts.
         max_length: Cut longer texts to this many tokens.
     """
 
-    text: Annotated[Names, Parameter(alias="-t")] = ()
     max_length: Annotated[int | None, Ge(1)] = None
 
 
@@ -36,9 +37,15 @@ def selfcheck(
     model: Annotated[ModelOptions, Parameter(name="*", group="Model")],
     on: Annotated[SelfcheckOptions, Parameter(name="*", group="Texts")] = SelfcheckOptions(),
 ) -> None:
-    """Check that capture is faithful on a model, and print each check with its figure."""
+    """Check that capture is faithful on a model, and print each check with its figure.
+
+    At most the first 8 texts are used, or as many as --limit says, in one batch. The default are two short texts.
+    """
     lens = model.load()
-    inputs = list(on.text or _TEXTS) if lens.tokenizer is not None else [list(range(3, 14)), list(range(5, 9))]
+    if on == SelfcheckOptions():
+        inputs = list(_TEXTS) if lens.tokenizer is not None else [list(range(3, 14)), list(range(5, 9))]
+    else:
+        inputs = list(on.load(on.max_length)[: on.limit or _LIMIT])
     checks = run_selfcheck(lens, inputs, on.max_length)
     view = Table(title=f"selfcheck of {model.model}")
     for name in ("check", "figure", "limit", "result", "meaning"):

@@ -15,6 +15,8 @@ _PER_TOKEN = (
     "input_ids", "attention_mask", "token_type_ids", "position_ids", "bbox", "mm_token_type_ids",
     "cross_attention_mask", "image_attention_mask", "xpath_tags_seq", "xpath_subs_seq",
 )  # fmt: skip
+_COUNTED = ("input_ids", "decoder_input_ids", "grid_thw")
+"""Inputs that have a row for every text or picture, whatever the others have."""
 _MASKED = {
     "attention_mask": (*_PER_TOKEN, "input_values", "input_features"),
     "decoder_attention_mask": tuple(f"decoder_{name}" for name in _PER_TOKEN),
@@ -192,8 +194,8 @@ class InputReader:
                 f"a batch needs tensors such as input_ids or pixel_values; got {sorted(batch)}. "
                 'Call the tokenizer with return_tensors="pt".'
             )
-        texts = [tensors[name] for name in ("input_ids", "decoder_input_ids") if name in tensors]
-        count = len(next(iter([*texts, *tensors.values()])))
+        counted = [tensors[name] for name in _COUNTED if name in tensors]
+        count = len(next(iter([*counted, *tensors.values()])))
         joined = frozenset(name for name, value in tensors.items() if len(value) != count)
         if joined and count > 1:
             raise InputError(

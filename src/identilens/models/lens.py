@@ -1,17 +1,19 @@
 """A model with its tokenizer, and the ways to look inside while it runs."""
 
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import IdentilensError, InputError, UnsupportedModelError
+from identilens.errors import IdentilensError, InputError, JoinedTextsError
 from identilens.models.capture import CapturedText, Collector, Lengths
+from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.inputs import InputReader, Item, alike, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import Site, discover, layers_without_attention, routes_of
@@ -23,7 +25,7 @@ from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 from identilens.models.windows import by_text
 
-_MODELS_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+T = TypeVar("T")
 _SHORT = 8
 """Tokens of the first text on which attention layers are looked for."""
 
@@ -54,6 +56,7 @@ class Lens:
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.reader = InputReader(model.config, tokenizer, image_processor, feature_extractor)
         self._proven: set[Hashable] = set()
+        self._joins_texts = False
         self._sites: tuple[Site, ...] | None = None
         self._sites_of: tuple | None = None
 
@@ -132,7 +135,7 @@ class Lens:
                 self._sites = self._discovered(start)
             except IdentilensError:
                 raise
-            except _MODELS_RAISE:
+            except MODELS_RAISE:
                 # Some families need lengths that a few tokens have not (landmarks, chunks).
                 with explained(type(self.model).__name__):
                     self._sites = self._discovered(item)
@@ -255,17 +258,36 @@ class Lens:
             UnsupportedModelError: If the attention cannot be captured faithfully.
         """
         items = self.read(inputs, max_length)
-        sites = self.sites(items[0])
+        self.sites(items[0])
+
+        def captured(numbers: Sequence[int], size: int) -> list[CapturedText]:
+            chunks = [[items[number] for number in batch] for batch in alike(items, numbers, size)]
+            return [text for chunk in chunks for text in self._captured(chunk, weights, hidden_states)]
+
         for numbers in alike(items, range(len(items)), batch_size):
-            chunk = [items[number] for number in numbers]
-            collector = Collector(sites, chunk, weights)
-            output = self.run(chunk, collector, **({"output_hidden_states": True} if hidden_states else {}))
-            lengths = Lengths(chunk)
-            for index, item in enumerate(chunk):
-                states = split_states(output, lengths, index) if hidden_states else None
-                layers = tuple(collector.layers[index])
-                names = item.tokens or {"encoder": position_names(self.model.config, layers[0].queries.shape[1])}
-                yield CapturedText(names, layers, states)
+            yield from self.in_batches(partial(captured, numbers), batch_size)
+
+    def in_batches(self, run: Callable[[int], T], size: int) -> T:
+        """Return what ``run`` returns for batches of a size, or of one text where the model joins texts of a batch.
+
+        ``run`` is called again from its beginning, so it must start anew.
+        """
+        if not self._joins_texts:
+            try:
+                return run(size)
+            except JoinedTextsError:
+                self._joins_texts = True
+        return run(1)
+
+    def _captured(self, items: Sequence[Item], weights: bool, hidden_states: bool) -> Iterator[CapturedText]:
+        collector = Collector(self.sites(items[0]), items, weights)
+        output = self.run(items, collector, **({"output_hidden_states": True} if hidden_states else {}))
+        lengths = Lengths(items)
+        for index, item in enumerate(items):
+            states = split_states(output, lengths, index) if hidden_states else None
+            layers = tuple(collector.layers[index])
+            names = item.tokens or {"encoder": position_names(self.model.config, layers[0].queries.shape[1])}
+            yield CapturedText(names, layers, states)
 
     def substitute(
         self, replacements: Replacements, text: Any, *, labels: Tensor | Sequence[int] | int | None = None,
@@ -300,25 +322,6 @@ class Lens:
         output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
         return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
-
-
-@contextmanager
-def explained(model: str) -> Iterator[None]:
-    """Turn what a model's own code raises on inputs that it cannot be run on into an error that says so.
-
-    Raises:
-        UnsupportedModelError: From the model's own error; ours, and a lack of memory, are raised as they are.
-    """
-    try:
-        yield
-    except (IdentilensError, torch.OutOfMemoryError):
-        raise
-    except _MODELS_RAISE as error:
-        first = str(error).strip().split("\n")[0]
-        raise UnsupportedModelError(
-            f"{model} does not run on these inputs: {type(error).__name__}: {first}. Check that the model itself takes "
-            "them; if it does, choose a model of another family (`identilens families`)."
-        ) from error
 
 
 def _transformer(model: nn.Module) -> PreTrainedModel:
