@@ -1,4 +1,4 @@
-"""The progress bar of a long run: done, in all, rate, time left, and what is being done."""
+"""The progress bar of a long run: number done, total, rate, time left, and the current step."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -18,7 +18,7 @@ def __getattr__(name: str) -> Callable[..., None]:
 
 
 def reproduction_command(recipe: Recipe) -> Callable[..., None]:
-    """Return the function whose parameters are the options of a reproduction: its settings, and the run's."""
+    """Return the function whose parameters are the options of a reproduction: of its settings and of the run."""
 
     def command(**given: Any) -> None:
         quiet_transformers()

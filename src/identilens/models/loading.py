@@ -82,8 +82,8 @@ def _device(given: str | torch.device | None) -> torch.device:
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError) as error:
         raise InputError(
-            f"cannot use device {str(given)!r}: {_first_line(error)}. Leave it out for the CPU, or for CUDA "
-            "where there is one."
+            f"cannot use device {str(given)!r}: {_first_line(error)}. Leave it out to use the CPU, or CUDA "
+            "where it is available."
         ) from error
     return place
 
@@ -109,7 +109,7 @@ def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> t
     except OSError as error:
         raise ModelNotFoundError(
             f"{str(model)!r} has a configuration but no safetensors weights that can be read. "
-            f"Download the model whole, or convert its weights to safetensors. ({_first_line(error)})"
+            f"Download the complete model, or convert its weights to safetensors. ({_first_line(error)})"
         ) from error
     except ImportError as error:
         raise InputError(f"{str(model)!r} needs a package that is not installed: {_first_line(error)}") from error

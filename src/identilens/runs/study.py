@@ -92,7 +92,7 @@ class Study(ABC, Generic[S, R]):
 
     @abstractmethod
     def sizes(self) -> Sequence[int]:
-        """Return how many units of work each part holds."""
+        """Return how many units of work each part contains."""
 
     @abstractmethod
     def run(self, part: int) -> Output:
@@ -105,7 +105,7 @@ class Study(ABC, Generic[S, R]):
             InputError: Without a folder, where the study leaves something behind.
         """
         if folder is None and self.leaves:
-            raise InputError(f"{self.leaves} behind and needs a folder. Pass out=... (--out).")
+            raise InputError(f"{self.leaves}, so it needs a folder. Pass out=... (--out).")
         self.folder = folder and folder.path
 
     def sent(self, folder: Path) -> tuple[Any, ...]:
@@ -178,7 +178,7 @@ _COMMON = """Besides its inputs it takes:
     settings: All settings at once, a `{settings}`; or each by its name.
     out: Folder to fill part by part; nothing is written when not given.
     resume: Go on with an interrupted run in ``out``, or return the finished one.
-    overwrite: Drop the run that ``out`` holds: the files that its manifest lists, and no other.
+    overwrite: Drop the run that ``out`` contains: the files that its manifest lists, and no other.
     allow_version_change: Go on with a run that other versions of the libraries have begun.
     engine: Who computes the parts: `Local` (processes of this machine) or `Ray`; this process when not given.
     progress: Called with (units done, units in all, a note on what is being done).
@@ -194,7 +194,7 @@ def run_study(
     """Return the result of a study, run part by part in memory or into a folder; autocast is off meanwhile.
 
     Raises:
-        OutputFolderError: If the folder holds something else or cannot be written.
+        OutputFolderError: If the folder contains something else or cannot be written.
         CheckFailedError: If parts failed on workers; all others are there.
         IdentilensError: Whatever the study raises.
     """

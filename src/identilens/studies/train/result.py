@@ -61,7 +61,7 @@ class EncoderRun(Result):
 
     @classmethod
     def load(cls, folder: str | Path) -> "EncoderRun":
-        """Return the run that a folder holds."""
+        """Return the run that a folder contains."""
         return replace(super().load(folder), folder=Path(folder))
 
     def subject(self) -> str:
