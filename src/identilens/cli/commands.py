@@ -35,7 +35,7 @@ def study_command(study: Any) -> Callable[..., None]:
         # Texts are read first, so that errors in them appear before a model is loaded.
         cut = {"texts": {"max_length": getattr(given["settings"], "max_length", None)}}
         inputs = [given[name].load(**cut.get(name, {})) for name in reversed(study.takes)][::-1]
-        bound = bound_study(study, inputs, given["settings"])
+        bound = bound_study(study, inputs, given["settings"], [given[name] for name in study.takes])
         shown = bound.reports and not (prints.json or prints.quiet)
         with progress_bar(study.unit) if shown else nullcontext() as update:
             result = run_study(bound, out=run.out, progress=update, engine=given["engine"].made(), **run.choices)

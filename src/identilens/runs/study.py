@@ -22,6 +22,7 @@ from identilens.runs.folder import RunFolder, joined_folder
 from identilens.runs.manifest import Manifest, manifest_of
 from identilens.runs.matrices import Tokens
 from identilens.runs.provenance import Identity, provenance
+from identilens.runs.request import Request, options_of, options_of_inputs
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
 from identilens.runs.texts import read_texts
@@ -64,6 +65,7 @@ class Study(ABC, Generic[S, R]):
         folder: Of the run, from `begin` on; None in memory.
         listener: Is told what is being done.
         inputs: What it was made of, beside its settings.
+        request: What was asked, to be run again.
         reports: Whether this process speaks for the run: False in all but the first of several that share it.
     """
 
@@ -81,6 +83,7 @@ class Study(ABC, Generic[S, R]):
     listener: Callable[[str, int], None] | None = None
     reports: bool = True
     inputs: tuple[Any, ...] = ()
+    request: Request | None = None
     settings: S
 
     def __init__(self, settings: S) -> None:
@@ -156,10 +159,14 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     return run
 
 
-def bound_study(study: Any, inputs: Sequence[Any], settings: Settings) -> Any:
-    """Return a study bound to its inputs, which it remembers as they were given."""
+def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, asked: Sequence[Settings] | None = None) -> Any:
+    """Return a study bound to its inputs, which it remembers as they were given: in Python, or as options."""
     made = study(*inputs, settings)
     made.inputs = tuple(inputs)
+    options, lost = ({}, []) if asked is not None else options_of_inputs(study.takes, inputs)
+    for one in (*(asked or ()), settings):
+        options |= options_of(one)
+    made.request = Request(study.name, options, lost)
     return made
 
 
@@ -214,6 +221,8 @@ def run_study(
             around.add(path)
     with folder:
         if not folder.finished:
+            if study.reports and study.request is not None:
+                study.request.write(path)
             _into_folder(study, folder, progress, engine)
         study.wait()
         return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
