@@ -12,7 +12,7 @@ from identilens.errors import InputError
 from identilens.models.lens import Lens
 from identilens.reproduce.bhardwaj2021_reviews import ReviewSettings, encoder_facts, reviews, trained_encoder
 from identilens.reproduce.record import Recipe, Reproduction
-from identilens.runs.study import Progress
+from identilens.runs.progress import Progress
 from identilens.studies.logit_ranks.study import logit_ranks
 
 LENGTHS = (66, 128)
