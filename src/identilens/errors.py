@@ -46,7 +46,7 @@ class JoinedTextsError(UnsupportedModelError):
 
 
 class OutputFolderError(IdentilensError):
-    """The output folder holds something else, or cannot be written."""
+    """The output folder contains something else, or cannot be written."""
 
 
 class NumericalError(IdentilensError, ArithmeticError):

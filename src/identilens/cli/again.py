@@ -21,7 +21,7 @@ from identilens.studies.registry import STUDIES, study_named
 
 def rerun(
     folder: str | Path, *, out: str | Path | None = None, lens: Any = None, texts: Any = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result:  # fmt: skip
     """Return the result of a run made again: the study, inputs and settings that ``run.toml`` in its folder names.
 
@@ -32,7 +32,7 @@ def rerun(
         out: Folder to write into; nothing is written when not given.
         lens: The model, where it was given in Python, or another one.
         texts: The texts, where they were given in Python, or others.
-        progress: Called with (units done, units in all, a note on what is being done).
+        progress: A bar when None, none when False, or a function called with (units done, units in all, note).
 
     Raises:
         InputError: If the folder holds no request, or inputs that were given in Python are not given again.

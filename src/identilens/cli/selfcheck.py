@@ -18,11 +18,12 @@ _TEXTS = (
 
 
 _LIMIT = 8
+"""Largest number of texts without --limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SelfcheckOptions(TextOptions):
-    """What to check on.
+    """The inputs of the check.
 
     Attributes:
         max_length: Cut longer texts to this many tokens.
@@ -38,7 +39,7 @@ def selfcheck(
 ) -> None:
     """Check that capture is faithful on a model, and print each check with its figure.
 
-    It looks at the first 8 texts at most, in one batch, and at two short ones when none are given.
+    At most the first 8 texts are used, or as many as --limit says, in one batch. The default are two short texts.
     """
     lens = model.load()
     if on == SelfcheckOptions():
@@ -54,4 +55,4 @@ def selfcheck(
         view.add_row(check.name, f"{check.figure:.2e}", f"{check.limit:.0e}", result, check.remark)
     console.print(view)
     if not all(check.passed for check in checks):
-        raise CheckFailedError("this model's numbers are not to be trusted: capture is not faithful on it.")
+        raise CheckFailedError("capture is not faithful on this model: do not trust its numbers.")

@@ -28,7 +28,7 @@ def cannot_load(model: str | Path, error: Exception) -> str:
 
 def _read_json(file: Path) -> Any:
     if not isinstance(content := json.loads(file.read_bytes()), dict | list):
-        raise ValueError(f"it holds {content!r:.40}, no object")
+        raise ValueError(f"it contains {content!r:.40}, not an object")
 
 
 def _read_tensors(file: Path) -> None:

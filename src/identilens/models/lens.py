@@ -293,7 +293,7 @@ class Lens:
 
         Args:
             inputs: Texts, pairs, token ids, images or a batch; see `InputReader.read`.
-            weights: Keep attention weights (n x n a head). Without them the model's own attention runs unchanged.
+            weights: Keep attention weights (n x n per head). Without them the model's own attention runs unchanged.
             hidden_states: Keep the embedding output and each layer's output.
             batch_size: Texts in one forward pass.
             max_length: Cut longer texts.

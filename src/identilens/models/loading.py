@@ -100,7 +100,7 @@ def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> t
     except OSError as error:
         raise ModelNotFoundError(
             f"{str(model)!r} has a configuration but no safetensors weights that can be read. "
-            f"Download the model whole, or convert its weights to safetensors. ({first_line(error)})"
+            f"Download the complete model, or convert its weights to safetensors. ({first_line(error)})"
         ) from error
     except ImportError as error:
         raise InputError(f"{str(model)!r} needs a package that is not installed: {first_line(error)}") from error

@@ -30,7 +30,7 @@ class TextList(FromFile, list[Any]):
 
 
 class Corpus(FromFile, Sequence[Any]):
-    """Texts and pairs in a temporary file; memory holds where each begins, eight bytes a text.
+    """Texts and pairs in a temporary file; memory holds where each begins, eight bytes per text.
 
     Made once, from texts that come one by one; what they came from is not read again. In another process of this
     machine it is the same file.

@@ -18,7 +18,7 @@ def described(record: dict[str, Any]) -> str:
 
 
 def differences(held: dict[str, Any], record: dict[str, Any]) -> str:
-    """Return what differs in the run that a folder holds from this one."""
+    """Return what differs in the run that a folder contains from this one."""
     here = json.loads(json.dumps(record, default=str))
     found = [] if held["analysis"] == here["analysis"] else [_apart("the analysis", held["analysis"], here["analysis"])]
     for what, group in (("", "settings"), ("model ", "model")):

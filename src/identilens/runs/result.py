@@ -30,7 +30,7 @@ R = TypeVar("R", bound="Result")
 
 @dataclass(frozen=True)
 class Finding:
-    """What a study found: plain sentences, one a line; their numbers by name; value and label for large type."""
+    """What a study found: plain sentences, one per line; their numbers by name; value and label for large type."""
 
     text: str
     numbers: Mapping[str, float | int | None] = field(default_factory=dict)
@@ -175,14 +175,14 @@ class Result(ABC):
         """Write the result as a folder that `load` reads; the provenance comes last.
 
         Raises:
-            OutputFolderError: If the folder holds another run, or files that are no run, or cannot be written.
+            OutputFolderError: If the folder contains another run, or files that are no run, or cannot be written.
         """
         path = Path(folder)
         held = read_record(path) if path.is_dir() else None
         if held is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise OutputFolderError(f"{path} exists and holds no {self.analysis} result. Choose another folder.")
+            raise OutputFolderError(f"{path} exists and contains no {self.analysis} result. Choose another folder.")
         if held is not None and held["fingerprint"] != self.provenance["fingerprint"]:
-            raise OutputFolderError(f"{path} holds another run. Choose another folder.")
+            raise OutputFolderError(f"{path} contains another run. Choose another folder.")
         with translated_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             (manifest := Manifest(path)).file.touch()
@@ -194,10 +194,10 @@ class Result(ABC):
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:
-        """Return the result that a folder holds; matrices are read when they are looked at.
+        """Return the result that a folder contains; matrices are read when they are looked at.
 
         Raises:
-            OutputFolderError: If the folder holds no finished run of this kind, or a damaged one, naming the file.
+            OutputFolderError: If the folder contains no finished run of this kind, or a damaged one, naming the file.
         """
         path = Path(folder)
         record, manifest = finished_record(path, cls.analysis), Manifest(path)

@@ -21,6 +21,7 @@ from identilens.runs.engines.worker import Job
 from identilens.runs.folder import RunFolder, joined_folder
 from identilens.runs.manifest import Manifest, manifest_of
 from identilens.runs.matrices import Tokens
+from identilens.runs.progress import Progress, watched
 from identilens.runs.provenance import Identity, provenance
 from identilens.runs.request import Request, options_of, options_of_inputs
 from identilens.runs.result import Result
@@ -31,7 +32,6 @@ S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
 Tables = Mapping[str, pl.DataFrame]
 Merger = Callable[[pl.DataFrame], pl.DataFrame]
-Progress = Callable[[int, int, str], None]
 
 SENT = "sent"
 """Folder in a run's folder for what is sent to workers."""
@@ -95,7 +95,7 @@ class Study(ABC, Generic[S, R]):
 
     @abstractmethod
     def sizes(self) -> Sequence[int]:
-        """Return how many units of work each part holds."""
+        """Return how many units of work each part contains."""
 
     @abstractmethod
     def run(self, part: int) -> Output:
@@ -108,7 +108,7 @@ class Study(ABC, Generic[S, R]):
             InputError: Without a folder, where the study leaves something behind.
         """
         if folder is None and self.leaves:
-            raise InputError(f"{self.leaves} behind and needs a folder. Pass out=... (--out).")
+            raise InputError(f"{self.leaves}, so it needs a folder. Pass out=... (--out).")
         self.folder = folder and folder.path
 
     def sent(self, folder: Path) -> tuple[Any, ...]:
@@ -142,7 +142,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     def run(
         *inputs: Any, settings: Settings | None = None, out: str | Path | None = None, resume: bool = False,
         overwrite: bool = False, allow_version_change: bool = False, engine: Engine | None = None,
-        progress: Progress | None = None, **options: Any,
+        progress: Progress | bool | None = None, **options: Any,
     ) -> R:  # fmt: skip
         chosen = study.settings_type.of(settings, options)
         _check_inputs(study, inputs, progress)
@@ -170,14 +170,14 @@ def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, asked: Se
     return made
 
 
-def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: Progress | None) -> None:
+def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: Any) -> None:
     if study.takes[:1] == ("lens",) and inputs and not hasattr(inputs[0], "capture"):
         raise InputError(
             f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), or "
             "with identilens.Lens(model, tokenizer) from a model in memory."
         )
-    if progress is not None and not callable(progress):
-        raise InputError(f"expected progress to be a function of (done, total, note); got {progress!r}.")
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise InputError(f"expected progress to be False or a function of (done, total, note); got {progress!r}.")
 
 
 _COMMON = """Besides its inputs it takes:
@@ -185,10 +185,10 @@ _COMMON = """Besides its inputs it takes:
     settings: All settings at once, a `{settings}`; or each by its name.
     out: Folder to fill part by part; nothing is written when not given.
     resume: Go on with an interrupted run in ``out``, or return the finished one.
-    overwrite: Drop the run that ``out`` holds: the files that its manifest lists, and no other.
+    overwrite: Drop the run that ``out`` contains: the files that its manifest lists, and no other.
     allow_version_change: Go on with a run that other versions of the libraries have begun.
     engine: Who computes the parts: `Local` (processes of this machine) or `Ray`; this process when not given.
-    progress: Called with (units done, units in all, a note on what is being done).
+    progress: A bar in a notebook and on a terminal; none when False; or called with (units done, units in all, note).
 """
 
 
@@ -196,12 +196,12 @@ _COMMON = """Besides its inputs it takes:
 @torch.autocast("cpu", enabled=False)
 def run_study(
     study: Study[Any, R], *, out: str | Path | None = None, resume: bool = False, overwrite: bool = False,
-    allow_version_change: bool = False, engine: Engine | None = None, progress: Progress | None = None,
+    allow_version_change: bool = False, engine: Engine | None = None, progress: Progress | bool | None = None,
 ) -> R:  # fmt: skip
     """Return the result of a study, run part by part in memory or into a folder; autocast is off meanwhile.
 
     Raises:
-        OutputFolderError: If the folder holds something else or cannot be written.
+        OutputFolderError: If the folder contains something else or cannot be written.
         CheckFailedError: If parts failed on workers; all others are there.
         IdentilensError: Whatever the study raises.
     """
@@ -209,7 +209,9 @@ def run_study(
         _check_shared(study, out)
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
-        return study.shown(_in_memory(study, record, progress), None)
+        with watched(study.unit, study.reports and progress) as told:
+            found = _in_memory(study, record, told)
+        return study.shown(found, None)
     path = joined_folder(Path(out), record, study.joins)
     around = manifest_of(path) if path == Path(out) else Manifest(Path(out))
     with study.in_turn():
@@ -223,7 +225,8 @@ def run_study(
         if not folder.finished:
             if study.reports and study.request is not None:
                 study.request.write(path)
-            _into_folder(study, folder, progress, engine)
+            with watched(study.unit, study.reports and progress) as told:
+                _into_folder(study, folder, told, engine)
         study.wait()
         return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
 
