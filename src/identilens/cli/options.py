@@ -131,13 +131,13 @@ class RunOptions(Settings):
     """Where a run goes.
 
     Attributes:
-        out: Folder for the results.
+        out: Folder for the results, or a URL such as s3://bucket/run.
         resume: Go on with an interrupted run.
         overwrite: Drop the run that the folder holds: the files that its manifest lists, and no other.
         allow_version_change: Go on with a run that other versions of the libraries have begun.
     """
 
-    out: Annotated[Path, Parameter(alias="-o")]
+    out: Annotated[str, Parameter(alias="-o")]
     resume: Annotated[bool, Parameter(negative="")] = False
     overwrite: Annotated[bool, Parameter(negative="")] = False
     allow_version_change: Annotated[bool, Parameter(negative="")] = False

@@ -16,6 +16,7 @@ from identilens.models.lens import Lens
 from identilens.models.reading import read_head
 from identilens.models.sending import send_lens
 from identilens.models.sequences import names_at, position_names, sides
+from identilens.runs.corpus import Corpus
 from identilens.runs.files import write_folder
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
@@ -130,9 +131,10 @@ class LensStudy(Study[S, R]):
     """A study of a model on texts: workers load the model by its path."""
 
     def sent(self, folder: Path) -> tuple[Any, ...]:
-        """Return the model as its path, and the texts as they are."""
+        """Return the model as its path, and the texts as they are, or very many as a file in the folder."""
         lens, *others = self.inputs
-        return (send_lens(lens, folder, write_folder), *others)
+        texts = [one.sent(folder) if isinstance(one, Corpus) else one for one in others]
+        return (send_lens(lens, folder, write_folder), *texts)
 
 
 class HeadStudy(LensStudy[S, R]):

@@ -49,7 +49,7 @@ class Ray(Engine):
             own: dict[str, Any] = {} if self.address else {"num_cpus": max(self.workers, os.cpu_count() or 1)}
             try:
                 ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **own)
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except (OSError, ValueError, RuntimeError) as error:
                 first = str(error).strip().splitlines()[0]
                 raise InputError(f"the Ray cluster {self.address} cannot be reached ({first}).") from error
         return RayPool(ray, job, float(self.gpus_per_worker), started)
