@@ -11,8 +11,7 @@ from annotated_types import Ge
 from cyclopts import Parameter
 from rich.console import Console
 
-from identilens.errors import IdentilensError, InputError, ModelError, ModelNotFoundError, SettingError
-from identilens.models.broken import cannot_load, damaged_file
+from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.models.media import read_audio, read_image
@@ -51,22 +50,7 @@ class ModelOptions(Settings):
         """
         quiet_transformers()
         with console.status(f"loading {self.model}"):
-            lens = self._loaded()
-        if lens.tokenizer is None and (damage := damaged_file(self.model)) is not None:
-            raise ModelError(damage)
-        return lens
-
-    def _loaded(self) -> Lens:
-        try:
             return load(self.model, device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code)
-        except ModelNotFoundError as error:
-            if (damage := damaged_file(self.model)) is not None:
-                raise ModelError(damage) from error
-            raise
-        except IdentilensError:
-            raise
-        except Exception as error:  # transformers raises whatever a broken file makes it stumble over
-            raise ModelError(cannot_load(self.model, error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)

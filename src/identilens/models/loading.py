@@ -8,7 +8,8 @@ import transformers
 from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils.hub import cached_file
 
-from identilens.errors import InputError, ModelNotFoundError
+from identilens.errors import IdentilensError, InputError, ModelError, ModelNotFoundError
+from identilens.models.broken import cannot_load, damaged_file
 from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
 
@@ -37,6 +38,7 @@ def load(
 
     Raises:
         ModelNotFoundError: If nothing loadable is found there.
+        ModelError: If a file there is damaged, or the model cannot be made of what it says, naming file and cause.
         InputError: If the checkpoint lacks weights, or needs a package that is not installed.
     """
     if not isinstance(model, str | Path):
@@ -44,12 +46,34 @@ def load(
             f"expected a hub id or a folder; got {type(model).__name__}. For a model in memory: identilens.Lens(model, "
             "tokenizer)."
         )
-    name, model = str(model), resolved(model)
+    place = resolved(model)
+    common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        lens = _loaded(place, str(model), _device(device), _precision(dtype), attn_implementation, common)
+    except ModelNotFoundError as error:
+        if (damage := damaged_file(place)) is not None:
+            raise ModelError(damage) from error
+        raise
+    except IdentilensError:
+        raise
+    except Exception as error:  # transformers raises whatever a broken file makes it stumble over
+        raise ModelError(cannot_load(place, error)) from error
+    if lens.tokenizer is None and (damage := damaged_file(place)) is not None:
+        raise ModelError(damage)
+    return lens
+
+
+def _precision(dtype: Any) -> str | torch.dtype:
     precision = str(dtype).removeprefix("torch.")
     if precision not in get_args(Dtype):
         raise InputError(f"expected dtype to be {' or '.join(get_args(Dtype))}; got {dtype!r}.")
-    place = _device(device)
-    common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    return precision if precision == "auto" else getattr(torch, precision)
+
+
+def _loaded(
+    model: str | Path, name: str, device: torch.device, dtype: str | torch.dtype, attention: str | None,
+    common: dict[str, Any],
+) -> Lens:  # fmt: skip
     try:
         config = AutoConfig.from_pretrained(model, **common)
     except (OSError, ValueError) as error:
@@ -58,11 +82,10 @@ def load(
             f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({_first_line(error)})"
         ) from error
     options = {
-        "config": config, "dtype": precision if precision == "auto" else getattr(torch, precision),
-        "attn_implementation": attn_implementation, "use_safetensors": True, **common,
+        "config": config, "dtype": dtype, "attn_implementation": attention, "use_safetensors": True, **common,
     }  # fmt: skip
     network = _with_weights(model, _model_class(config), options)
-    network.to(place).eval()
+    network.to(device).eval()
     tokenizer, images = (_processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor))
     absent = _absent_files(tokenizer, model, common)
     audio = _processor(AutoFeatureExtractor, model, common)

@@ -22,6 +22,7 @@ from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import REPEATED, Kind, Numbers, Settings
 from identilens.runs.study import Output, R, S, Study
+from identilens.studies.items import identities, read_items
 
 _ROWS = 8
 """Rows in one part: what an interruption can cost."""
@@ -145,7 +146,7 @@ class HeadStudy(LensStudy[S, R]):
 
     def identity(self) -> Identity:
         """Return the model and the texts."""
-        return Identity(self.heads.lens.facts, [item.identity for item in self.heads.items])
+        return Identity(self.heads.lens.facts, identities(self.heads.items))
 
     def sizes(self) -> Sequence[int]:
         """Return one head for each part."""
@@ -166,7 +167,7 @@ class RowStudy(HeadStudy[W, R]):
 
     def __init__(self, lens: Lens, texts: Any, settings: W) -> None:
         super().__init__(settings)
-        self.heads = TextHeads.of(lens, lens.read(texts, settings.max_length), settings, settings.kind)
+        self.heads = TextHeads.of(lens, read_items(lens, texts, settings.max_length), settings, settings.kind)
         # Heads of a layer have the same queries, which may take a run of the model to know.
         layers = {(place.text, place.site): place for place in self.heads.places}
         rows = {layer: self.heads.requested(place, settings.queries) for layer, place in layers.items()}
