@@ -23,7 +23,7 @@ from identilens.runs.files import translated_write_errors, write_atomically, wri
 from identilens.runs.manifest import PROVENANCE, Manifest, listed
 from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
 from identilens.runs.reading import finished_record, read_record, read_table
-from identilens.runs.stored import present, told_by_url
+from identilens.runs.stored import present, shown_place, told_by_url
 from identilens.runs.tables import Columns, print_table
 
 R = TypeVar("R", bound="Result")
@@ -99,7 +99,7 @@ class Result(ABC):
     def __repr__(self) -> str:
         sizes = [f"{name} of {len(getattr(self, name)):,} rows" for name in self.schema]
         sizes += [f"{len(self.matrices):,} matrices"] if self.matrices else []
-        place = f"in {self.folder}" if self.folder else "in memory"
+        place = f"in {shown_place(self.folder)}" if self.folder else "in memory"
         return f"{type(self).__name__}: {self.summary().text}\n{', '.join(sizes)}; {place}"
 
     @abstractmethod
