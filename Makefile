@@ -64,10 +64,10 @@ check: $(STAMP) ## ruff and pyright
 	$(BIN)/pyright
 
 bench: $(STAMP) ## the benchmarks, one after another: leave the machine alone meanwhile
-	$(BIN)/python tools/bench.py
+	$(BIN)/python benchmarks/run.py
 
 bench-quick: $(STAMP) ## the quick part of the benchmarks, about three minutes
-	$(BIN)/python tools/bench.py --quick
+	$(BIN)/python benchmarks/run.py --quick
 
 docs: $(STAMP) ## check the documentation and build its site into build/site
 	$(BIN)/python tools/reference.py

@@ -1,6 +1,6 @@
 """Runs the benchmarks one after another and prints every claim in one table, beside what was measured before.
 
-Usage: python tools/bench.py [--quick] [NAME ...]
+Usage: python benchmarks/run.py [--quick] [NAME ...]
 
 Each whole run is added to benchmarks/history.csv with the day and the machine. A figure that is worse by a quarter than
 the last one of the same machine is marked. What the scripts print goes to build/bench.log. Exit code 1 if a claim
@@ -19,15 +19,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "benchmarks"))
 from common import processor
 
+ROOT = Path(__file__).parents[1]
 HISTORY = ROOT / "benchmarks" / "history.csv"
 COLUMNS = ("day", "machine", "script", "claim", "value", "low", "high", "target", "met")
 SCRIPTS = (
-    "start", "effective_attention", "audit_overhead", "intervals", "certain_mass", "mixing", "encoder", "tokens", "dyck",
-    "realisable", "memory", "engine", "pages",
+    "start", "effective_attention", "audit_overhead", "intervals", "certain_mass", "mixing", "encoder", "tokens",
+    "dyck", "realisable", "memory", "engine", "pages",
 )  # fmt: skip
 QUICK = ("start", "effective_attention", "audit_overhead", "intervals", "certain_mass", "encoder", "pages")
 WORSE = 1.25
@@ -116,7 +115,7 @@ def store(rows: Sequence[Row]) -> None:
     """Add the figures of this run to the history."""
     new, day = not HISTORY.is_file(), datetime.now(UTC).date().isoformat()
     with HISTORY.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(file, list(COLUMNS), lineterminator="\n")
         if new:
             writer.writeheader()
         for row in rows:
