@@ -23,7 +23,7 @@ from common import processor
 
 ROOT = Path(__file__).parents[1]
 HISTORY = ROOT / "benchmarks" / "history.csv"
-COLUMNS = ("day", "machine", "script", "claim", "value", "low", "high", "target", "met")
+COLUMNS: list[str] = ["day", "machine", "script", "claim", "value", "low", "high", "target", "met"]
 SCRIPTS = (
     "start", "effective_attention", "audit_overhead", "intervals", "certain_mass", "mixing", "encoder", "tokens",
     "dyck", "realisable", "memory", "engine", "pages",
@@ -115,7 +115,7 @@ def store(rows: Sequence[Row]) -> None:
     """Add the figures of this run to the history."""
     new, day = not HISTORY.is_file(), datetime.now(UTC).date().isoformat()
     with HISTORY.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(COLUMNS), lineterminator="\n")
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         if new:
             writer.writeheader()
         for row in rows:
