@@ -42,7 +42,7 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     result = load_result(folder)
     joined = joined_results(Path(folder), result.provenance)
     more = [section for one in joined for section in _apart(one)]
-    said = [f"{one.title}: {one.summary().text.splitlines()[0]}" for one in joined]
+    said = [f"{_opening(one)} {one.summary().text.splitlines()[0]}" for one in joined]
     with listed(Manifest(Path(folder))):
         return result.to_html(path or Path(folder) / "report.html", more=more, said=said)
 
@@ -91,6 +91,10 @@ def _as_one(results: Sequence[Result]) -> Result:
     return type(first).of(tables, first.provenance, matrices, tokens)
 
 
+def _opening(result: Result) -> str:
+    return result.title if result.title.endswith("?") else f"{result.title}:"
+
+
 def _apart(result: Result) -> list[Section]:
     """Return the sections of a result, charts put in, whose places and headings say which result they are of."""
     name, charts = result.analysis.replace(" ", "-"), result.page_charts()
@@ -98,7 +102,7 @@ def _apart(result: Result) -> list[Section]:
         replace(
             section,
             anchor=f"{name}-{section.anchor}",
-            title=f"{result.title}: {section.title}",
+            title=f"{_opening(result)} {section.title}",
             charts=[charts[one] if isinstance(one, str) else one for one in section.charts],
         )
         for section in result.sections()
