@@ -109,8 +109,8 @@ class RowPanel {
 // Tokens as they are read: marks of spaces and of parts of words (Ġ, ▁, ##) become spaces, or none, before the token.
 function wordsOf(names) {
   const marked = names.some((name) => /^[Ġ▁]./u.test(name));
-  return names.map((name) => {
-    const part = marked ? !/^[Ġ▁]/u.test(name) : /^##./u.test(name);
+  return names.map((name, at) => {
+    const first = at === 0 || /^(<.*>|\[.*\])$/u.test(names[at - 1]), part = !first && (marked ? !/^[Ġ▁]/u.test(name) : /^##./u.test(name));
     return { before: part ? "\u200b" : " ", name: part ? "part" : "", text: name.replace(/^([Ġ▁]|##)(?=.)/u, "") };
   });
 }
