@@ -21,8 +21,8 @@ def demo(
 
     Args:
         out: Folder for the results.
-        overwrite: Drop an earlier demo.
-        decoder: Take the bundled decoder; the bundled encoder otherwise.
+        overwrite: Delete the previous demo in the folder.
+        decoder: Audit the bundled decoder. Default: the bundled encoder.
     """
     texts = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()
     lens = ModelOptions(model="bundled-decoder" if decoder else "bundled", device="cpu", dtype="float32").load()

@@ -16,25 +16,24 @@ Writer = Callable[[Path, Callable[[Path], Any]], None]
 
 @dataclass(frozen=True)
 class SentLens:
-    """What it takes to make a lens again."""
+    """What it takes to make a lens again; its model lies in the folder of what is sent where it has no source."""
 
-    source: str
+    source: str | None
     name: str
     options: dict[str, Any]
 
-    def received(self) -> Lens:
+    def received(self, folder: Path) -> Lens:
         """Return the lens, loaded where this has arrived."""
-        lens = load(self.source, **self.options)
+        lens = load(self.source or folder, **self.options)
         lens.name = self.name
         return lens
 
 
 def send_lens(lens: Lens, folder: Path, write: Writer) -> SentLens:
     """Return what makes the lens again in another process; a model that has no path is written into the folder."""
-    source = lens.model.name_or_path
-    if not source:
+    source = lens.model.name_or_path or None
+    if source is None:
         write(folder, partial(_save, lens))
-        source = str(folder.resolve())
     facts = lens.facts
     options = {
         "dtype": facts["dtype"], "device": facts["device"], "revision": facts["revision"],

@@ -51,7 +51,7 @@ def figure5(
     """
     ids = [tokens for tokens in lens.tokenizer(list(texts))["input_ids"] if LENGTHS[0] <= len(tokens) <= LENGTHS[1]]
     if len(ids) < reviews:
-        raise InputError(f"{len(ids)} reviews have {LENGTHS[0]} to {LENGTHS[1]} tokens; {reviews} are asked for.")
+        raise InputError(f"{len(ids)} reviews have {LENGTHS[0]} to {LENGTHS[1]} tokens; {reviews} are needed.")
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:reviews].tolist()
     found = logit_ranks(
         lens, [ids[index] for index in order], layers=0, heads=0, count=count, seed=seed, progress=progress,

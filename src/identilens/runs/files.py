@@ -15,6 +15,7 @@ from torch import Tensor
 
 from identilens.errors import OutputFolderError
 from identilens.runs.manifest import TEMPORARY, digest_of, manifest_of
+from identilens.runs.mirror import settle
 
 _FULL_DISK = ("os error", "no space", "file write failed", "file too large", "errno")
 """What stands in the messages of libraries that report failures of the file system as errors of their own."""
@@ -75,6 +76,7 @@ def _take_place(temporary: Path, path: Path) -> None:
     if (manifest := manifest_of(path)) is not None:
         manifest.add(path, digest_of(temporary))
     temporary.replace(path)
+    settle(path)
 
 
 @contextmanager
@@ -90,7 +92,7 @@ def translated_write_errors(path: Path) -> Iterator[None]:
             raise
         raise OutputFolderError(
             f"could not write {path}: {getattr(error, 'strerror', None) or error}. "
-            "Nothing that was finished before is lost; "
+            "Finished parts are not lost; "
             f"free some space{' or fix the permissions' if system else ''}, then run the same command with --resume."
         ) from error
 

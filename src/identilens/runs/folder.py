@@ -13,11 +13,12 @@ from identilens.errors import OutputFolderError
 from identilens.runs.differences import described, differences, version_changes
 from identilens.runs.files import translated_write_errors, write_json, write_table, write_tensors
 from identilens.runs.lock import hold
-from identilens.runs.manifest import LOCK, NAME, TEMPORARY, Manifest, listed
+from identilens.runs.manifest import LOCK, NAME, PROVENANCE, TEMPORARY, Manifest, listed
 from identilens.runs.matrices import StoredMatrices, Tokens, write_matrices
+from identilens.runs.mirror import together
 from identilens.runs.reading import check_file, read_json, read_record, read_table
+from identilens.runs.stored import fetch
 
-_PROVENANCE = "provenance.json"
 _PARTS = "parts/"
 
 
@@ -36,7 +37,7 @@ class RunFolder:
         leads: Whether this process holds the lock; others that work on the same run follow it.
 
     Raises:
-        OutputFolderError: If the folder holds another run, or the same one and ``resume`` is not set, or files that
+        OutputFolderError: If the folder contains another run, or the same one and ``resume`` is not set, or files that
             are not a run; if another process writes to it, or it cannot be written.
     """
 
@@ -47,14 +48,15 @@ class RunFolder:
         self.path, self.record, self.manifest = path, record, Manifest(path)
         self._stack = ExitStack()
         self._whole: set[int] = set()
+        fetch(path, parts=leads)
         held = self._held(overwrite)
         if held is None:
             self._refuse_strangers()
         if leads and (overwrite or held is None or not held["finished"] or self.manifest.names(_PARTS)):
             with translated_write_errors(path):
                 path.mkdir(parents=True, exist_ok=True)
-            lock = hold(path)
-            self._stack.callback(lock.release)
+            self._stack.enter_context(hold(path))
+            fetch(path)
             held = self._held(overwrite)
         with self._stack:
             self._take(held, resume=resume, overwrite=overwrite, allowed=allow_version_change, leads=leads)
@@ -82,12 +84,13 @@ class RunFolder:
         tokens: Mapping[int, Tokens] | None = None,
     ) -> None:  # fmt: skip
         """Write what one part gives; the part counts only once all of it is there."""
-        for name, table in tables.items():
-            write_table(self._part(part, name), table)
-        if matrices:
-            write_tensors(self._matrices(part), matrices)
         kept = {text: {name: list(held) for name, held in names.items()} for text, names in (tokens or {}).items()}
-        write_json(self._marker(part), {"tables": sorted(tables), "matrices": bool(matrices), "tokens": kept})
+        with together(self.path):
+            for name, table in tables.items():
+                write_table(self._part(part, name), table)
+            if matrices:
+                write_tensors(self._matrices(part), matrices)
+            write_json(self._marker(part), {"tables": sorted(tables), "matrices": bool(matrices), "tokens": kept})
 
     def read_part(self, part: int) -> dict[str, pl.DataFrame]:
         """Return the tables of a part that was written whole."""
@@ -103,10 +106,11 @@ class RunFolder:
         files = [self._matrices(part) for part, marker in enumerate(markers) if marker["matrices"]]
         stored = StoredMatrices(self.manifest, files)
         names = {int(text): held for marker in markers for text, held in marker["tokens"].items()}
-        write_matrices(self.path, ChainMap(dict(matrices), stored), {**names, **tokens})  # pyright: ignore[reportArgumentType] read only
-        for name, table in tables.items():
-            write_table(self.path / f"{name}.parquet", table)
-        write_json(self.path / _PROVENANCE, {**self.record, "finished": True})
+        with together(self.path):
+            write_matrices(self.path, ChainMap(dict(matrices), stored), {**names, **tokens})  # pyright: ignore[reportArgumentType] read only
+            for name, table in tables.items():
+                write_table(self.path / f"{name}.parquet", table)
+            write_json(self.path / PROVENANCE, {**self.record, "finished": True})
         self.finished = True
         self._tidy()
 
@@ -116,13 +120,13 @@ class RunFolder:
         try:
             held = read_record(self.path)
         except OutputFolderError:
-            if not overwrite or _PROVENANCE not in self.manifest.digests:
+            if not overwrite or PROVENANCE not in self.manifest.digests:
                 raise
             held = {**self.record, "finished": False}
-        if held is not None and _PROVENANCE not in self.manifest.digests:
+        if held is not None and PROVENANCE not in self.manifest.digests:
             raise OutputFolderError(
-                f"{self.path} holds a run whose {NAME} is missing or damaged, so that its files cannot be told from "
-                "others. Choose another folder."
+                f"{self.path} contains a run whose {NAME} is missing or damaged, so its files cannot be "
+                "identified. Choose another folder."
             )
         return held
 
@@ -136,7 +140,7 @@ class RunFolder:
             )
         if strange:
             raise OutputFolderError(
-                f"{self.path} exists and holds no run of identilens. Choose another folder, so that nothing is "
+                f"{self.path} exists and contains no run of identilens. Choose another folder, so that nothing is "
                 "overwritten."
             )
 
@@ -154,37 +158,37 @@ class RunFolder:
             elif not self.finished:
                 self.manifest.remove_unfinished()
                 with listed(self.manifest):
-                    write_json(self.path / _PROVENANCE, {**self.record, "finished": False})
+                    write_json(self.path / PROVENANCE, {**self.record, "finished": False})
             elif self.manifest.names(_PARTS):
                 self._tidy()
 
     def _begin(self) -> None:
         """Drop what lies here and write the provenance, so that at no moment the folder seems to be another's."""
         self.manifest.remove_unfinished()
-        self.manifest.remove(keep=(_PROVENANCE,))
+        self.manifest.remove(keep=(PROVENANCE,))
         self.manifest.file.touch()
         with listed(self.manifest):
-            write_json(self.path / _PROVENANCE, {**self.record, "finished": False})
+            write_json(self.path / PROVENANCE, {**self.record, "finished": False})
         self.manifest.tidy()
 
     def _check_same(self, held: dict[str, Any], resume: bool, allowed: bool) -> None:
         if held["fingerprint"] != self.record["fingerprint"]:
             raise OutputFolderError(
-                f"{self.path} holds another run ({described(held)}): {differences(held, self.record)}. "
-                "Choose another folder, or pass --overwrite to drop what it holds."
+                f"{self.path} contains another run ({described(held)}): {differences(held, self.record)}. "
+                "Choose another folder, or pass --overwrite to delete the previous run."
             )
         if not resume:
             state = "finished" if held["finished"] else "interrupted"
             raise OutputFolderError(
-                f"{self.path} already holds this run, {state}. Pass --resume to go on with it, or --overwrite to "
-                "start anew."
+                f"{self.path} already contains this run, {state}. Pass --resume to continue it, or --overwrite to "
+                "start again."
             )
         changes = version_changes(held, self.record)
         if changes and not held["finished"]:
             if not allowed:
                 raise OutputFolderError(
-                    f"{self.path} holds a run that was begun with other versions: {changes}. Install those again, or "
-                    "pass --allow-version-change to go on with these; both are then recorded."
+                    f"{self.path} has a run that was started with other versions: {changes}. Install those again, or "
+                    "pass --allow-version-change to continue with the present ones; both are then recorded."
                 )
             now = {"libraries": self.record["libraries"], "python": self.record["python"]}
             self.record = {**held, "later_versions": [*held.get("later_versions", []), now]}
@@ -214,17 +218,17 @@ class RunFolder:
 
 
 def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
-    """Return the folder of a run: ``out`` itself, or one beneath it when it holds a run that this one joins.
+    """Return the folder of a run: ``out`` itself, or one beneath it when it contains a run that this one joins.
 
     Raises:
-        OutputFolderError: If ``out`` holds such a run of another model.
+        OutputFolderError: If ``out`` contains such a run of another model.
     """
     held = read_record(out) if joins is not None and out.is_dir() else None
     if held is None or held["analysis"] != joins:
         return out
     if held["model"].get("sha256") != record["model"]["sha256"]:
         raise OutputFolderError(
-            f"{out} holds an {joins} of {held['model'].get('name')}, whose parameters are not those of "
+            f"{out} contains an {joins} of {held['model'].get('name')}, whose parameters are not those of "
             f"{record['model']['name']}. Choose another folder, or the model of the {joins}."
         )
     return out / f"{record['analysis'].replace(' ', '-')}-{record['fingerprint'][:8]}"

@@ -20,9 +20,10 @@ from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
 from identilens.errors import OutputFolderError
 from identilens.runs.files import translated_write_errors, write_atomically, write_json, write_table
-from identilens.runs.manifest import Manifest, listed
+from identilens.runs.manifest import PROVENANCE, Manifest, listed
 from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
 from identilens.runs.reading import finished_record, read_record, read_table
+from identilens.runs.stored import present, told_by_url
 from identilens.runs.tables import Columns, print_table
 
 R = TypeVar("R", bound="Result")
@@ -30,7 +31,7 @@ R = TypeVar("R", bound="Result")
 
 @dataclass(frozen=True)
 class Finding:
-    """What a study found: plain sentences, one a line; their numbers by name; value and label for large type."""
+    """What a study found: plain sentences, one per line; their numbers by name; value and label for large type."""
 
     text: str
     numbers: Mapping[str, float | int | None] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class Result(ABC):
         provenance: What made it.
         matrices: What was kept of matrices, by name; read from disk when looked at.
         tokens: Tokens of the texts that matrices were kept of, by sequence.
+        folder: Where it was read from; None for one in memory.
     """
 
     analysis: ClassVar[str]
@@ -61,6 +63,17 @@ class Result(ABC):
     provenance: dict[str, Any]
     matrices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     tokens: Mapping[int, Tokens] = field(default_factory=dict, repr=False)
+    folder: Path | None = field(default=None, compare=False)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__repr__ = Result.__repr__  # before a dataclass gives it one that spells out its tables
+
+    def __repr__(self) -> str:
+        sizes = [f"{name} of {len(getattr(self, name)):,} rows" for name in self.schema]
+        sizes += [f"{len(self.matrices):,} matrices"] if self.matrices else []
+        place = f"in {self.folder}" if self.folder else "in memory"
+        return f"{type(self).__name__}: {self.summary().text}\n{', '.join(sizes)}; {place}"
 
     @abstractmethod
     def summary(self) -> Finding:
@@ -125,24 +138,28 @@ class Result(ABC):
     def of(
         cls: type[R], tables: Mapping[str, pl.DataFrame], record: dict[str, Any],
         matrices: Mapping[str, Tensor] | None = None, tokens: Mapping[int, Tokens] | None = None,
+        folder: Path | None = None,
     ) -> R:  # fmt: skip
         """Return the result that has these tables; one that is missing is empty."""
         schemas = {name: pl.Schema(columns) for name, columns in cls.schema.items()}
         held = {name: tables.get(name, pl.DataFrame(schema=schema)).cast(schema) for name, schema in schemas.items()}
-        return cls(**held, provenance=record, matrices=matrices or {}, tokens=tokens or {})
+        return cls(**held, provenance=record, matrices=matrices or {}, tokens=tokens or {}, folder=folder)
 
     def save(self, folder: str | Path) -> None:
-        """Write the result as a folder that `load` reads; the provenance comes last.
+        """Write the result as a folder, or under a URL, that `load` reads; the provenance comes last.
 
         Raises:
-            OutputFolderError: If the folder holds another run, or files that are no run, or cannot be written.
+            OutputFolderError: If the folder contains another run, or files that are no run, or cannot be written.
         """
-        path = Path(folder)
+        with told_by_url(folder):
+            self._save(present(folder))
+
+    def _save(self, path: Path) -> None:
         held = read_record(path) if path.is_dir() else None
         if held is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise OutputFolderError(f"{path} exists and holds no {self.analysis} result. Choose another folder.")
+            raise OutputFolderError(f"{path} exists and contains no {self.analysis} result. Choose another folder.")
         if held is not None and held["fingerprint"] != self.provenance["fingerprint"]:
-            raise OutputFolderError(f"{path} holds another run. Choose another folder.")
+            raise OutputFolderError(f"{path} contains another run. Choose another folder.")
         with translated_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             (manifest := Manifest(path)).file.touch()
@@ -150,21 +167,22 @@ class Result(ABC):
             for name in self.schema:
                 write_table(path / f"{name}.parquet", getattr(self, name))
             write_matrices(path, self.matrices, self.tokens)
-            write_json(path / "provenance.json", {**self.provenance, "finished": True})
+            write_json(path / PROVENANCE, {**self.provenance, "finished": True})
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:
-        """Return the result that a folder holds; matrices are read when they are looked at.
+        """Return the result that a folder or a URL contains; matrices are read when they are looked at.
 
         Raises:
-            OutputFolderError: If the folder holds no finished run of this kind, or a damaged one, naming the file.
+            OutputFolderError: If the folder contains no finished run of this kind, or a damaged one, naming the file.
         """
-        path = Path(folder)
-        record, manifest = finished_record(path, cls.analysis), Manifest(path)
-        stored, tokens = stored_matrices(manifest)
-        names = [name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.digests]
-        tables = {name: read_table(manifest, path / f"{name}.parquet", cls.schema[name]) for name in names}
-        return cls.of(tables, record, stored, tokens)
+        with told_by_url(folder):
+            path = present(folder)
+            record, manifest = finished_record(path, cls.analysis), Manifest(path)
+            stored, tokens = stored_matrices(manifest)
+            names = [name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.digests]
+            tables = {name: read_table(manifest, path / f"{name}.parquet", cls.schema[name]) for name in names}
+            return cls.of(tables, record, stored, tokens, path)
 
     def to_html(self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()) -> Path:
         """Write the report as one self-contained HTML file and return its path.

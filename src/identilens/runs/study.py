@@ -17,23 +17,23 @@ from identilens.errors import InputError
 from identilens.runs.columns import is_columns
 from identilens.runs.engines.driver import Driver
 from identilens.runs.engines.engine import Engine
-from identilens.runs.engines.worker import Job
+from identilens.runs.engines.worker import SENT, Job
 from identilens.runs.folder import RunFolder, joined_folder
 from identilens.runs.manifest import Manifest, manifest_of
 from identilens.runs.matrices import Tokens
+from identilens.runs.mirror import settle
 from identilens.runs.progress import Progress, watched
 from identilens.runs.provenance import Identity, provenance
+from identilens.runs.request import Request, options_of, options_of_inputs
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
+from identilens.runs.stored import fetch, local_place, shown_place, told_by_url
 from identilens.runs.texts import read_texts
 
 S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
 Tables = Mapping[str, pl.DataFrame]
 Merger = Callable[[pl.DataFrame], pl.DataFrame]
-
-SENT = "sent"
-"""Folder in a run's folder for what is sent to workers."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Study(ABC, Generic[S, R]):
         folder: Of the run, from `begin` on; None in memory.
         listener: Is told what is being done.
         inputs: What it was made of, beside its settings.
+        request: What was asked, to be run again.
         reports: Whether this process speaks for the run: False in all but the first of several that share it.
     """
 
@@ -81,6 +82,7 @@ class Study(ABC, Generic[S, R]):
     listener: Callable[[str, int], None] | None = None
     reports: bool = True
     inputs: tuple[Any, ...] = ()
+    request: Request | None = None
     settings: S
 
     def __init__(self, settings: S) -> None:
@@ -92,7 +94,7 @@ class Study(ABC, Generic[S, R]):
 
     @abstractmethod
     def sizes(self) -> Sequence[int]:
-        """Return how many units of work each part holds."""
+        """Return how many units of work each part contains."""
 
     @abstractmethod
     def run(self, part: int) -> Output:
@@ -105,7 +107,7 @@ class Study(ABC, Generic[S, R]):
             InputError: Without a folder, where the study leaves something behind.
         """
         if folder is None and self.leaves:
-            raise InputError(f"{self.leaves} behind and needs a folder. Pass out=... (--out).")
+            raise InputError(f"{self.leaves}, so it needs a folder. Pass out=... (--out).")
         self.folder = folder and folder.path
 
     def sent(self, folder: Path) -> tuple[Any, ...]:
@@ -156,10 +158,14 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     return run
 
 
-def bound_study(study: Any, inputs: Sequence[Any], settings: Settings) -> Any:
-    """Return a study bound to its inputs, which it remembers as they were given."""
+def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, asked: Sequence[Settings] | None = None) -> Any:
+    """Return a study bound to its inputs, which it remembers as they were given: in Python, or as options."""
     made = study(*inputs, settings)
     made.inputs = tuple(inputs)
+    options, lost = ({}, []) if asked is not None else options_of_inputs(study.takes, inputs)
+    for one in (*(asked or ()), settings):
+        options |= options_of(one)
+    made.request = Request(study.name, options, lost)
     return made
 
 
@@ -176,9 +182,9 @@ def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: A
 _COMMON = """Besides its inputs it takes:
 
     settings: All settings at once, a `{settings}`; or each by its name.
-    out: Folder to fill part by part; nothing is written when not given.
+    out: Folder, or URL such as ``"s3://bucket/run"``, to fill part by part; nothing is written when not given.
     resume: Go on with an interrupted run in ``out``, or return the finished one.
-    overwrite: Drop the run that ``out`` holds: the files that its manifest lists, and no other.
+    overwrite: Drop the run that ``out`` contains: the files that its manifest lists, and no other.
     allow_version_change: Go on with a run that other versions of the libraries have begun.
     engine: Who computes the parts: `Local` (processes of this machine) or `Ray`; this process when not given.
     progress: A bar in a notebook and on a terminal; none when False; or called with (units done, units in all, note).
@@ -194,7 +200,7 @@ def run_study(
     """Return the result of a study, run part by part in memory or into a folder; autocast is off meanwhile.
 
     Raises:
-        OutputFolderError: If the folder holds something else or cannot be written.
+        OutputFolderError: If the folder contains something else or cannot be written.
         CheckFailedError: If parts failed on workers; all others are there.
         IdentilensError: Whatever the study raises.
     """
@@ -205,21 +211,35 @@ def run_study(
         with watched(study.unit, study.reports and progress) as told:
             found = _in_memory(study, record, told)
         return study.shown(found, None)
-    path = joined_folder(Path(out), record, study.joins)
-    around = manifest_of(path) if path == Path(out) else Manifest(Path(out))
+    with told_by_url(out):
+        folder = _folder(study, local_place(out), record, resume, overwrite, allow_version_change)
+        with folder:
+            if not folder.finished:
+                if study.reports and study.request is not None:
+                    study.request.write(folder.path)
+                with watched(study.unit, study.reports and progress) as told:
+                    _into_folder(study, folder, told, engine)
+            study.wait()
+            return study.shown(study.result_type.load(folder.path), folder.path)  # pyright: ignore[reportReturnType, reportArgumentType]
+
+
+def _folder(
+    study: Study[Any, R], out: Path, record: dict[str, Any], resume: bool, overwrite: bool, changed: bool
+) -> RunFolder:
+    """Return the folder of a run: ``out``, or one beneath the run there that it joins and is then noted by."""
     with study.in_turn():
+        if study.joins:
+            fetch(out)
+        path = joined_folder(out, record, study.joins)
+        around = manifest_of(path) if path == out else Manifest(out)
         folder = RunFolder(
             path, record, resume=resume or not study.reports, overwrite=overwrite and study.reports,
-            allow_version_change=allow_version_change, leads=study.reports,
+            allow_version_change=changed, leads=study.reports,
         )  # fmt: skip
         if around is not None and around.file.is_file():
             around.add(path)
-    with folder:
-        if not folder.finished:
-            with watched(study.unit, study.reports and progress) as told:
-                _into_folder(study, folder, told, engine)
-        study.wait()
-        return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
+            settle(path)
+        return folder
 
 
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
@@ -267,9 +287,11 @@ def _on_engine(study: Study[Any, R], folder: RunFolder, progress: Progress | Non
 
     if progress:
         progress(0, sum(sizes), "workers start")
-    path = folder.path.resolve()
-    job = Job(type(study), study.sent(folder.path / SENT), study.settings, folder.record, path)
+    place = shown_place(folder.path.resolve())
+    job = Job(type(study), study.sent(folder.path / SENT), study.settings, folder.record, place)
     Driver(job, engine, sizes, study.unit, told).run(folder)
+    fetch(folder.path)
+    folder.manifest.reread()
     folder.manifest.remove(f"{SENT}/")
 
 
