@@ -28,7 +28,7 @@ IN_PYTHON = {
     "no such model": (lambda lens: idl.load("no/such-model"), "Check the spelling"),
     "a precision that is none": (lambda lens: idl.load("x", dtype="half"), "auto or float32 or float16"),
     "a device that is none": (lambda lens: idl.load("x", device="gpu"), "cannot use device 'gpu'"),
-    "a device that is not there": (lambda lens: idl.load("x", device="cuda:99"), "Leave it out for the CPU"),
+    "a device that is not there": (lambda lens: idl.load("x", device="cuda:99"), "Leave it out to use the CPU"),
     "text without a tokenizer": (lambda lens: idl.audit(idl.Lens(lens.model), [TEXT]), "pass tokenizer=... to Lens"),
     "an image without a processor": (lambda lens: idl.audit(lens, [torch.zeros(3, 8, 8)]), "pass image_processor"),
     "nothing": (lambda lens: idl.audit(lens, None), "Pass a string, a list of strings"),
@@ -50,7 +50,7 @@ IN_PYTHON = {
     "an unknown option": (lambda lens: idl.audit(lens, [TEXT], layer=3), "one of the options layers, batch_size"),
     "an option left out": (lambda lens: idl.structure(lens, [TEXT]), "expected length to be given"),
     "settings as a dictionary": (lambda lens: idl.audit(lens, [TEXT], settings={"seed": 1}), "AuditSettings(...)"),
-    "a bar for progress": (lambda lens: idl.audit(lens, [TEXT], progress=True), "a function of (done, total, note)"),
+    "a bar for progress": (lambda lens: idl.audit(lens, [TEXT], progress="yes"), "a function of (done, total, note)"),
     "a word that is not there": (
         lambda lens: idl.trust(lens, TEXT, layers=0, heads=0, queries="zebra"),
         "its tokens are [CLS] the ferry",
@@ -62,7 +62,7 @@ IN_PYTHON = {
     "lists for tensors": (lambda lens: certain_mass([[0.5, 0.5]], T), "as a tensor of shape (query, key); got list"),
     "a map for a row": (lambda lens: attention_intervals(A, T), "pass A[i]"),
     "logits for weights": (lambda lens: certain_mass(-A, T), "pass the weights after softmax"),
-    "a folder that holds nothing": (lambda lens: idl.load_result("nowhere"), "Pass the folder given to --out"),
+    "a folder that contains nothing": (lambda lens: idl.load_result("nowhere"), "Pass the folder given to --out"),
     "a file that is not there": (lambda lens: idl.read_texts("no.txt"), "no such file: no.txt"),
 }  # fmt: skip
 
@@ -83,8 +83,8 @@ ON_THE_COMMAND_LINE = {
     "an option misspelled": ((*AUDIT, "--layer", "1"), "--layer"),
     "no model": (("audit", "-t", TEXT, "-o", "o"), "--model"),
     "no folder": (("audit", "-m", "MODEL", "-t", TEXT), "--out"),
-    "no texts": (("audit", "-m", "MODEL", "-o", "o"), "give either --text"),
-    "texts twice": ((*AUDIT, "-f", "a.txt"), "give either --text"),
+    "no texts": (("audit", "-m", "MODEL", "-o", "o"), "give exactly one of --text"),
+    "texts twice": ((*AUDIT, "-f", "a.txt"), "give exactly one of --text"),
     "an empty text": (("audit", "-m", "MODEL", "-t", "", "-o", "o"), "text 0 is empty"),
     "a text too long": (("audit", "-m", "MODEL", "-t", "word " * 700, "-o", "o"), "--max-length 512"),
     "layers backwards": ((*AUDIT, "--layers", "1-0"), "--layers as numbers and ranges"),
@@ -103,7 +103,7 @@ ON_THE_COMMAND_LINE = {
     "a folder for a file": (("audit", "-m", "MODEL", "-f", "foreign", "-o", "o"), "foreign"),
     "a file of numbers": (("audit", "-m", "MODEL", "-f", "bin.txt", "-o", "o"), "not utf-8"),
     "an encoding that is none": (("audit", "-m", "MODEL", "-f", "a.txt", "--encoding", "utf-99", "-o", "o"), "utf-99"),
-    "a column of plain text": (("audit", "-m", "MODEL", "-f", "a.txt", "-c", "text", "-o", "o"), "one text a line"),
+    "a column of plain text": (("audit", "-m", "MODEL", "-f", "a.txt", "-c", "text", "-o", "o"), "one text per line"),
     "a column that is not there": (
         ("audit", "-m", "MODEL", "-f", "a.jsonl", "-c", "body", "-o", "o"),
         "there are text",

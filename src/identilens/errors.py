@@ -41,8 +41,12 @@ class UnsupportedModelError(IdentilensError):
     """The model does attention in a way that cannot be captured faithfully."""
 
 
+class JoinedTextsError(UnsupportedModelError):
+    """The model joins the texts of a batch in a way that they cannot be told apart; a batch of one may be captured."""
+
+
 class OutputFolderError(IdentilensError):
-    """The output folder holds something else, or cannot be written."""
+    """The output folder contains something else, or cannot be written."""
 
 
 class NumericalError(IdentilensError, ArithmeticError):

@@ -36,7 +36,7 @@ def test_an_audit_in_a_process_of_its_own(bundled_path, tmp_path):
     again = failing(
         "audit", "-m", bundled_path, "-t", TEXT, "-o", tmp_path / "run", "--layers", "0,2-3", "--examples", 0
     )
-    assert "already holds this run, finished" in again
+    assert "already contains this run, finished" in again
 
 
 def test_audit_writes_table_provenance_matrices_and_report(folder):
@@ -67,7 +67,7 @@ def test_a_failed_check_ends_with_exit_code_1(bundled_path, monkeypatch):
     monkeypatch.setattr("identilens.cli.selfcheck.run_selfcheck", lambda *_: failed)
     written = identilens("selfcheck", "--model", bundled_path, code=1)
     assert "failed" in written.output
-    assert "not to be trusted" in written.error
+    assert "do not trust its numbers" in written.error
 
 
 def test_a_finished_run_is_taken_up_only_when_asked_for(folder, bundled_path):
@@ -81,7 +81,7 @@ def test_a_finished_run_is_taken_up_only_when_asked_for(folder, bundled_path):
 def test_folder_of_another_run_is_left_alone(folder, bundled_path):
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     message = failing("audit", "--model", bundled_path, "--text", "Other words.", "--out", folder)
-    assert "holds another run" in message
+    assert "contains another run" in message
     assert "--overwrite" in message
     assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -89,7 +89,7 @@ def test_folder_of_another_run_is_left_alone(folder, bundled_path):
 def test_folder_with_other_files_is_left_alone(tmp_path, bundled_path):
     (tmp_path / "thesis.tex").write_text("precious")
     message = failing("audit", "--model", bundled_path, "--text", TEXT, "--out", tmp_path, "--overwrite")
-    assert "holds no run of identilens" in message
+    assert "contains no run of identilens" in message
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
@@ -120,10 +120,10 @@ def test_refused_family(bundled_path, tmp_path):
         ("texts.csv", b"id,text\n1,fine\n2,\n", ["--column", "text"], "line 3: column 'text' is empty"),
         ("texts.csv", b"id,text\n1,fine\n", [], "needs --column NAME"),
         ("texts.docx", b"", [], "expected .txt, .jsonl, .csv, .tsv"),
-        ("texts.txt", b"\n\n", [], "holds no texts"),
-        ("texts.txt", b"fine\n", ["--column", "text"], "has one text a line"),
+        ("texts.txt", b"\n\n", [], "contains no texts"),
+        ("texts.txt", b"fine\n", ["--column", "text"], "has one text per line"),
         ("texts.txt.xz", b"not compressed", [], "cannot be read"),
-        ("texts.txt", b"fine\n", ["--text", TEXT], "give either --text"),
+        ("texts.txt", b"fine\n", ["--text", TEXT], "give exactly one of --text"),
     ],
 )
 def test_unusable_files(tmp_path, bundled_path, name, content, options, expected):
@@ -139,7 +139,7 @@ def test_unusable_files(tmp_path, bundled_path, name, content, options, expected
     [
         (["--text", ""], "text 0 is empty"),
         (["--text", "word " * 700], "--max-length 512"),
-        ([], "give either --text"),
+        ([], "give exactly one of --text"),
         (["--file", "no-such-file.txt"], "no such file: no-such-file.txt"),
         (["--text", TEXT, "--layers", "two"], "expected --layers as numbers and ranges such as 0,3,5-8; got 'two'"),
         (["--text", TEXT, "--layers", "4-9"], "the model has layers 0 to 5"),
@@ -162,8 +162,8 @@ def test_what_is_missing_is_named(bundled_path):
 
 
 def test_report_of_a_folder_without_a_run(tmp_path):
-    assert "holds no result" in failing("report", tmp_path)
-    assert "holds no result" in failing("figures", tmp_path)
+    assert "contains no result" in failing("report", tmp_path)
+    assert "contains no result" in failing("figures", tmp_path)
 
 
 def test_formats_that_there_are_not(folder, tmp_path):

@@ -24,7 +24,7 @@ def test_training_leaves_tables_models_and_report(folder):
     assert found.settings == ["2 types, depth 4, 1 layer behind one-hot"]
     assert "Attention by seed" in (folder / "report.html").read_text()
     assert len(list(folder.glob("models/*/seed*/model.safetensors"))) == 3
-    assert "already holds this run, finished" in failing("dyck", "train", *QUICK, "--seeds", "0-2", "--out", folder)
+    assert "already contains this run, finished" in failing("dyck", "train", *QUICK, "--seeds", "0-2", "--out", folder)
 
 
 def test_saved_models_are_analysed(folder, tmp_path):

@@ -20,7 +20,7 @@ def test_constructions_leave_a_table_a_model_a_report_and_figures(tmp_path):
     assert idl.load(out / "model").model.config.max_depth == 2
     identilens("figures", out, "--formats", "svg", code=0)
     assert {path.stem for path in (out / "figures").iterdir()} == {"argmax", "support"}
-    assert "already holds this run, finished" in failing("dyck", "construct", *small, "--out", out)
+    assert "already contains this run, finished" in failing("dyck", "construct", *small, "--out", out)
 
 
 def test_prunings_leave_a_table_a_report_and_figures(tmp_path):
@@ -41,7 +41,7 @@ def test_prunings_leave_a_table_a_report_and_figures(tmp_path):
     [
         (("construct", "--types", 1), "expected --types of at least 2; got 1"),
         (("construct", "--open-probability", 1), "expected --open-probability below 1; got 1"),
-        (("construct", "--off-balance", "a"), "expected --off-balance as numbers with commas between"),
+        (("construct", "--off-balance", "a"), "expected --off-balance as numbers separated by commas"),
         (("prune", "--candidates", "40"), "expected --candidates of at most 24; got 40"),
         (("prune", "--shared-layer", 4), "expected --shared-layer from 0 to 3; got 4"),
     ],

@@ -81,7 +81,7 @@ def test_processes_that_cannot_share_a_batch_are_refused(data, tmp_path):
 
 def test_a_finished_run_is_not_run_again(trained, data):
     again = ("train", "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
-    assert "already holds this run, finished" in failing(*again, "--out", trained)
+    assert "already contains this run, finished" in failing(*again, "--out", trained)
     identilens(*again, "--out", trained, "--resume", code=0)
 
 
@@ -113,4 +113,4 @@ def test_table_one_measured_beside_published(data, tmp_path):
 def test_figures_want_the_right_encoder(trained, data, tmp_path):
     message = failing("reproduce", "bhardwaj2021-figure2", "--model", trained / "model", "--data", data,
                       "--out", tmp_path)  # fmt: skip
-    assert "is no encoder with heads='concat'" in message
+    assert "is not an encoder with heads='concat'" in message

@@ -83,13 +83,13 @@ def test_a_killed_run_goes_on_and_gives_the_same_table(bundled_path, tmp_path):
     for name in ("table", "token_names"):
         killed, whole = (pl.read_parquet(tmp_path / folder / f"{name}.parquet") for folder in ("killed", "whole"))
         assert_frame_equal(killed, whole, check_exact=True)
-    assert "holds another run" in failing(*arguments, tmp_path / "whole", "--seed", 1)
+    assert "contains another run" in failing(*arguments, tmp_path / "whole", "--seed", 1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--text", FIRST, "--track", "stormy"], "no text holds the token 'stormy'; tokens such as 'storm'"),
+        (["--text", FIRST, "--track", "stormy"], "no text contains the token 'stormy'; tokens such as 'storm'"),
         (
             ["--text", FIRST, "--method", "exact", "--sketch-probes", "8"],
             "expected --sketch-probes to be left out: exact norms",
@@ -99,11 +99,11 @@ def test_a_killed_run_goes_on_and_gives_the_same_table(bundled_path, tmp_path):
         (["--text", FIRST, "--layers", "0,1"], "expected --layers from 1 (the first layer's output) to 6"),
         (["--text", FIRST, "--memory-budget", "many"], "a size such as 512MiB or 2GB; got 'many'"),
         (["--text", FIRST, "--memory-budget", "1KiB"], "memory_budget=1024 bytes is too small"),
-        (["--text", FIRST, "--pairs"], "takes every two --text as a pair; got 1"),
+        (["--text", FIRST, "--pairs"], "reads every two --text as a pair; got 1"),
         (["--file", "none.conllu"], "no such file: none.conllu"),
         (["--text", FIRST, "--spacy", "none_such"], "the spaCy pipeline 'none_such' is not installed"),
         (["--text", FIRST, "--dtype", "float16"], "too coarse for derivatives"),
-        ([], "either --text"),
+        ([], "exactly one of --text"),
     ],
 )
 def test_unusable_options(tmp_path, bundled_path, arguments, expected):

@@ -53,7 +53,7 @@ def test_studies_whose_parts_build_on_one_another_run_alone(bundled_path, tmp_pa
     message = failing(
         "structure", "--model", bundled_path, *texts, "--length", 8, "--engine", "local", "--out", tmp_path / "out"
     )  # fmt: skip
-    assert "structure runs in one process: each part adds to the sums of the one before" in message
+    assert "structure runs in one process: each part adds to the sums of the previous part" in message
 
 
 @pytest.mark.parametrize(

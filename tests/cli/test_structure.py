@@ -36,7 +36,7 @@ def test_the_run_its_report_and_its_resumption(bundled_path, corpus, tmp_path):
     before = (out / "table.parquet").read_bytes()
     identilens(*start, *options, "--threshold", "0.1", "--resume", code=0)
     assert (out / "table.parquet").read_bytes() == before
-    assert "holds another run" in failing(*start, *options, "--threshold", "0.2")
+    assert "contains another run" in failing(*start, *options, "--threshold", "0.2")
     identilens("figures", out, "--formats", "svg", code=0)
     assert (out / "figures" / "growth.svg").is_file()
 
@@ -51,7 +51,7 @@ def test_the_run_its_report_and_its_resumption(bundled_path, corpus, tmp_path):
         ),
         (("--shorter", "skip", "--limit", "1"), "expected at least 2 texts of 12 tokens, got 1"),
         (("--shorter", "skip", "--penalty", "1"), "expected --penalty below 1; got 1.0"),
-        (("--shorter", "skip", "--clusters", "99"), "expected --clusters of at most 9, one a text; got 99"),
+        (("--shorter", "skip", "--clusters", "99"), "expected --clusters of at most 9, one per text; got 99"),
     ],
 )
 def test_bad_input_says_what_to_do(bundled_path, corpus, tmp_path, options, message):

@@ -28,7 +28,7 @@ def test_one_row_in_a_folder_of_its_own(bundled_path, tmp_path):
     assert set(table["query"]) == {4}
     assert ((table["lo"] <= table["weight"]) & (table["weight"] <= table["hi"])).all()
     assert (out / "report.html").is_file()
-    assert "already holds this run, finished" in failing("intervals", *options, "--out", out)
+    assert "already contains this run, finished" in failing("intervals", *options, "--out", out)
     identilens("intervals", *options, "--out", out, "--resume", code=0)
     identilens("figures", out, "--formats", "png", code=0)
     assert len(list((out / "figures").glob("intervals_*.png"))) == 1
@@ -86,10 +86,10 @@ def test_bad_input(bundled_path, tmp_path):
     assert "expected --pin-tolerance below 1" in failing(
         "intervals", *model, "--text", TEXT, "--pin-tolerance", 2, "--out", tmp_path / "new"
     )
-    assert "give either --text" in failing("intervals", *model, "--out", tmp_path / "new")
+    assert "give exactly one of --text" in failing("intervals", *model, "--out", tmp_path / "new")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("dear")
-    assert "holds no run of identilens" in failing(
+    assert "contains no run of identilens" in failing(
         "intervals", *model, "--text", TEXT, "--layers", 0, "--heads", 0, "--out", tmp_path / "full"
     )
     assert (tmp_path / "full" / "thesis.tex").read_text() == "dear"
@@ -100,5 +100,5 @@ def test_an_audit_of_another_model_is_left_alone(audited, bundled, tmp_path):
     BertModel(BertConfig(vocab_size=len(bundled.tokenizer), **sizes)).save_pretrained(tmp_path / "tiny")
     bundled.tokenizer.save_pretrained(tmp_path / "tiny")
     message = failing("intervals", "--model", tmp_path / "tiny", "--text", TEXT, "--out", audited)
-    assert "holds an audit of" in message
+    assert "contains an audit of" in message
     assert "Choose another folder, or the model of the audit" in message

@@ -59,7 +59,7 @@ def test_another_run_needs_overwrite_and_reuses_the_states(folder, bundled_path,
     before = [path.stat().st_mtime_ns for path in folder.glob("states/*/states.npy")]
     other = ("--probes", "naive", "--experiment", "neighbours", "--offsets=-1,2", "--folds", 1)
     arguments = ("tokens", "--model", bundled_path, "--file", file, *other, "--out", folder)
-    assert "holds another run" in failing(*arguments)
+    assert "contains another run" in failing(*arguments)
     done = identilens(*arguments, "--overwrite", code=0)
     assert "neighbours recovered, mean over layers" in done.output
     assert pl.read_parquet(folder / "table.parquet")["offset"].unique().to_list() == [-1, 2]
@@ -98,7 +98,7 @@ def test_a_killed_run_is_resumed(bundled_path, file, tmp_path):
     process.wait()
     held = len(list(cut.glob("parts/done-*.json")))
     assert 8 <= held < 12
-    assert "already holds this run, interrupted" in failing("tokens", *shared, "--out", cut)
+    assert "already contains this run, interrupted" in failing("tokens", *shared, "--out", cut)
     identilens("tokens", *shared, "--out", cut, "--resume", code=0)
     assert_frame_equal(pl.read_parquet(cut / "table.parquet"), pl.read_parquet(tmp_path / "whole" / "table.parquet"))
 
@@ -126,4 +126,4 @@ def test_an_empty_corpus(bundled_path, tmp_path):
     (tmp_path / "none.txt").write_text("\n\n")
     given = ("--model", bundled_path, "--file", tmp_path / "none.txt")
     message = failing("tokens", *given, "--out", tmp_path / "out")
-    assert "holds no texts" in message
+    assert "contains no texts" in message

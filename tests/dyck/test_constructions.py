@@ -91,7 +91,7 @@ def test_what_theorem_1_does_not_cover_is_refused():
     scores = torch.randn(9, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     with pytest.raises(InputError, match=r"satisfy the balance condition \(Eq. 11\)"):
         sufficient_model(language, torch.eye(9, 12), scores)
-    with pytest.raises(InputError, match="9 linearly independent embeddings, one a symbol, got 8 dimensions"):
+    with pytest.raises(InputError, match="9 linearly independent embeddings, one per symbol, got 8 dimensions"):
         sufficient_model(language, torch.randn(9, 8), torch.zeros(9, 9).double())
 
 
@@ -147,7 +147,7 @@ def test_pruned_random_transformers_compute_small_ones():
         assert not torch.equal(pruned[0][1].query, pruned[1][1].query)
     assert errors[1] < 0.01 < errors[0]
     assert approximation_error(targets[0], targets[1], QUICK).sampled > 0.1
-    with pytest.raises(InputError, match="room for 1 pairs of layers, got 1 layers"):
+    with pytest.raises(InputError, match="1 pairs of layers do not fit into 1 layers"):
         prune_to(targets[0], large[:1], sizes)
 
 

@@ -88,5 +88,5 @@ def test_a_strong_penalty_leaves_nothing():
 
 
 def test_other_models_are_refused():
-    with pytest.raises(InputError, match="one layer of the paper's block behind a minimal first layer"):
+    with pytest.raises(InputError, match="one layer of the paper's block after a minimal first layer"):
         next(minimise(DyckConfig(), all_prefixes(LANGUAGE, 3), (1e-3,), 0, 1))

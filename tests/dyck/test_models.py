@@ -159,8 +159,8 @@ def test_the_body_alone():
         ({"num_hidden_layers": 0}, "at least one layer, got 0"),
         ({"block": "tree"}, "block must be one of gpt, paper, minimal; got 'tree'"),
         ({"positions": "sine"}, "positions must be one of none, linear"),
-        ({"block": "minimal"}, "one attention layer behind a minimal first layer"),
-        ({"first_layer": "one-hot", "positions": "linear"}, "knows no positions"),
+        ({"block": "minimal"}, "one attention layer after a minimal first layer"),
+        ({"first_layer": "one-hot", "positions": "linear"}, "has no positions"),
         ({"projection_widths": [[3]]}, "for each of 2 layers"),
     ],
 )

@@ -109,5 +109,5 @@ def test_the_probe_prefix_has_all_brackets_at_all_depths(types, depth):
 
 
 def test_sequences_outside_the_language_are_refused():
-    with pytest.raises(InputError, match=r"sequence 1 is none: \(\]"):
+    with pytest.raises(InputError, match=r"sequence 1 is not one: \(\]"):
         check_tokens(Dyck(), torch.tensor([[1, 3, 5], [1, 3, 6]]))

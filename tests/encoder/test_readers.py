@@ -61,7 +61,7 @@ def test_comma_separated_files_without_header(name, tmp_path):
         ("NUM\tany\tHow many ?\n\nHUM\tany\t \n", r"train.tsv, line 4: the text is empty"),
         ("NUM\tany", r"train.tsv, line 2: expected 3 columns"),
         ("NUM\tany\tHow many ?\tmore", r"train.tsv, line 2: expected 3 columns"),
-        ("", "holds no rows"),
+        ("", "contains no rows"),
     ],
 )
 def test_bad_rows_are_named_by_line(rows, message, tmp_path):
@@ -137,7 +137,7 @@ def test_the_hubs_form_through_datasets(tmp_path):
     )
     with pytest.raises(InputError, match="has no column hypothesis, premise"):
         read_hub(TASKS["snli"], "train", str(single))
-    with pytest.raises(InputError, match="label 4 is none of 0 to 1"):
+    with pytest.raises(InputError, match="label 4 is not one of 0 to 1"):
         read_hub(TASKS["imdb"], "train", str(single))
     with pytest.raises(InputError, match="cannot be loaded"):
         read_hub(TASKS["imdb"], "train", str(tmp_path / "nowhere"))

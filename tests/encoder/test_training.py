@@ -101,7 +101,7 @@ def test_an_interrupted_run_ends_as_a_whole_one(run, folder, tmp_path):
 def test_a_finished_run_is_read_again_and_another_refused(run, folder):
     again = train("trec", run.folder, data=folder, settings=SMALL, resume=True)
     assert_frame_equal(again.table, run.table)
-    with pytest.raises(OutputFolderError, match="holds another run"):
+    with pytest.raises(OutputFolderError, match="contains another run"):
         train("trec", run.folder, data=folder, settings=replace(SMALL, seed=1), resume=True)
     assert EncoderRun.load(run.folder).metrics == run.metrics
 

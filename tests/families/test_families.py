@@ -77,7 +77,7 @@ def test_sizes_keep_their_proportions():
 
 def test_names_of_types():
     assert known("Deberta_V2", ["bert", "deberta-v2"]) == "deberta-v2"
-    with pytest.raises(InputError, match=r"knows no model type 'lama'.*nearest are llama"):
+    with pytest.raises(InputError, match=r"has no model type 'lama'.*nearest are llama"):
         known("lama", model_types())
 
 

@@ -1,4 +1,4 @@
-"""A process that dies at any moment, and what its run's folder holds afterwards."""
+"""A process that dies at any moment, and what its run's folder contains afterwards."""
 
 import shutil
 from contextlib import contextmanager, suppress

@@ -68,9 +68,9 @@ def test_images_and_their_positions():
         ([], "expected one or more texts"),
         ([[]], "text 0 is a list"),
         ([3.5], "text 0 is a float"),
-        ([[5, 99999]], "token ids 5 to 99999; the model knows 0 to 30521"),
+        ([[5, 99999]], "token ids from 5 to 99999; the model has 0 to 30521"),
         ({"labels": 3}, "a batch needs tensors"),
-        ({"input_ids": torch.zeros(1, 3).long(), "attention_mask": torch.zeros(1, 3)}, "holds no token ids"),
+        ({"input_ids": torch.zeros(1, 3).long(), "attention_mask": torch.zeros(1, 3)}, "contains no token ids"),
     ],
 )
 def test_unusable_input(bundled, inputs, message):

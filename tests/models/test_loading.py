@@ -59,7 +59,9 @@ def test_tied_weights_are_not_missing(tmp_path, family):
 def test_text_for_a_model_without_tokenizer_files_is_refused(tmp_path, family):
     lens = idl.load(saved(tmp_path, family), device="cpu")
     assert lens.tokenizer is None
-    with pytest.raises(InputError, match=r"none of its tokenizer's files \(.*\)\. Put its files beside the model"):
+    with pytest.raises(
+        InputError, match=r"none of its tokenizer's files \(.*\)\. Put its files into the model's folder"
+    ):
         lens.read("some words")
 
 
@@ -78,7 +80,7 @@ def test_tokenizers_with_files_or_without_need_of_any_are_kept(tmp_path):
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path, bundled):
-    with pytest.raises(InputError, match=r"the model knows 0 to 95\. Use the model's own tokenizer"):
+    with pytest.raises(InputError, match=r"the model has 0 to 95\. Use the model's own tokenizer"):
         idl.Lens(build("bert"), bundled.tokenizer).read("lighthouse keepers")
 
 

@@ -100,10 +100,10 @@ def test_what_cannot_be_read_or_used_is_told(tmp_path, tone):
     out = ["-o", tmp_path / "out"]
     bert = ["-m", tmp_path / "none"]
     assert "cannot be read as .wav" in failing("audit", *bert, "--audio", tmp_path / "bad.wav", *out)
-    assert "holds no samples" in failing("audit", *bert, "--audio", tmp_path / "empty.wav", *out)
+    assert "contains no samples" in failing("audit", *bert, "--audio", tmp_path / "empty.wav", *out)
     assert "Check the path given to --audio" in failing("audit", *bert, "--audio", tmp_path / "no.wav", *out)
     assert "cannot be read as an image" in failing("audit", *bert, "--image", tmp_path / "bad.png", *out)
-    assert "one of them only" in failing("audit", *bert, "--audio", tone, "--text", "a", *out)
+    assert "give exactly one of" in failing("audit", *bert, "--audio", tone, "--text", "a", *out)
     with pytest.raises(InputError, match=r"a recording needs a feature extractor.*preprocessor_config\.json"):
         Lens(build("bert")).read(idl.read_audio(tone))
 

@@ -53,11 +53,11 @@ def test_unusable_files_are_refused_by_line(tmp_path, treebank):
     for old, new, message in (
         ("# text = Gladly", "# note", r"line 17: the sentence has no '# text = '"),
         ("1\tGladly\tgladly", "1\tGladly gladly", r"line 19: expected 10 columns, got 9"),
-        ("1\tGladly\t", "1\tSadly\t", r"line 19: the word 'Sadly' does not come next"),
+        ("1\tGladly\t", "1\tSadly\t", r"line 19: the word 'Sadly' is not the next word"),
     ):
         treebank.write_text(SENTENCES.replace(old, new), encoding="utf-8")
         with pytest.raises(InputError, match=message):
             read_conllu(treebank)
     treebank.write_text("\n\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"holds no sentences"):
+    with pytest.raises(InputError, match=r"contains no sentences"):
         read_conllu(treebank)

@@ -32,8 +32,15 @@ def test_a_folder_and_memory_give_the_same(tmp_path):
     equal(held, Toy.load(tmp_path / "run"))
     assert written.notes["word"].to_list() == ["odd", "even"]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        ".lock", "manifest.txt", "matrices", "notes.parquet", "provenance.json", "table.parquet"
+        ".lock", "manifest.txt", "matrices", "notes.parquet", "provenance.json", "run.toml", "table.parquet"
     ]  # fmt: skip
+
+
+def test_a_result_says_its_finding_its_size_and_where_it_is(tmp_path):
+    made = toy(layers="1-4", out=tmp_path / "run")
+    assert repr(made).startswith(f"Toy: {made.summary().text}\ntable of {len(made.table)} rows, notes of 2 rows")
+    assert repr(made).endswith(f"matrices; in {tmp_path / 'run'}")
+    assert repr(toy()).endswith("; in memory")
 
 
 def test_save_and_load_give_it_back(tmp_path):
@@ -41,7 +48,7 @@ def test_save_and_load_give_it_back(tmp_path):
     made.save(tmp_path / "saved")
     equal(made, Toy.load(tmp_path / "saved"))
     made.save(tmp_path / "saved")
-    with pytest.raises(OutputFolderError, match="holds another run"):
+    with pytest.raises(OutputFolderError, match="contains another run"):
         toy(layers=7).save(tmp_path / "saved")
 
 
@@ -49,7 +56,7 @@ def test_an_interrupted_run_goes_on_after_its_last_part(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         toy(layers="1-5", fail=3, out=tmp_path / "run")
     assert ToyStudy.runs == [0, 1, 2]
-    with pytest.raises(OutputFolderError, match=r"already holds this run, interrupted. Pass --resume"):
+    with pytest.raises(OutputFolderError, match=r"already contains this run, interrupted. Pass --resume"):
         toy(layers="1-5", out=tmp_path / "run")
     with pytest.raises(OutputFolderError, match="was interrupted"):
         Toy.load(tmp_path / "run")
@@ -65,7 +72,7 @@ def test_an_interrupted_run_goes_on_after_its_last_part(tmp_path):
 def test_another_run_is_refused_or_dropped(tmp_path):
     toy(layers=1, out=tmp_path / "run")
     (tmp_path / "run" / "mine.txt").write_text("mine")
-    with pytest.raises(OutputFolderError, match="holds another run"):
+    with pytest.raises(OutputFolderError, match="contains another run"):
         toy(layers=2, out=tmp_path / "run", resume=True)
     assert toy(layers=2, out=tmp_path / "run", overwrite=True).table["number"].to_list() == [2]
     assert (tmp_path / "run" / "mine.txt").read_text() == "mine"
@@ -75,9 +82,9 @@ def test_what_is_no_run_is_never_touched(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "table.parquet").write_text("mine")
     for options in ({}, {"overwrite": True}, {"resume": True}):
-        with pytest.raises(OutputFolderError, match="holds no run of identilens"):
+        with pytest.raises(OutputFolderError, match="contains no run of identilens"):
             toy(out=tmp_path / "mine", **options)
-    with pytest.raises(OutputFolderError, match="holds no toy result"):
+    with pytest.raises(OutputFolderError, match="contains no toy result"):
         toy().save(tmp_path / "mine")
     assert (tmp_path / "mine" / "table.parquet").read_text() == "mine"
 

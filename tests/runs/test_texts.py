@@ -48,7 +48,7 @@ def test_columns_of_frames_and_data_sets(tmp_path):
     for source in (FRAME, FRAME.to_pandas(), data, data.to_iterable_dataset()):
         assert read_texts(source, columns=["other"], limit=1) == ["eins"]
         assert read_texts(source, columns=["text", "other"]) == [("one", "eins"), ("two", "zwei")]
-    with pytest.raises(InputError, match="there are other, more, got none"):
+    with pytest.raises(InputError, match="there are other, more; got none"):
         read_texts(FRAME.select("other", more="other"))
     with pytest.raises(InputError, match="row 1, column 'text' is empty or not a text"):
         read_texts(pl.DataFrame({"text": ["a", None]}))

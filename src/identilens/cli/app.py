@@ -1,4 +1,4 @@
-"""The ``identilens`` command: which commands there are, and how errors end. Imports nothing heavy."""
+"""The ``identilens`` program: its commands, and how it ends on errors. Imports nothing heavy."""
 
 import signal
 import sys
@@ -9,34 +9,46 @@ from cyclopts import App, CycloptsError
 from rich.console import Console
 from rich.text import Text
 
+from identilens.cli.settings_file import SettingsFile
 from identilens.errors import CheckFailedError, IdentilensError, SettingError
 from identilens.reproduce.registry import REPRODUCTIONS
 from identilens.studies.registry import STUDIES
 
 COMMANDS = {
     "report": ("identilens.cli.show:report", "Write the report of a finished run again."),
-    "compare": ("identilens.cli.show:compare_runs", "Lay two finished runs of one study beside each other."),
-    "explore": ("identilens.cli.explore:explore", "A local web page: type a text and look at a model's attention."),
-    "figures": ("identilens.cli.show:figures", "Draw the charts of a finished run for print."),
+    "rerun": ("identilens.cli.again:rerun_folder", "Run a finished or interrupted run again, from its run.toml."),
+    "compare": ("identilens.cli.show:compare_runs", "Compare two finished runs of the same study."),
+    "explore": ("identilens.cli.explore:explore", "Open a local web page: type a text, look at a model's attention."),
+    "figures": ("identilens.cli.show:figures", "Write the charts of a finished run as files for print."),
     "selfcheck": ("identilens.cli.selfcheck:selfcheck", "Check that capture is faithful on a model."),
     "demo": ("identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),
-    "families": ("identilens.cli.families:families", "Say which model types are served, and why others are not."),
+    "families": (
+        "identilens.cli.families:families",
+        "List the supported model types, and why others are not supported.",
+    ),
 }
-"""Commands that are no study: where each stands, and its help."""
+"""Commands that are not studies: module and function of each, and its help."""
 
 
-def make_app() -> App:
-    """Return the program with a command for each study, reproduction and all else; none is imported yet."""
+def make_app(file: SettingsFile | None = None) -> App:
+    """Return the program with all its commands: studies, reproductions and others. No command is imported yet.
+
+    Args:
+        file: Reads the file that ``--config`` names.
+    """
     app = App(
         name="identilens",
         help="How much of a transformer's attention and hidden states is determined by what it computes, and how much "
         "has an effect.",
         version=version("identilens"), suppress_keyboard_interrupt=False,
+        config=file or SettingsFile(),
     )  # fmt: skip
     groups = {
         "": app,
-        "dyck": App(name="dyck", help="Dyck languages: attention that solves the task without showing it."),
-        "reproduce": App(name="reproduce", help="Make a published table or figure again, published numbers beside it."),
+        "dyck": App(
+            name="dyck", help="Dyck languages: models that solve the task with attention that does not show how."
+        ),
+        "reproduce": App(name="reproduce", help="Reproduce a published table or figure beside the published numbers."),
     }
     for name in ("dyck", "reproduce"):
         app.command(groups[name])
@@ -60,10 +72,11 @@ def main() -> None:
     """Run the command line: exit code 2 for bad input, 1 for a failed check, 130 and 143 when stopped, 0 otherwise."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     before = signal.signal(signal.SIGTERM, _terminate)
+    file = SettingsFile()
     try:
-        make_app()(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
+        make_app(file)(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
     except (CycloptsError, IdentilensError) as error:
-        _complain(_words(error))
+        _complain(_words(error, file))
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
     except (KeyboardInterrupt, Terminated) as stop:
         _stopped(signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
@@ -76,19 +89,19 @@ def _terminate(*_: object) -> NoReturn:
 
 
 def _stopped(by: signal.Signals) -> NoReturn:
-    kept = " What was finished is kept: run the same command with --resume to go on."
+    remedy = " Finished parts are saved. To continue, run the same command with --resume."
     makes_run = any(word.startswith(("--out", "-o")) for word in sys.argv)
-    _complain(f"stopped by {by.name}.{kept if makes_run else ''}")
+    _complain(f"stopped by {by.name}.{remedy if makes_run else ''}")
     sys.exit(128 + by)
 
 
-def _words(error: Exception) -> str:
-    """Return what to say of an error, options named as they are typed."""
+def _words(error: Exception, file: SettingsFile) -> str:
+    """Return the message of an error; options are named as they are typed."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, IdentilensError):
         cause = cause.__cause__
     if isinstance(cause, SettingError):
-        return f"expected --{cause.setting.replace('_', '-')} {cause.expected}; got {cause.got!r}."
+        return file.complaint(cause)
     return str(cause or error)
 
 

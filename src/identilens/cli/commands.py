@@ -1,15 +1,13 @@
-"""The command of each study, made from its settings when it is called."""
+"""The command of each study, made from the study's settings when it is called."""
 
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from identilens.cli.options import INPUTS, EngineOptions, PrintOptions, RunOptions, console, quiet_transformers
-from identilens.cli.progress import progress_bar
 from identilens.runs.settings import Settings
 from identilens.runs.stored import shown_place
 from identilens.runs.study import bound_study, run_study
@@ -18,28 +16,27 @@ from identilens.studies.reports import write_report
 
 
 def __getattr__(name: str) -> Callable[..., None]:
-    """Return the command of a study, by its name with underscores: two between the words of a subcommand."""
+    """Return the command of a study by its name with underscores, two between the words of a subcommand."""
     if name.startswith("__"):
         raise AttributeError(name)
     return study_command(study_named(name.replace("__", " ").replace("_", "-")))
 
 
 def study_command(study: Any) -> Callable[..., None]:
-    """Return the function whose parameters are the options of a study: its inputs, its settings, and the run's."""
+    """Return the function whose parameters are the options of a study: of its inputs, its settings and the run."""
     groups = [(name, *INPUTS[name]) for name in study.takes]
 
     def command(**given: Any) -> None:
         quiet_transformers()
-        # A group of which nothing was typed is missing.
+        # cyclopts leaves out a group when none of its options was typed.
         given = {name: default() for name, _, default in groups if name not in given} | given
         run, prints = given["run"], given["prints"]
-        # Texts come first, so that bad ones are told before a model is loaded.
+        # Texts are read first, so that errors in them appear before a model is loaded.
         cut = {"texts": {"max_length": getattr(given["settings"], "max_length", None)}}
         inputs = [given[name].load(**cut.get(name, {})) for name in reversed(study.takes)][::-1]
-        bound = bound_study(study, inputs, given["settings"])
+        bound = bound_study(study, inputs, given["settings"], [given[name] for name in study.takes])
         shown = bound.reports and not (prints.json or prints.quiet)
-        with progress_bar(study.unit) if shown else nullcontext() as update:
-            result = run_study(bound, out=run.out, progress=update, engine=given["engine"].made(), **run.choices)
+        result = run_study(bound, out=run.out, progress=shown, engine=given["engine"].made(), **run.choices)
         if not bound.reports:
             return
         report = shown_place(write_report(run.out))
@@ -65,7 +62,8 @@ def with_options(
 ) -> Callable[..., None]:
     """Return a function with one parameter for each group of options, flattened on the command line.
 
-    A group: name of the parameter, heading in the help, and settings. The docstring's first line is the help.
+    A group is the name of the parameter, the heading in the help, and the settings. The first line of the docstring
+    is the help.
     """
     function.__doc__ = inspect.cleandoc(docstring).split("\n\n")[0]
     function.__signature__ = inspect.Signature([_parameter(*group) for group in groups])  # pyright: ignore[reportFunctionMemberAccess]
@@ -74,7 +72,7 @@ def with_options(
 
 
 def _parameter(name: str, heading: str, settings: type[Settings]) -> inspect.Parameter:
-    needed = any(one.default is one.empty for one in inspect.signature(settings).parameters.values())
+    needed = any(option.default is option.empty for option in inspect.signature(settings).parameters.values())
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty if needed else settings(),
         annotation=Annotated[settings, Parameter(name="*", group=heading)],

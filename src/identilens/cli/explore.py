@@ -26,24 +26,25 @@ def explore(
 ) -> None:
     """Open a local web page on models: type a text, look at its maps, prove intervals, put alternatives back.
 
-    It answers on this machine alone, to pages opened with the address that is printed. Ctrl-C ends it.
+    Only this machine can open the page, and only with the address that is printed. Ctrl-C ends the program.
 
     Args:
-        model: Hub id or local folder of a transformers model; give it once for each model.
-        text: A text to begin with; give it once for each text.
-        file: A file of texts to begin with, as for other commands.
-        device: Where to run; the best there is by default.
-        dtype: Precision to load the models in.
+        model: Hub id or local folder of a transformers model. Repeat the option for each model.
+        text: A text to start with. Repeat the option for each text.
+        file: A file of texts to start with, in the formats of the other commands.
+        device: Device to run on. Default: the best device that is available.
+        dtype: Precision of the loaded models.
         port: Port of the page.
-        runs: Folder whose run folders the page may open, and save new ones into.
+        runs: Folder of run folders. The page can open them and save new ones there.
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
-        raise InputError("the explorer needs two packages more. Install them with: pip install 'identilens[explorer]'")
+        raise InputError("the explorer needs two more packages. Install them with: pip install 'identilens[explorer]'")
     if len(set(model)) < len(model):
-        raise InputError("give each --model once.")
+        raise InputError("give each --model only once.")
     texts = [*text, *(str(one) for one in (read_texts(file) if file else ()))][:_MOST_TEXTS]
     lenses = {name: ModelOptions(model=name, device=device, dtype=dtype).load() for name in model}
+    load = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value not in (None, "auto")}
     import_module("identilens.explorer.server").serve(
-        {Path(name).name or name: lens for name, lens in lenses.items()}, texts, port=port, runs=runs,
+        lenses, texts, port=port, runs=runs, load=load,
         announce=lambda address: console.print(f"explorer: {address}", soft_wrap=True, highlight=False),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""``identilens families``: which model types of transformers are served, and why others are not."""
+"""``identilens families``: which model types of transformers are supported, and why others are not."""
 
 from collections import Counter
 from typing import Annotated
@@ -19,11 +19,11 @@ def families(
     family: Annotated[str | None, Parameter(alias="-f")] = None,
     try_it: Annotated[bool, Parameter(name="--try", negative="")] = False,
 ) -> None:
-    """Say which model types of transformers can be audited and how, and why the others cannot.
+    """List which model types of transformers can be audited and how, and why the others cannot.
 
     Args:
-        family: A model type, as model_type in a config.json; counts of all types without it.
-        try_it: Try a tiny random model of the type now, on the installed transformers; read the table otherwise.
+        family: A model type, as model_type in a config.json. Default: counts of all types.
+        try_it: Try a tiny random model of the type with the installed transformers. Default: read the stored table.
     """
     table = read_table()
     if family is None:
@@ -45,10 +45,10 @@ def _all(table: dict[str, Trial]) -> None:
         view.add_row(outcome, str(counts[outcome]), meaning)
     console.print(view)
     for outcome in MEANINGS:
-        held = [name for name, one in table.items() if one.outcome == outcome]
-        if held:
-            console.print(Text(f"{outcome}: ", "bold") + Text(", ".join(held)), highlight=False)
-    console.print("One of them: identilens families --family NAME", highlight=False)
+        names = [name for name, entry in table.items() if entry.outcome == outcome]
+        if names:
+            console.print(Text(f"{outcome}: ", "bold") + Text(", ".join(names)), highlight=False)
+    console.print("For one model type: identilens families --family NAME", highlight=False)
 
 
 def _one(found: Trial) -> None:
@@ -58,7 +58,7 @@ def _one(found: Trial) -> None:
         if found.difference is not None:
             words.append(f"Weights differ from its own output_attentions by at most {found.difference:.1e}.")
     elif found.outcome in ("refused", "no attention"):
-        words.append("What to do: take a model of a served type (identilens families names them).")
+        words.append("What to do: use a model of a served type. The command identilens families lists them.")
     for line in (words[0], found.reason, *words[1:]):
         if line:
             console.print(Text(line), soft_wrap=True, highlight=False)

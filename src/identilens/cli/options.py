@@ -1,4 +1,4 @@
-"""Options that many commands share, each group once, and what is made of them."""
+"""Groups of options that several commands share, and the objects that are made from them."""
 
 import logging
 import os
@@ -31,15 +31,17 @@ class ModelOptions(Settings):
     """The model.
 
     Attributes:
-        model: Hub id or local folder of a transformers model; bundled or bundled-decoder for those that come along.
-        device: Where to run: cpu, cuda, cuda:1, mps; the best there is by default.
-        dtype: Precision to load the model in; the checkpoint's own by default.
-        trust_remote_code: Run Python code that comes with the checkpoint.
+        model: Hub id or local folder of a transformers model, or one of the bundled models: bundled, bundled-decoder.
+        device: Device to run on: cpu, cuda, cuda:1, mps. Default: the best device that is available.
+        dtype: Precision of the loaded model. Default: the precision of the checkpoint.
+        revision: Branch, tag or commit on the hub.
+        trust_remote_code: Run the Python code that the checkpoint contains.
     """
 
     model: Annotated[str, Parameter(alias="-m")]
     device: str | None = None
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "auto"
+    revision: str | None = None
     trust_remote_code: Annotated[bool, Parameter(negative="")] = False
 
     def load(self) -> Lens:
@@ -50,26 +52,29 @@ class ModelOptions(Settings):
         """
         quiet_transformers()
         with console.status(f"loading {self.model}"):
-            return load(self.model, device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code)
+            return load(
+                self.model, device=self.device, dtype=self.dtype, revision=self.revision,
+                trust_remote_code=self.trust_remote_code,
+            )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(Settings):
-    """The texts, or what the model takes in their place.
+    """The texts, images or recordings that the model reads.
 
     Attributes:
-        text: A text; give it once for each text.
-        image: An image file, for models that see; give it once for each image.
-        audio: A .wav file, for models that listen; give it once for each recording.
-        file: .txt (one text a line), .jsonl, .csv, .tsv, .conllu; also .gz, .xz; .parquet; - for the standard input.
-        dataset: Data set on the hub, or a folder that `datasets` reads; its texts are streamed.
-        subset: Of the data set, where it has several.
-        split: Of the data set.
-        column: Column with the texts; give two for sentence pairs.
+        text: A text. Repeat the option for each text.
+        image: An image file, for vision models. Repeat the option for each image.
+        audio: A .wav file, for audio models. Repeat the option for each recording.
+        file: .txt (one text per line), .jsonl, .csv, .tsv, .conllu, also as .gz or .xz; .parquet; - for standard input.
+        dataset: Data set on the hub, or a folder that `datasets` can read. Its texts are streamed.
+        subset: Subset of the data set, if it has several.
+        split: Split of the data set.
+        column: Column with the texts. Give two columns for sentence pairs.
         encoding: Encoding of the file.
-        pairs: Sentence pairs: two --column, two --text, or a tab in each line of a .txt.
-        limit: Take the first so many texts.
-        max_text_bytes: Read so much of the file at most, decompressed, such as 512MiB; 4 GiB by default.
+        pairs: Read sentence pairs: from two --column, two --text, or lines of a .txt with a tab between the sentences.
+        limit: Read only the first texts, up to this number.
+        max_text_bytes: Largest size of the decompressed file, such as 512MiB; 4 GiB by default.
     """
 
     text: Annotated[Names, Parameter(alias="-t")] = ()
@@ -86,7 +91,7 @@ class TextOptions(Settings):
     max_text_bytes: Annotated[Size, Ge(1)] = MAX_TEXT_BYTES
 
     def load(self, max_length: int | None = None) -> Sequence[Any]:
-        """Return the texts, images or recordings; of texts that will be cut to so many tokens, what is needed.
+        """Return the texts, images or recordings. Of a text that will be cut to max_length tokens, only a part is read.
 
         Raises:
             InputError: If they cannot be read, naming file and line.
@@ -94,7 +99,7 @@ class TextOptions(Settings):
         given = (self.text, self.file, self.image, self.audio, self.dataset)
         if [bool(one) for one in given].count(True) != 1:
             raise InputError(
-                "give either --text (once for each text), --file, --dataset, --image or --audio, and one of them only."
+                "give exactly one of --text (repeat it for each text), --file, --dataset, --image and --audio."
             )
         if self.image or self.audio:
             read = [*map(read_image, self.image), *map(read_audio, self.audio)]
@@ -112,15 +117,17 @@ class TextOptions(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Settings):
-    """Where a run goes.
+    """Where the results of a run are written.
 
     Attributes:
+        config: TOML file with options by name, at its top or under the command's name; what is typed goes before them.
         out: Folder for the results, or a URL such as s3://bucket/run.
-        resume: Go on with an interrupted run.
-        overwrite: Drop the run that the folder holds: the files that its manifest lists, and no other.
-        allow_version_change: Go on with a run that other versions of the libraries have begun.
+        resume: Continue an interrupted run.
+        overwrite: Delete the previous run in the folder. Only the files that its manifest lists are deleted.
+        allow_version_change: Continue a run that was started with other versions of the libraries.
     """
 
+    config: Path | None = None
     out: Annotated[str, Parameter(alias="-o")]
     resume: Annotated[bool, Parameter(negative="")] = False
     overwrite: Annotated[bool, Parameter(negative="")] = False
@@ -128,7 +135,7 @@ class RunOptions(Settings):
 
     @property
     def choices(self) -> dict[str, bool]:
-        """What a run takes of it, but for its folder."""
+        """The options of a run, without its folder."""
         return {"resume": self.resume, "overwrite": self.overwrite, "allow_version_change": self.allow_version_change}
 
 
@@ -137,8 +144,8 @@ class PrintOptions(Settings):
     """What a run prints.
 
     Attributes:
-        json: The finding, its numbers and the report's path as JSON, and nothing else.
-        quiet: Nothing.
+        json: Print only JSON: the finding, its numbers and the path of the report.
+        quiet: Print nothing.
     """
 
     json: Annotated[bool, Parameter(negative="")] = False
@@ -150,10 +157,11 @@ class EngineOptions(Settings):
     """Who computes the parts of a run.
 
     Attributes:
-        engine: Processes of this machine (local), or actors of a Ray cluster; this process alone by default.
-        workers: How many work at the same time; 2 by default.
+        engine: Processes of this machine (local), or actors of a Ray cluster (ray). Default: this process alone.
+        workers: Number of workers that run at the same time; 2 by default.
         gpus_per_worker: GPUs of each Ray actor, such as 1 or 0.5.
-        address: Of a running Ray cluster, auto for the one of this machine; a new one on this machine by default.
+        address: Address of a running Ray cluster; auto: the cluster of this machine. Default: start one on this
+            machine.
     """
 
     engine: Literal["local", "ray"] | None = None
@@ -162,7 +170,7 @@ class EngineOptions(Settings):
     address: str | None = None
 
     def check(self) -> None:
-        """Check that nothing is said of workers where there are none."""
+        """Check that options of workers are given only with an engine that has them."""
         takes = {None: (), "local": ("workers",), "ray": ("workers", "gpus_per_worker", "address")}[self.engine]
         for name in ("workers", "gpus_per_worker", "address"):
             if getattr(self, name) is not None and name not in takes:
@@ -170,18 +178,18 @@ class EngineOptions(Settings):
                 raise SettingError(name, f"to be left out {what}", getattr(self, name))
 
     def made(self) -> Engine | None:
-        """Return the engine, if one is asked for."""
+        """Return the engine, or None if no engine was chosen."""
         given = {name: getattr(self, name) for name in ("workers", "gpus_per_worker", "address")}
         given = {name: value for name, value in given.items() if value is not None}
         return None if self.engine is None else {"local": Local, "ray": Ray}[self.engine](**given)
 
 
 INPUTS = {"lens": ("Model", ModelOptions), "texts": ("Texts", TextOptions)}
-"""The options that each input of a study is made of: heading in the help, and the group."""
+"""For each input of a study: the heading of its options in the help, and the group of options."""
 
 
 def quiet_transformers() -> None:
-    """Keep transformers' own messages and bars off the terminal."""
+    """Turn off the log messages and progress bars of transformers."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.getLogger("transformers").setLevel(logging.ERROR)
     from transformers.utils.logging import disable_progress_bar

@@ -6,10 +6,10 @@ from typing import Any
 
 from identilens.cli.commands import with_options
 from identilens.cli.options import RunOptions, console, quiet_transformers
-from identilens.cli.progress import progress_bar
 from identilens.errors import InputError
 from identilens.reproduce.record import Recipe, write_reproduction
 from identilens.reproduce.registry import recipe_named
+from identilens.runs.progress import watched
 from identilens.runs.remote import url_in
 
 
@@ -21,14 +21,14 @@ def __getattr__(name: str) -> Callable[..., None]:
 
 
 def reproduction_command(recipe: Recipe) -> Callable[..., None]:
-    """Return the function whose parameters are the options of a reproduction: its settings, and the run's."""
+    """Return the function whose parameters are the options of a reproduction: of its settings and of the run."""
 
     def command(**given: Any) -> None:
         quiet_transformers()
         run = given["run"]
         out = _folder(run.out)
         settings = given.get("settings") or recipe.settings_type()
-        with progress_bar(recipe.unit) as update:
+        with watched(recipe.unit, True) as update:
             found = recipe.make(settings, out, progress=update, **run.choices)
         write_reproduction(found, out)
         console.print(found.findings, markup=False, highlight=False)

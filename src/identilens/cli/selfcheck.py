@@ -7,9 +7,8 @@ from annotated_types import Ge
 from cyclopts import Parameter
 from rich.table import Table
 
-from identilens.cli.options import ModelOptions, console
+from identilens.cli.options import ModelOptions, TextOptions, console
 from identilens.errors import CheckFailedError
-from identilens.runs.settings import Names, Settings
 from identilens.studies.audit.selfcheck import selfcheck as run_selfcheck
 
 _TEXTS = (
@@ -18,16 +17,18 @@ _TEXTS = (
 )
 
 
+_LIMIT = 8
+"""Largest number of texts without --limit."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class SelfcheckOptions(Settings):
-    """What to check on.
+class SelfcheckOptions(TextOptions):
+    """The inputs of the check.
 
     Attributes:
-        text: A text; give it once for each. Two short ones by default.
         max_length: Cut longer texts to this many tokens.
     """
 
-    text: Annotated[Names, Parameter(alias="-t")] = ()
     max_length: Annotated[int | None, Ge(1)] = None
 
 
@@ -36,9 +37,15 @@ def selfcheck(
     model: Annotated[ModelOptions, Parameter(name="*", group="Model")],
     on: Annotated[SelfcheckOptions, Parameter(name="*", group="Texts")] = SelfcheckOptions(),
 ) -> None:
-    """Check that capture is faithful on a model, and print each check with its figure."""
+    """Check that capture is faithful on a model, and print each check with its figure.
+
+    At most the first 8 texts are used, or as many as --limit says, in one batch. The default are two short texts.
+    """
     lens = model.load()
-    inputs = list(on.text or _TEXTS) if lens.tokenizer is not None else [list(range(3, 14)), list(range(5, 9))]
+    if on == SelfcheckOptions():
+        inputs = list(_TEXTS) if lens.tokenizer is not None else [list(range(3, 14)), list(range(5, 9))]
+    else:
+        inputs = list(on.load(on.max_length)[: on.limit or _LIMIT])
     checks = run_selfcheck(lens, inputs, on.max_length)
     view = Table(title=f"selfcheck of {model.model}")
     for name in ("check", "figure", "limit", "result", "meaning"):
@@ -48,4 +55,4 @@ def selfcheck(
         view.add_row(check.name, f"{check.figure:.2e}", f"{check.limit:.0e}", result, check.remark)
     console.print(view)
     if not all(check.passed for check in checks):
-        raise CheckFailedError("this model's numbers are not to be trusted: capture is not faithful on it.")
+        raise CheckFailedError("capture is not faithful on this model: do not trust its numbers.")

@@ -1,4 +1,4 @@
-"""``identilens report`` and ``identilens figures``: what a finished run looks like."""
+"""``identilens report``, ``compare`` and ``figures``: the report and the charts of finished runs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ def report(folder: str, /, *, out: Annotated[Path | None, Parameter(alias="-o")]
     """Write the report of a finished run as one self-contained HTML file.
 
     Args:
-        folder: Folder or URL given to --out.
+        folder: Folder of the run, or URL: what was given to its --out.
         out: File to write; report.html in the folder by default.
     """
     console.print(f"report: {shown_place(write_report(folder, out))}", soft_wrap=True, highlight=False)
@@ -33,12 +33,12 @@ def compare_runs(
     out: Annotated[Path | None, Parameter(alias="-o")] = None,
     json: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Lay two finished runs of one study beside each other: other texts, another model, a later checkpoint.
+    """Compare two finished runs of the same study: other texts, another model, a later checkpoint.
 
     Args:
         run_a: Folder or URL of the first run.
         run_b: Folder or URL of the second run.
-        out: HTML file to write, with charts; none by default.
+        out: HTML file to write, with charts. Default: no file.
         json: Print the table as JSON.
     """
     found = compare(load_result(run_a), load_result(run_b))
@@ -58,12 +58,12 @@ def figures(
     out: Annotated[Path | None, Parameter(alias="-o")] = None,
     formats: Annotated[str, LIST] = "png,svg,pdf",
 ) -> None:
-    """Draw the charts of a finished run for print.
+    """Write the charts of a finished run as files for print.
 
     Args:
-        folder: Folder or URL given to --out.
-        out: Folder to write into; figures/ in the folder by default.
-        formats: Any of png, svg, pdf, with commas between.
+        folder: Folder of the run, or URL: what was given to its --out.
+        out: Folder to write to; figures/ in the run's folder by default.
+        formats: Any of png, svg and pdf, separated by commas.
     """
     chosen = tuple(name.strip() for name in formats.split(","))
     if out is None and url_in(folder) is not None:

@@ -111,7 +111,7 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
             "always known"
         )
     if k ** (D - 1) > 10**5:
-        raise InputError(f"{k}^{D - 1} prefixes are too many to find the least of; choose fewer types or less depth")
+        raise InputError(f"{k}^{D - 1} prefixes are too many to search; choose fewer types or less depth")
     opens, closes = pair_symbols(language)
     u = layer.contributions()[closes[:, 1:]].transpose(0, 1)
     pairs = torch.linalg.vector_norm(u[:, :, opens] + u[:, :, closes], dim=-1).permute(0, 3, 2, 1)

@@ -35,7 +35,7 @@ class Dyck:
             raise InputError(f"expected at least one type of brackets, got {self.types}; the paper has 2 and 3")
         if self.max_depth < 1:
             raise InputError(
-                f"expected a depth of at least 1, got {self.max_depth}; a language of depth 0 holds only the empty "
+                f"expected a depth of at least 1, got {self.max_depth}; a language of depth 0 has only the empty "
                 "word. The paper has 4 and 8"
             )
         if not 0.0 < self.open_probability < 1.0:

@@ -74,7 +74,7 @@ def minimise(
         InputError: For a model that is not one layer of Eq. 6 with one head behind a minimal first layer.
     """
     if config.block != "paper" or config.first_layer == "learned" or config.num_hidden_layers > 1:
-        raise InputError("expected one layer of the paper's block behind a minimal first layer; choose block paper")
+        raise InputError("expected one layer of the paper's block after a minimal first layer; choose block paper")
     model = new_model(config, seed).double()
     for strength in strengths:
         _descend(model, prefixes, strength, iterations)

@@ -107,7 +107,7 @@ class DyckModel(DyckPreTrainedModel):
     ) -> BaseModelOutput:
         """Return the states behind the last layer; where wanted, all states and, with eager attention, weights.
 
-        Tokens have a start token first; ``inputs_embeds`` in their place holds the positions. Other options of
+        Tokens have a start token first; ``inputs_embeds`` in their place contains the positions. Other options of
         transformers, such as ``use_cache=False``, change nothing.
         """
         if (input_ids is None) == (inputs_embeds is None):

@@ -131,5 +131,5 @@ def check_tokens(language: Dyck, tokens: Int[Tensor, "count length"]) -> None:
         shown = "".join(write_brackets(language, tokens[row][(tokens[row] != PADDING) & (tokens[row] != START)]))
         raise InputError(
             f"expected prefixes of Dyck with {language.types} types and depth up to {language.max_depth}; sequence "
-            f"{row} is none: {shown:.80}. Sample them from the language, or raise its depth"
+            f"{row} is not one: {shown:.80}. Sample them from the language, or raise its depth"
         )

@@ -107,7 +107,7 @@ def _pairs(needed: int, layers: int, untouched: int | None) -> list[int]:
         if untouched not in (place, place + 1) and place - 1 not in found:
             found.append(place)
     if len(found) < needed:
-        raise InputError(f"expected room for {needed} pairs of layers, got {layers} layers; take {4 * needed} of them")
+        raise InputError(f"{needed} pairs of layers do not fit into {layers} layers; use {4 * needed} layers")
     return found[:needed]
 
 

@@ -1,4 +1,4 @@
-"""How Dyck transformers are trained: the options, checked before anything runs."""
+"""Options of training Dyck transformers, checked before anything runs."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -17,16 +17,16 @@ Data = Literal["complete", "prefixes"]
 Loss = Literal["closing", "all"]
 
 LONG = (400, 500)
-"""Brackets in the shortest and the longest prefix of the length generalisation."""
+"""Numbers of brackets in the shortest and the longest prefix of the length generalisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DyckLaw(Settings):
-    """The law of training sequences (Wen et al. 2023, section 4.1, D.2).
+    """The distribution of training sequences (Wen et al. 2023, section 4.1, D.2).
 
     Attributes:
-        length: Brackets in a training sequence.
-        data: Balanced words (complete), or prefixes by Definition 1.
+        length: Number of brackets in a training sequence.
+        data: Balanced words (complete), or prefixes by Definition 1 (prefixes).
     """
 
     length: Annotated[int, Ge(2)] = 28
@@ -36,13 +36,13 @@ class DyckLaw(Settings):
         """Check that there are balanced words of the length."""
         super().check()
         if self.data == "complete" and self.length % 2:
-            raise InputError(f"expected an even length for complete words, got {self.length}; take {self.length + 1}")
+            raise InputError(f"expected an even length for complete words, got {self.length}; use {self.length + 1}")
 
     def sample(self, language: Dyck, count: int, seed: int) -> Int[Tensor, "count n"]:
-        """Return sequences of the training law behind a start token.
+        """Return sequences of the training distribution after a start token.
 
         Raises:
-            InputError: For a length that the language has no word of.
+            InputError: If the language has no word of the length.
         """
         draw = language.sample_complete if self.data == "complete" else language.sample_prefixes
         return with_start(draw(count, self.length, torch.Generator().manual_seed(seed)))
@@ -53,15 +53,15 @@ class DyckTraining(DyckLaw):
     """One way to train (Wen et al. 2023, section 4, D.1).
 
     Attributes:
-        tokens: Brackets in the training set.
-        epochs: Times it is gone through.
-        batch_size: Sequences in a step.
-        learning_rate: Of AdamW at the start; it falls along a cosine, epoch by epoch.
-        weight_decay: Of AdamW, decoupled: no L2 term of the loss.
-        loss: Whether all next tokens count in the cross-entropy, or those that are closing brackets.
-        contrast: Weight λ of the contrastive term (Eq. 22); the paper's is 0.3.
-        contrast_depth: Deepest nest of inserted pairs; the language's depth by default.
-        data_seed: Of the training set, the same for every model.
+        tokens: Number of brackets in the training set.
+        epochs: Number of passes over the training set.
+        batch_size: Number of sequences in a training step.
+        learning_rate: Learning rate of AdamW at the start. It decreases as a cosine, epoch by epoch.
+        weight_decay: Weight decay of AdamW. It is decoupled: not an L2 term of the loss.
+        loss: Tokens that count in the cross-entropy: all next tokens (all), or only closing brackets (closing).
+        contrast: Weight λ of the contrastive term (Eq. 22); the paper uses 0.3.
+        contrast_depth: Largest depth of inserted pairs; the language's depth by default.
+        data_seed: Seed of the training set, which is the same for every model.
     """
 
     tokens: Annotated[int, Ge(2)] = 100_000
@@ -75,27 +75,27 @@ class DyckTraining(DyckLaw):
     data_seed: Annotated[int, Ge(0)] = 0
 
     def check(self) -> None:
-        """Check that the training set holds a sequence."""
+        """Check that the training set has at least one sequence."""
         super().check()
         if self.tokens < self.length:
             raise SettingError("tokens", f"of at least {self.length}, the length of a sequence", self.tokens)
 
     @property
     def training_sequences(self) -> int:
-        """Sequences in the training set."""
+        """Number of sequences in the training set."""
         return self.tokens // self.length
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measuring(Settings):
-    """How much is measured on.
+    """Numbers and lengths of the sequences on which models are measured.
 
     Attributes:
-        sequences: Sequences in distribution.
-        long_sequences: Sequences of the length generalisation.
-        lengths: Brackets in their shortest and longest prefix, such as 400-500.
-        head_sequences: Sequences on which heads are changed.
-        draws: Random patterns of a head.
+        sequences: Number of sequences for the accuracy in distribution.
+        long_sequences: Number of sequences for the length generalisation.
+        lengths: Numbers of brackets in the shortest and the longest of these, such as 400-500.
+        head_sequences: Number of sequences on which the attention of heads is changed.
+        draws: Number of random patterns that replace a head's attention.
     """
 
     sequences: Annotated[int, Ge(1)] = 1000
@@ -105,7 +105,7 @@ class Measuring(Settings):
     draws: Annotated[int, Ge(1)] = 3
 
     def check(self) -> None:
-        """Check that the lengths go upwards."""
+        """Check that the shorter length is first."""
         super().check()
         if not 2 <= self.lengths[0] <= self.lengths[1]:
             raise SettingError("lengths", "as two ends such as 400-500, the shorter first", self.lengths)
@@ -116,7 +116,7 @@ class DyckSetting:
     """One kind of model, trained in one way.
 
     Attributes:
-        name: What it is called in tables and figures.
+        name: Name in tables and figures.
         config: Options of `DyckConfig`.
         training: Data, schedule and loss.
     """

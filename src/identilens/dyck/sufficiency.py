@@ -148,7 +148,7 @@ def balanced_layer(
     rank = int(torch.linalg.matrix_rank(embeddings))
     if rank < count:
         raise InputError(
-            f"expected {count} linearly independent embeddings, one a symbol, got {size} dimensions of rank "
+            f"expected {count} linearly independent embeddings, one per symbol, got {size} dimensions of rank "
             f"{rank}; add dimensions"
         )
     inverse = torch.linalg.pinv(embeddings)
@@ -178,7 +178,7 @@ def _reading_projection(
     code = _code(embeddings, directions)
     places, order = (embeddings @ code).sort()
     middles, halves = (places[1:] + places[:-1]) / 2, (places[1:] - places[:-1]) / 2
-    # First: two units a step between neighbouring codes, and the brackets' directions with either sign.
+    # First: two units per step between neighbouring codes, and the brackets' directions with either sign.
     steps = code.expand(count - 1, -1) / halves[:, None]
     first = torch.cat([steps, steps, directions, -directions])
     first_bias = torch.cat([0.5 - middles / halves, -0.5 - middles / halves, torch.zeros(2 * brackets).double()])
@@ -197,7 +197,7 @@ def _reading_projection(
 
 
 def between_steps(count: int) -> Float[Tensor, "place units"]:
-    """Return the weights that tell places in a row apart by two units a step: up before a place, down behind it.
+    """Return the weights that tell places in a row apart by two units per step: up before a place, down behind it.
 
     The first place has no step up, and needs a bias of 1 for it; the last has no step down.
     """
@@ -251,5 +251,5 @@ def _code(embeddings: Tensor, directions: Tensor, tries: int = 2000) -> Float[Te
     drawn = drawn / torch.linalg.vector_norm(drawn, dim=0)
     gap, best = (off @ drawn).sort(0).values.diff(dim=0).amin(0).max(0)
     if float(gap) < 1e-6:
-        raise InputError("the embeddings cannot be told apart off the brackets' directions; add dimensions")
+        raise InputError("the embeddings cannot be distinguished outside the brackets' directions; add dimensions")
     return drawn[:, best]

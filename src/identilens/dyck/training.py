@@ -185,7 +185,7 @@ def _member_bytes(config: DyckConfig, training: DyckTraining) -> int:
     widest = max(config.hidden_size, config.intermediate_size)
     kinds = 2 * config.bracket_types * config.max_depth + 1
     maps = config.num_attention_heads * training.length
-    # Activations kept for the way back: about 16 of the hidden size and 3 maps a layer, and the counts of the first.
+    # Activations kept for the way back: about 16 of the hidden size and 3 maps per layer, and the counts of the first.
     return 4 * places * (config.num_hidden_layers * (16 * widest + 3 * maps) + 4 * kinds) + 4 * 200 * widest**2
 
 

@@ -54,8 +54,8 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
         if self.d_v is None:
             if self.heads == "concat" and self.hidden_size % self.num_attention_heads:
                 raise InputError(
-                    f"{self.num_attention_heads} heads do not divide hidden_size {self.hidden_size}, so that d_v is "
-                    "open. Pass d_v, or another number of heads."
+                    f"{self.num_attention_heads} heads do not divide hidden_size {self.hidden_size}, so d_v is "
+                    "not defined. Pass d_v, or another number of heads."
                 )
             self.d_v = self.hidden_size // self.num_attention_heads if self.heads == "concat" else self.hidden_size
         super().__post_init__(**kwargs)

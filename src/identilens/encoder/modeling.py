@@ -76,7 +76,7 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("give either input_ids or inputs_embeds.")
         if kwargs.get("output_attentions") and self.config._attn_implementation not in ("eager", EFFECTIVE):
-            raise InputError('fused attention keeps no weights. Load with attn_implementation="eager".')
+            raise InputError('fused attention returns no weights. Load with attn_implementation="eager".')
         embedded = self.token_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         positions = self._positions(embedded, attention_mask) if position_ids is None else position_ids
         state = self.dropout(embedded + self.position_embeddings(positions))
@@ -93,7 +93,7 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         if not 1 <= length <= self.config.max_position_embeddings:
             raise InputError(
                 f"texts need 1 to {self.config.max_position_embeddings} tokens for this model; got {length}. "
-                "Cut longer texts with max_length, and leave empty ones out."
+                "Cut longer texts with max_length, and leave out empty ones."
             )
         if attention_mask is None or attention_mask.ndim != 2:
             return torch.arange(length, device=embedded.device)[None]

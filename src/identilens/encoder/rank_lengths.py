@@ -15,7 +15,7 @@ def rank_by_length(
     lens: Lens, texts: Sequence[str], *, lengths: Sequence[int], per_length: int = 100, layer: int = 0,
     heads: Sequence[int] = (0,), seed: int = 0, progress: Callable[[int, int], None] | None = None,
 ) -> pl.DataFrame:  # fmt: skip
-    """Return rank(T) and dim LN(T) of heads on texts clipped to given lengths, one row a text and head.
+    """Return rank(T) and dim LN(T) of heads on texts clipped to given lengths, one row per text and head.
 
     For each length d_s (special tokens counted), a random choice of ``per_length`` texts with at least so many tokens
     is clipped to it before the model sees it (section 6, "Numerical rank"). Measure and tolerance are the audit's.

@@ -47,7 +47,7 @@ def read_local(task: Task, folder: Path, part: Part) -> Examples:
     except (*READ_ERRORS, csv.Error) as error:
         raise InputError(f"{file} cannot be read: {error}.") from error
     if not rows:
-        raise InputError(f"{file} holds no rows.")
+        raise InputError(f"{file} contains no rows.")
     return Examples(tuple(text for text, _ in rows), tuple(label for _, label in rows))
 
 
@@ -84,7 +84,7 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
             continue
         classes = task.hub_classes or range(len(task.labels))
         if not isinstance(label, int) or not 0 <= label < len(classes):
-            raise InputError(f"{where}: label {label!r} is none of 0 to {len(classes) - 1}.")
+            raise InputError(f"{where}: label {label!r} is not one of 0 to {len(classes) - 1}.")
         texts.append(_text(task, [row[column] or "" for column in columns], where))
         labels.append(classes[label])
     return Examples(tuple(texts), tuple(labels))
@@ -115,7 +115,7 @@ def _tsv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, 
     for row in reader:
         where = f"{file}, line {reader.line_num}"
         if None in row or None in row.values():
-            raise InputError(f"{where}: expected {len(reader.fieldnames or ())} columns. Mend or remove the line.")
+            raise InputError(f"{where}: expected {len(reader.fieldnames or ())} columns. Correct or remove the line.")
         yield _text(task, [row.get(name, "") for name in task.text], where), _label(task, row[task.label], where)
 
 
@@ -144,5 +144,5 @@ def _text(task: Task, pieces: list[str], where: str) -> Text:
 
 def _label(task: Task, label: str, where: str) -> int:
     if label not in task.labels:
-        raise InputError(f"{where}: label {label!r} is none of {', '.join(task.labels)}.")
+        raise InputError(f"{where}: label {label!r} is not one of {', '.join(task.labels)}.")
     return task.labels.index(label)

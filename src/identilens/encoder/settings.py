@@ -1,4 +1,4 @@
-"""How identifiable encoders are trained: every option with its default; the paper's unless said otherwise."""
+"""Options of training identifiable encoders. Defaults are those of the paper unless stated otherwise."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,24 +14,24 @@ HeadsName = Literal["concat", "con", "add"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingSettings(Settings):
-    """What training runs of any task, heads and key size share.
+    """Settings that do not depend on the task, the kind of heads and the key size.
 
     Attributes:
-        data: Folder with the task's files, or one above it; the hub by default.
-        hub: Another hub id or folder for datasets than the task's own.
-        d_v: Size of values; d_model / heads for concat, d_model for add by default.
-        layers: Encoder layers.
+        data: Folder with the task's files, or the folder above it. Default: the data set on the hub.
+        hub: Hub id or folder for `datasets` that replaces the task's own.
+        d_v: Size of values. Default: d_model / heads for concat, d_model for add.
+        layers: Number of encoder layers.
         d_model: Embedding size.
         attention_heads: Number of heads.
         feed_forward: Width of the feed-forward block.
-        dropout: Of embeddings, attention weights and sublayers.
-        max_length: Tokens a text is cut to, [CLS] included.
-        max_words: Size of the vocabulary at most.
-        epochs: Passes over the training part; the best by validation accuracy is kept.
-        batch_size: Texts in a step, over all processes together.
-        learning_rate: Of Adam, constant.
-        precision: Of the matrix products.
-        limit: Train on a random choice of so many rows.
+        dropout: Dropout of embeddings, attention weights and sublayers.
+        max_length: Cut longer texts to this many tokens, [CLS] included.
+        max_words: Largest size of the vocabulary.
+        epochs: Number of passes over the training part. The epoch with the best validation accuracy is used.
+        batch_size: Number of texts in a training step, over all processes together.
+        learning_rate: Learning rate of Adam, constant.
+        precision: Precision of the matrix products.
+        limit: Train on this many rows, chosen at random.
     """
 
     data: Annotated[Path | None, NOT_RECORDED] = None
@@ -56,10 +56,10 @@ class EncoderSettings(TrainingSettings):
     """One training run.
 
     Attributes:
-        task: What to learn.
-        heads: Put head outputs side by side (concat, or con for short) or add them.
+        task: Task to learn.
+        heads: Concatenate the head outputs (concat, or con for short) or add them (add).
         d_k: Size of queries and keys.
-        seed: Of the split, the first weights, dropout and the order of batches.
+        seed: Seed of the split, the initial weights, dropout and the order of batches.
     """
 
     task: TaskName
@@ -68,10 +68,10 @@ class EncoderSettings(TrainingSettings):
     seed: Annotated[int, Ge(0)] = 0
 
     def check(self) -> None:
-        """Call heads by their full name."""
+        """Replace the short name of the heads by the full name."""
         object.__setattr__(self, "heads", full_name(self.heads))
 
 
 def full_name(heads: str) -> str:
-    """Return the configuration's word for the paper's: con, add."""
+    """Return the name that the configuration uses for the paper's con or add."""
     return {"con": "concat"}.get(heads, heads)

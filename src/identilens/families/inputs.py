@@ -40,6 +40,8 @@ def candidates(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
     if "grid_thw" in names:
         name = "pixel_values" if "pixel_values" in names else "hidden_states"
         yield from (("picture", {name: pixels, "grid_thw": grid}) for pixels, grid in _gridded(model.config))
+    if "spatial_shapes" in names:
+        yield from _patches(model, "input_ids" in names)
     if "past_values" in names:
         for shape in _series_shapes(model):
             yield "time series", {"past_values": _drawn(*shape)} | _series_features(model, names, shape[1])
@@ -69,6 +71,20 @@ def _with_picture_tokens(model: PreTrainedModel) -> Iterator[tuple[str, Any]]:
         yield "text with picture", batch
 
 
+def _patches(model: PreTrainedModel, with_text: bool) -> Iterator[tuple[str, Any]]:
+    """Yield pictures as patches in a row, with how many of them there are in height and width."""
+    vision = getattr(model.config, "vision_config", model.config)
+    patches = {
+        "pixel_values": _drawn(_PICTURES, 6, 3 * vision.patch_size**2),
+        "pixel_attention_mask": torch.ones(_PICTURES, 6, dtype=torch.long),
+        "spatial_shapes": torch.tensor([[2, 3]] * _PICTURES),
+    }
+    if with_text:
+        yield "text with picture", {"input_ids": _rows(model, _PICTURES), **patches}
+    else:
+        yield "picture", patches
+
+
 def _see(model: PreTrainedModel) -> Callable[..., Any] | None:
     """Return the method that makes features of pictures, where a model has one."""
     return getattr(model, "get_image_features", None)
@@ -82,9 +98,10 @@ def _picture_inputs(model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
         return
     for shape in _picture_shapes(model):
         pixels = _drawn(1, *shape[1:])
-        sizes = {"image_sizes": torch.tensor([list(shape[-2:])])} if "image_sizes" in names else {}
-        yield {"pixel_values": pixels, **sizes}
-        yield {"pixel_values": pixels[None], **sizes}
+        for sizes in ({}, {"image_sizes": torch.tensor([list(shape[-2:])])}):
+            if not sizes or "image_sizes" in names:
+                yield {"pixel_values": pixels, **sizes}
+                yield {"pixel_values": pixels[None], **sizes}
 
 
 def _gridded(vision: Any) -> Iterator[tuple[Tensor, Tensor]]:

@@ -50,8 +50,7 @@ def known(family: str, table: Iterable[str]) -> str:
     near = [alike[one] for one in get_close_matches(name, alike, 5, 0.5)]
     hint = f"The nearest are {', '.join(near)}." if near else "Call identilens families for all of them."
     raise InputError(
-        f"transformers knows no model type {family!r}. {hint} "
-        "The type of a model stands in its config.json, as model_type."
+        f"transformers has no model type {family!r}. {hint} The config.json of a model gives its type as model_type."
     )
 
 

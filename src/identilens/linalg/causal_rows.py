@@ -1,4 +1,4 @@
-"""Effective attention when each query sees the keys up to itself: nested Gram matrices, one block at a time."""
+"""Effective attention under a causal mask: nested Gram matrices, computed block by block."""
 
 from collections.abc import Callable
 
@@ -14,18 +14,20 @@ _BLOCK = 64
 class CausalRows:
     """Row i projects on the column space of T's first i + 1 rows.
 
-    Three kinds of rows, told apart by certificates that hold for all rows on one side of a boundary:
+    There are three kinds of rows. Certificates give the boundaries between them:
 
-    - The first ones, while those rows of T are linearly independent: weights are their own effective part.
-    - The last ones, once the Gram matrix of the rows before them has full rank. With G the Gram matrix
-      of the keys before a block, G_i = G + Σ v_k v_kᵀ over the block's own keys up to i. Woodbury's
-      identity needs the inverse of I + K_i, K_i the leading part of one matrix K for the whole block:
-      its Cholesky factor is nested, so that a block costs a few triangular solves instead of one
-      factorisation a row. Values are whitened by the whole text first, which keeps G well conditioned.
-    - Those between: a singular value decomposition a row.
+    - The first rows, as long as the rows of T up to i are linearly independent: effective attention equals the weights.
+    - The last rows, where the Gram matrix of the previous rows has full rank. Let G be the Gram matrix of the keys
+      before a block. Then G_i = G + Σ v_k v_kᵀ over the keys of the block up to i. Woodbury's identity needs the
+      inverse of I + K_i, where K_i is the leading part of one matrix K of the block. Its Cholesky factor is nested:
+      a block costs a few triangular solves instead of one factorisation per row. Values are first whitened over the
+      whole text, which keeps G well conditioned.
+    - The rows between: one singular value decomposition per row.
 
-    It is made of F, float64, the factor of the whole of T, and the share of σ_max up to which a singular value of so
-    many rows of T counts as zero.
+    Args:
+        compact: F, float64.
+        factor: Factor of all rows of T.
+        tolerance: For a number of rows of T, the share of σ_max up to which a singular value counts as zero.
     """
 
     def __init__(self, compact: Float[Tensor, "head key r"], factor: Factor, tolerance: Callable[[int], float]) -> None:
@@ -102,7 +104,7 @@ class CausalRows:
         return (solved.mT @ self._white[:, :end].mT).tril(begin)
 
     def _gram_before(self, begin: int) -> Tensor:
-        """Return the Gram matrix of the whitened values before a row; rows mostly come in order."""
+        """Return the Gram matrix of the whitened values before a row; rows are usually processed in order."""
         counted, gram = self._running
         if begin < counted:
             counted, gram = 0, torch.zeros_like(gram)
@@ -121,9 +123,9 @@ class CausalRows:
         return low
 
     def _first_spanned(self, head: Float[Tensor, "key r"], tolerance: float) -> int:
-        """Return from which row on the keys before it are certified to span every column of T.
+        """Return the first row whose previous keys are certified to span every column of T.
 
-        The certificate is taken against the whole text's Gram trace, so that it holds for all later rows.
+        The certificate uses the Gram trace of the whole text, so that it is valid for all later rows.
         """
         trace = head.square().sum()
         low, high = self.width, self.keys

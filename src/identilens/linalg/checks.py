@@ -7,7 +7,7 @@ from identilens.errors import InputError, NumericalError
 
 
 def check_finite(**tensors: Tensor | None) -> None:
-    """Raise for tensors with NaN or infinite entries, naming the tensor and how many."""
+    """Raise for tensors with NaN or infinite entries, with the name of the tensor and their number."""
     for name, tensor in tensors.items():
         if tensor is None:
             continue
@@ -20,7 +20,7 @@ def check_finite(**tensors: Tensor | None) -> None:
 
 
 def check_values(values: Tensor, output_projection: Tensor | None = None) -> None:
-    """Raise for values (key, d_v) and an output projection (d_v, d_model) that are empty, do not fit, or not finite."""
+    """Raise for values (key, d_v) and an output projection (d_v, d_model) that are empty, not finite or do not fit."""
     if values.ndim < 2 or 0 in values.shape[-2:]:
         raise InputError(
             f"values must be (..., key, d_v) with at least one key; got {tuple(values.shape)}. "

@@ -1,4 +1,4 @@
-"""Orthonormal basis and pseudo-inverse of the projected values, by Cholesky where that is certified."""
+"""Orthonormal basis and pseudo-inverse of the projected values, by Cholesky where full rank is certified."""
 
 from dataclasses import dataclass
 
@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-# Cholesky of a Gram matrix loses half of the digits: the basis it gives is orthonormal to about
-# 1e-16 / SAFE_SHARE. Below this share of the trace the singular value decomposition takes over.
+# Cholesky of a Gram matrix loses half of the digits: its basis is orthonormal to about 1e-16 / SAFE_SHARE.
+# Below this share of the trace the singular value decomposition is used instead.
 SAFE_SHARE = 1e-8
 
 
@@ -24,7 +24,7 @@ class Span:
     rank: Int[Tensor, "*batch"]
 
     def project(self, rows: Float[Tensor, "*batch row n"]) -> Float[Tensor, "*batch row n"]:
-        """Return the orthogonal projection of some rows on the space, in their own precision."""
+        """Return the orthogonal projection of rows on the space, in the precision of the rows."""
         basis = self.basis.to(rows.dtype)
         return rows @ basis @ basis.mT
 
@@ -40,17 +40,17 @@ class Factor(Span):
     coordinates: Float[Tensor, "*batch r k"]
 
     def effective(self, weights: Tensor | None, outputs: Tensor) -> Tensor:
-        """Return effective attention from weights, in float64, or, where there are none, from outputs: O F⁺."""
+        """Return effective attention in float64: from weights, or from outputs (O F⁺) if weights is None."""
         return (outputs @ self.coordinates if weights is None else weights @ self.basis) @ self.basis.mT
 
 
 def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
     """Return basis, pseudo-inverse and rank of each matrix of a batch, in float64.
 
-    Full rank is certified by a Cholesky factorisation of the shifted Gram matrix: it succeeds only if
-    every eigenvalue exceeds the shift, and the shift is at least tolerance² times the trace, itself at
-    least σ_max². Matrices that are not certified go through a singular value decomposition, in which singular
-    values at most ``tolerance * σ_max`` count as zero. Cost O(n r²) for a certified matrix of n >= r rows.
+    Full rank is certified by a Cholesky factorisation of the shifted Gram matrix. It succeeds only if every eigenvalue
+    exceeds the shift. The shift is at least tolerance² times the trace, and the trace is at least σ_max². For other
+    matrices a singular value decomposition is computed, and singular values of at most ``tolerance * σ_max`` count as
+    zero. Cost O(n r²) for a certified matrix of n >= r rows.
     """
     (n, r), k = matrix.shape[-2:], min(matrix.shape[-2:])
     flat = matrix.reshape(-1, n, r)
@@ -78,8 +78,8 @@ def certified_full_rank(
 ) -> Bool[Tensor, "*batch"]:
     """Return whether full rank of each float64 Gram matrix is certified: every eigenvalue exceeds a share of the trace.
 
-    ``tolerance`` is the smallest accepted ratio of singular values (of eigenvalues' square roots). It holds for any
-    trace up to ``growth`` times the matrix's own.
+    ``tolerance`` is the smallest accepted ratio of singular values (square roots of the eigenvalues). The certificate
+    is valid for any trace up to ``growth`` times that of the matrix.
     """
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     shifted = gram.clone()
@@ -92,7 +92,7 @@ def certified_cholesky(
 ) -> tuple[Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
     """Return the Cholesky factor of each Gram matrix and whether its full rank is certified.
 
-    Where it is not, the factor is that of the identity, so that later solves stay finite.
+    Where it is not certified, the factor is the identity, so that later solves stay finite.
     """
     certified = certified_full_rank(gram, tolerance)
     if not bool(certified.all()):
@@ -102,7 +102,7 @@ def certified_cholesky(
 
 
 def certified_rank(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
-    """Return the number of singular values above ``tolerance * σ_max``: Cholesky where it certifies full rank."""
+    """Return the number of singular values above ``tolerance * σ_max``; by Cholesky where it certifies full rank."""
     flat = matrix.reshape(-1, *matrix.shape[-2:])
     certified = certified_full_rank(smaller_gram(flat), tolerance)
     rank = torch.full(flat.shape[:1], min(matrix.shape[-2:]), dtype=torch.int64, device=matrix.device)

@@ -1,4 +1,4 @@
-"""Effective attention when every query sees every key: one projector serves all rows."""
+"""Effective attention when every query sees every key: all rows have the same projector."""
 
 import torch
 from jaxtyping import Float, Int
@@ -8,12 +8,12 @@ from identilens.linalg.factor import Factor
 
 
 class FullRows:
-    """Projector on col(T), of which ``factor`` is, shared by all queries of each head (Brunner et al. 2020, Eq. 9).
+    """Projector on col(T), from the factor of T, for all queries of each head (Brunner et al. 2020, Eq. 9).
 
     Attributes:
-        rank: Of T, one a head.
+        rank: Rank of T, one per head.
         basis: U, orthonormal columns spanning col(T).
-        independent: Whether T has independent rows in every head, so that weights are their own effective part.
+        independent: Whether the rows of T are independent in every head: effective attention equals the weights.
     """
 
     def __init__(self, factor: Factor, queries: int) -> None:

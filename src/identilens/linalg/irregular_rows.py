@@ -1,4 +1,4 @@
-"""Effective attention for arbitrary visible sets (windows, prefixes): Gram matrices of a chunk of rows at once."""
+"""Effective attention under other masks (windows, prefixes): the Gram matrices of a chunk of rows at once."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,9 +15,9 @@ _CHUNK = 64
 class IrregularRows:
     """Row i projects on the column space of T restricted to the keys that query i may use.
 
-    The Gram matrices of a chunk of rows are formed over the keys that the chunk sees and factorised
-    together. Rows that see no more keys than T has columns, or whose Gram matrix is not certified to have
-    full rank, get a factorisation of their own. Made of the same as `CausalRows`.
+    The Gram matrices of a chunk of rows are computed over the keys that the chunk sees, and factorised together. A row
+    is factorised alone if it sees no more keys than T has columns, or if full rank of its Gram matrix is not certified.
+    The arguments are those of `CausalRows`, and the mask.
     """
 
     def __init__(self, compact: Float[Tensor, "head key r"], visible: Bool[Tensor, "query key"], tolerance: Tolerance):

@@ -1,4 +1,4 @@
-"""The projected values T = V W_O of heads, kept as factors, with everything that follows from them alone."""
+"""The projected values T = V W_O of heads, stored as factors: rank, projectors and spaces that follow from T."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -19,7 +19,7 @@ from identilens.linalg.simplex import SimplexSpace, centred_rank, simplex_span, 
 from identilens.linalg.tolerance import relative_tolerance
 
 Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
-"""Which keys each query may use: a mask, those up to itself, or every key."""
+"""Which keys each query sees: a mask, the keys up to the query ("causal"), or every key (None)."""
 
 RowProjector = FullRows | CausalRows | IrregularRows
 """Projects each query's weights on the column space of T restricted to the keys it sees."""
@@ -27,14 +27,14 @@ RowProjector = FullRows | CausalRows | IrregularRows
 
 @dataclass(frozen=True)
 class ProjectedValues:
-    """T = V W_O of one head or of several, never formed: T = F Qᵀ with orthonormal columns Q.
+    """T = V W_O of one or several heads, as factors: T = F Qᵀ with orthonormal columns Q. T itself is never computed.
 
     F has the singular values, left singular vectors and left null space of T, and only min(d_v, d_model) columns.
 
     Attributes:
         compact: F, float64.
-        d_model: Columns of T.
-        fixed_tolerance: Used in place of `relative_tolerance`, for any number of keys.
+        d_model: Number of columns of T.
+        fixed_tolerance: Replaces `relative_tolerance`, for any number of keys.
     """
 
     compact: Float[Tensor, "*head key r"]
@@ -53,7 +53,7 @@ class ProjectedValues:
 
         Args:
             values: V, value bias included; or T itself when no projection is given.
-            output_projection: W_O, each head's block, bias left out (Brunner: H; Bhardwaj: D).
+            output_projection: W_O, each head's block, without its bias (Brunner: H; Bhardwaj: D).
             tolerance: Share of σ_max(T) up to which a singular value counts as zero; `relative_tolerance` by default.
 
         Raises:
@@ -66,11 +66,11 @@ class ProjectedValues:
 
     @property
     def keys(self) -> int:
-        """Rows of T."""
+        """Number of rows of T."""
         return self.compact.shape[-2]
 
     def tolerance_of(self, keys: int) -> float:
-        """Return the share of σ_max up to which a singular value of so many rows of T counts as zero."""
+        """Return the share of σ_max up to which a singular value of ``keys`` rows of T counts as zero."""
         return relative_tolerance(keys, self.d_model) if self.fixed_tolerance is None else self.fixed_tolerance
 
     @property
@@ -80,7 +80,7 @@ class ProjectedValues:
 
     @cached_property
     def singular_values(self) -> Float[Tensor, "*head k"]:
-        """Of T, largest first, min(n, d_v, d_model) of them."""
+        """Singular values of T, largest first, min(n, d_v, d_model) of them."""
         return torch.linalg.svdvals(self.compact)
 
     @cached_property
@@ -91,7 +91,7 @@ class ProjectedValues:
 
     @cached_property
     def simplex_nullity(self) -> Int[Tensor, "*head"]:
-        """The dimension n − rank([T, 1]) of LN([T, 1]) (Brunner 3.3): rank(T) or one more is taken away."""
+        """The dimension n − rank([T, 1]) of LN([T, 1]) (Brunner 3.3); rank([T, 1]) is rank(T) or one more."""
         return self.keys - 1 - centred_rank(self.compact, self.tolerance)
 
     @cached_property
@@ -106,17 +106,17 @@ class ProjectedValues:
 
     @property
     def flat(self) -> "ProjectedValues":
-        """The same with one axis of heads."""
+        """The same values with exactly one axis of heads."""
         if self.compact.ndim == 3:
             return self
         return replace(self, compact=self.compact.reshape(-1, *self.compact.shape[-2:]))
 
     def restricted(self, keys: Bool[Tensor, " key"]) -> "ProjectedValues":
-        """Return some rows of T."""
+        """Return the rows of T at these keys."""
         return replace(self, compact=self.compact[..., keys, :])
 
     def projector(self, queries: int, visible: Visible = None) -> RowProjector:
-        """Return the projector that fits the mask: shared by all rows, nested for causal ones, or row by row."""
+        """Return the projector for the mask: one for all rows, nested for causal rows, or row by row."""
         flat = self.flat
         if visible is None or (not isinstance(visible, str) and bool(visible.all())):
             return FullRows(flat.factor, queries)
@@ -129,15 +129,15 @@ class ProjectedValues:
     def effective(
         self, weights: Float[Tensor, "*head query key"], visible: Visible = None
     ) -> Float[Tensor, "*head query key"]:
-        """Return effective attention (Brunner et al. 2020, Eq. 9): each row of weights projected on the T it sees."""
+        """Return effective attention (Brunner et al. 2020, Eq. 9): each row projected on col(T) of the keys it sees."""
         rows = weights.reshape(-1, *weights.shape[-2:])
         return self.projector(rows.shape[1], visible).effective(slice(None), rows).reshape(weights.shape)
 
     def simplex_space(self, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
-        """Return LN([T, 1]) of one head's row that sees the keys S_i, and the complement that it must keep.
+        """Return LN([T, 1]) of one row that sees the keys S_i, and its complement, which must not change.
 
         Raises:
-            InputError: For a mask over other keys, or with none visible.
+            InputError: For a mask of another length, or a mask without a visible key.
         """
         seen = torch.ones(self.keys, dtype=torch.bool, device=self.compact.device) if visible is None else visible
         if seen.shape[0] != self.keys or not seen.any():
@@ -164,7 +164,7 @@ def projected(
     values: Float[Tensor, "*head key d_v"] | ProjectedValues,
     output_projection: Float[Tensor, "*#head d_v d_model"] | None = None,
 ) -> ProjectedValues:
-    """Return the projected values of some heads, given as tensors (see `ProjectedValues.of`) or as they are already."""
+    """Return the projected values of some heads, from tensors (see `ProjectedValues.of`) or unchanged."""
     return values if isinstance(values, ProjectedValues) else ProjectedValues.of(values, output_projection)
 
 

@@ -1,4 +1,4 @@
-"""The space of a row's alternatives on the simplex, LN([T, 1]), and the complement that the row must keep."""
+"""The space of a row's alternatives on the simplex, LN([T, 1]), and its complement, which must not change."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from torch import Tensor
 from identilens.linalg.factor import Span, certified_full_rank, smaller_gram
 
 ROUNDING = 1e-12
-"""Entries of an orthonormal basis below this are rounding: the key takes no part in any alternative."""
+"""Entries of an orthonormal basis below this are rounding: the weight is the same in every alternative."""
 
 
 @dataclass(frozen=True)
 class SimplexSpace:
-    """What a row may change, and what it must keep.
+    """The directions in which a row can change without changing its output and sum, and the other directions.
 
     Attributes:
         kept: B, orthonormal columns that span [T, 1] on the visible keys; zero rows on hidden keys.
             The first column is constant.
         free: N, orthonormal basis of LN([T, 1]) on the visible keys; zero rows elsewhere.
-        visible: True on the keys the row may use.
+        visible: True on the keys that the row sees.
         tolerance: Share of σ_max(T) below which a direction of T counts as zero.
     """
 
@@ -42,17 +42,17 @@ class SimplexSpace:
 
 
 def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
-    """Return rank([T, 1]) − 1: the rule by which ones count beside T wherever a rank is counted.
+    """Return rank([T, 1]) − 1. Every rank of [T, 1] in this package is counted by this rule.
 
-    It is the number of singular values of T less its column means that exceed the tolerance times σ_max(T), so that
-    sums are kept exactly and the units of T do not matter (Brunner et al. 2020, 3.3; Bhardwaj et al. 2021, P2 and
-    P3). It is rank(T) or one less: less when some change of T within the tolerance brings the ones into its columns.
+    It is the number of singular values of T minus its column means that exceed the tolerance times σ_max(T). So sums
+    are exact and the units of T do not matter (Brunner et al. 2020, 3.3; Bhardwaj et al. 2021, P2 and P3). It is
+    rank(T) or one less: one less when a change of T within the tolerance brings the ones into its column space.
     """
     centred = compact - compact.mean(-2, keepdim=True)
     whole, part = (one.square().sum((-2, -1)) for one in (compact, centred))
     growth = whole / part.clamp_min(torch.finfo(part.dtype).tiny)
     certified = certified_full_rank(smaller_gram(centred), tolerance, growth)
-    # Centred rows are dependent: there are n − 1 of them at most.
+    # Centred rows are dependent: at most n − 1 are independent.
     rank = torch.full_like(certified, min(compact.shape[-2:]), dtype=torch.int64)
     if not certified.all():
         rest = centred[~certified]
@@ -70,7 +70,7 @@ def simplex_span(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Span
 
 
 def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
-    """Return ‖(I − U Uᵀ) 1‖²: what the ones have outside the space."""
+    """Return ‖(I − U Uᵀ) 1‖²: the squared length of the ones outside the space."""
     ones = span.basis.new_ones(span.basis.shape[:-1])
     return (ones - span.project(ones[..., None, :])[..., 0, :]).square().sum(-1)
 
@@ -78,10 +78,10 @@ def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
 def significant(
     outside: Float[Tensor, "head row"], sizes: Int[Tensor, " row"], tolerance: Callable[[int], float]
 ) -> Float[Tensor, "head row"]:
-    """Return ‖(I − P_i) 1‖² of rows that see so many keys each; up to the tolerance, as a share, it is 0.
+    """Return ‖(I − P_i) 1‖² of each row; 0 where its share of the row's size (number of keys) is within the tolerance.
 
-    Where this is 0, `centred_rank` does not count the ones either; it may leave more of them out, but needs a
-    decomposition a row.
+    Where this is 0, `centred_rank` does not count the ones either. `centred_rank` may leave out the ones in more rows,
+    but it needs a decomposition per row.
     """
     least = torch.tensor([tolerance(size) ** 2 * size for size in sizes.tolist()], dtype=outside.dtype)
     return torch.where(outside > least.to(outside.device), outside, 0.0)
@@ -93,7 +93,7 @@ def space_on(compact: Float[Tensor, "key r"], visible: Bool[Tensor, " key"], tol
     ``compact`` is F, float64; at least one key is visible. Cost O(n² r).
     """
     span = simplex_span(compact[visible], tolerance)
-    # QR once more: the columns are off the constant only to rounding relative to their singular value.
+    # QR once more: columns are orthogonal to the constant only up to rounding relative to their singular value.
     rank = int(span.rank)
     full = torch.linalg.qr(span.basis[:, :rank], mode="complete").Q
     free = full[:, rank:]

@@ -12,7 +12,7 @@ def attention_logits(
     bias: Float[Tensor, "query key"] | None = None,
     softcap: float | None = None,
 ) -> Float[Tensor, "query key"]:
-    """Return s Q Kᵀ + bias in float64; with a soft cap c the product z becomes c tanh(z / c) first."""
+    """Return s Q Kᵀ + bias in float64; with a soft cap c, c tanh(z / c) replaces the product z."""
     logits = scaling * queries.double() @ keys.double().mT
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)

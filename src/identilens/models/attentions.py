@@ -33,7 +33,7 @@ def attentions(
     lens: Lens, text: Any, *, measure: Measure = "effective", signed: Signed = "keep", kind: Kind | None = None,
     max_length: int | None = None,
 ) -> tuple[Float[Tensor, "1 head query key"], ...]:  # fmt: skip
-    """Return a measure of one text's attention as ``outputs.attentions`` of transformers: a tensor a layer.
+    """Return a measure of one text's attention as ``outputs.attentions`` of transformers: a tensor per layer.
 
     Args:
         lens: The model.

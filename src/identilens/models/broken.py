@@ -29,7 +29,7 @@ def cannot_load(model: str | Path, error: Exception) -> str:
 def _read_json(file: Path) -> Any:
     expected = dict if file.name == "config.json" else dict | list
     if not isinstance(content := json.loads(file.read_bytes()), expected):
-        raise ValueError(f"it holds {content!r:.40}, no object")
+        raise ValueError(f"it contains {content!r:.40}, not an object")
 
 
 def _read_text(file: Path) -> None:

@@ -54,7 +54,7 @@ def _encoder() -> Path:
 def _decoder() -> Path:
     folder = Path(str(files("identilens.demo"))) / "decoder"
     if not (folder / "model.safetensors").is_file():
-        raise ModelNotFoundError(f"{folder} holds no model. Install identilens again, or train it: make decoder")
+        raise ModelNotFoundError(f"{folder} contains no model. Install identilens again, or train it: make decoder")
     record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
     return _checked(folder, record["sha256"]["model.safetensors"])
 

@@ -142,7 +142,7 @@ class Follower(TorchFunctionMode):
         self._state = _State(answer, origin, projecting, held)
 
     def mixed(self, tensor: Tensor) -> Mixed | None:
-        """Return what a tensor is, where it holds nothing but the outputs of heads."""
+        """Return what a tensor is, where it contains nothing but the outputs of heads."""
         track = self._state.tracks.get(tensor)
         return track if isinstance(track, Mixed) else None
 
@@ -292,7 +292,7 @@ def _after(
 
 
 def _scaled(scores: Scores, name: str, args: tuple, held: Tensor) -> Scores | None:
-    """Return scores times a number, or a number a row; a table of them counts as a mask, which is proven."""
+    """Return scores times a number, or a number per row; a table of them counts as a mask, which is proven."""
     others = [one for one in args if one is not held]
     if len(others) != 1 or (name == "div" and held is not args[0]):
         return None

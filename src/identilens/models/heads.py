@@ -71,7 +71,7 @@ class Head:
 
     @property
     def output_projection(self) -> Float[Tensor, "d_v d_model"]:
-        """W_O, this head's block, bias left out (Brunner: H, Bhardwaj: D)."""
+        """W_O, this head's block, without its bias (Brunner: H, Bhardwaj: D)."""
         return self.site.head_projection(self.head)
 
     @cached_property
@@ -158,7 +158,7 @@ class Head:
 
 @dataclass(frozen=True)
 class CapturedLayer:
-    """All heads of one attention layer on one text; keys and values stay grouped as the model holds them.
+    """All heads of one attention layer on one text; keys and values stay grouped as the model contains them.
 
     Attributes are those of `Head`, with an axis of heads or groups; ``bias`` may be shared by the heads.
     """
@@ -176,7 +176,7 @@ class CapturedLayer:
 
     @classmethod
     def of(cls, call: AttentionCall, site: Site, output: Tensor, weights: Tensor | None) -> "CapturedLayer":
-        """Return what one text's own call holds (see `AttentionCall.only`), with the output and weights it gives."""
+        """Return what one text's own call contains (see `AttentionCall.only`), with the output and weights it gives."""
         rows, columns = call.query.shape[-2], call.key.shape[-2]
         visible, bias, scaling = call.visible(), call.bias, call.arguments.get("scaling")
         return cls(

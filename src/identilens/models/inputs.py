@@ -15,6 +15,8 @@ _PER_TOKEN = (
     "input_ids", "attention_mask", "token_type_ids", "position_ids", "bbox", "mm_token_type_ids",
     "cross_attention_mask", "image_attention_mask", "xpath_tags_seq", "xpath_subs_seq",
 )  # fmt: skip
+_COUNTED = ("input_ids", "decoder_input_ids", "grid_thw")
+"""Inputs that have a row for every text or picture, whatever the others have."""
 _MASKED = {
     "attention_mask": (*_PER_TOKEN, "input_values", "input_features"),
     "decoder_attention_mask": tuple(f"decoder_{name}" for name in _PER_TOKEN),
@@ -46,7 +48,7 @@ class Item:
         return frozenset((name, shape[1:] if name in self.joined else shape) for name, shape in free)
 
     def start(self, length: int) -> "Item":
-        """Return the first tokens, at least two even of a single one; all of a sequence that holds more than tokens."""
+        """Return the first tokens, at least two even of a single one; all of a sequence that has more than tokens."""
         whole = not all(map(is_per_token, self.tensors))
         tensors = {
             name: tensor if whole and not name.startswith("decoder_") else _at_least_two(tensor)[:length]
@@ -135,7 +137,7 @@ class InputReader:
     def _tokenize(self, entry: Any, index: int, max_length: int | None) -> tuple[list[int], list[int] | None, str]:
         if self.tokenizer is None:
             raise InputError(
-                f"text {index} needs a tokenizer, and {self.no_tokenizer}. Put its files beside the model "
+                f"text {index} needs a tokenizer, and {self.no_tokenizer}. Put its files into the model's folder "
                 "(tokenizer.save_pretrained), pass tokenizer=... to Lens, or give token ids instead of text."
             )
         first, second = entry if _is_pair(entry) else (entry, None)
@@ -159,7 +161,7 @@ class InputReader:
     def _target(self, entry: Any, ids: list[int], index: int, max_length: int | None) -> list[int]:
         if (start := getattr(self.config, "decoder_start_token_id", None)) is None:
             raise InputError(
-                "the model's configuration names no decoder_start_token_id, so decoder inputs cannot be made. "
+                "the model's configuration has no decoder_start_token_id, so decoder inputs cannot be made. "
                 "Pass a batch with decoder_input_ids."
             )
         target = self._tokenize(entry[1], index, max_length)[0] if _is_pair(entry) else ids
@@ -168,17 +170,16 @@ class InputReader:
     def _from_image(self, image: Any) -> Item:
         if self.image_processor is None:
             raise InputError(
-                "an image needs an image processor, and the model came without one. "
-                "Put its preprocessor_config.json beside the model, pass image_processor=... to Lens, or a batch with "
-                "pixel_values."
+                "an image needs an image processor, and the model has none. Put its preprocessor_config.json into the "
+                "model's folder, pass image_processor=... to Lens, or a batch with pixel_values."
             )
         return next(self._from_batch(dict(self.image_processor(images=image, return_tensors="pt")), None))
 
     def _from_audio(self, audio: Audio) -> Item:
         if self.feature_extractor is None:
             raise InputError(
-                "a recording needs a feature extractor, and the model came without one. Put its "
-                "preprocessor_config.json beside the model, pass feature_extractor=... to Lens, or a batch of features."
+                "a recording needs a feature extractor, and the model has none. Put its preprocessor_config.json into "
+                "the model's folder, pass feature_extractor=... to Lens, or a batch of features."
             )
         rate = self.feature_extractor.sampling_rate
         batch = dict(self.feature_extractor(audio.at(rate).samples, sampling_rate=rate, return_tensors="pt"))
@@ -193,13 +194,13 @@ class InputReader:
                 f"a batch needs tensors such as input_ids or pixel_values; got {sorted(batch)}. "
                 'Call the tokenizer with return_tensors="pt".'
             )
-        texts = [tensors[name] for name in ("input_ids", "decoder_input_ids") if name in tensors]
-        count = len(next(iter([*texts, *tensors.values()])))
+        counted = [tensors[name] for name in _COUNTED if name in tensors]
+        count = len(next(iter([*counted, *tensors.values()])))
         joined = frozenset(name for name, value in tensors.items() if len(value) != count)
         if joined and count > 1:
             raise InputError(
-                f"the batch holds {count} texts and {', '.join(sorted(joined))} with another number of rows, so it "
-                "cannot be told which rows belong to which text. Give one text at a time (a batch of one)."
+                f"the batch has {count} texts, but {', '.join(sorted(joined))} with another number of rows, so it "
+                "is unclear which rows belong to which text. Give one text at a time (a batch of one)."
             )
         for row in range(count):
             item = {name: value if name in joined else value[row] for name, value in tensors.items()}
@@ -218,10 +219,10 @@ class InputReader:
     def _check_ids(self, ids: Sequence[int], index: int) -> None:
         size = getattr(self.config.get_text_config(), "vocab_size", None)
         if not ids:
-            raise InputError(f"text {index} is empty: it holds no token ids. Remove it, or give at least one id.")
+            raise InputError(f"text {index} is empty: it has no token ids. Remove it, or give at least one id.")
         if size is not None and not 0 <= min(ids) <= max(ids) < size:
             raise InputError(
-                f"text {index} holds the token ids {min(ids)} to {max(ids)}; the model knows 0 to {size - 1}. "
+                f"text {index} has token ids from {min(ids)} to {max(ids)}; the model has 0 to {size - 1}. "
                 "Use the model's own tokenizer."
             )
 
@@ -284,8 +285,8 @@ def _cut_padding(item: dict[str, Tensor]) -> None:
             continue
         if mask.ndim != 1:
             raise InputError(
-                f"{mask_name} has {mask.ndim + 1} axes; expected 2 (text, position), with 1 for positions of the "
-                "text's own. Leave out masks between positions."
+                f"{mask_name} has {mask.ndim + 1} axes; expected 2 (text, position), with 1 for the text's own "
+                "positions. Leave out masks between positions."
             )
         own = mask.bool()
         cut = [name for name in names if name in item and name != mask_name and _has_place_for(item[name], name, mask)]

@@ -98,7 +98,7 @@ class AttentionCall:
         if seen.shape[1] > 1 and not torch.equal(seen, seen[:, :1].expand_as(seen)):
             raise UnsupportedModelError(
                 f"{type(self.module).__name__} gives heads of one layer different masks; "
-                "identilens needs one mask a layer. Audit a model without per-head masks."
+                "identilens needs one mask per layer. Audit a model without per-head masks."
             )
         return seen[:, 0].expand(self.query.shape[0], self.query[:, :, rows].shape[2], -1)
 

@@ -24,8 +24,8 @@ class Site:
     """One attention layer as the forward pass meets it.
 
     Attributes:
-        layer: The model's own number where each layer of a kind holds one attention at most; otherwise counted from 0
-            within the kind, in call order (a shared module counts anew each time).
+        layer: The model's own number where each layer of a kind contains one attention at most; otherwise counted from
+            0 within the kind, in call order (a shared module counts anew each time).
         kind: ``encoder`` sees both ways, ``decoder`` only backwards, ``cross`` another sequence.
         name: Path of the attention module inside the model.
         projection: The linear map applied to the head outputs.
@@ -51,7 +51,7 @@ class Site:
 
     @property
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
-        """Each head's block of the output projection, bias left out (Brunner: H, Bhardwaj: D)."""
+        """Each head's block of the output projection, without its bias (Brunner: H, Bhardwaj: D)."""
         weight = linear_rows(self.projection, self._width, slice(None), self.value_bias)
         return weight.expand(self.heads, -1, -1) if self.added else weight.unflatten(0, (self.heads, -1))
 
@@ -158,7 +158,7 @@ def _numbers(meetings: Sequence[Meeting]) -> list[int]:
 
 
 def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None = None) -> int:
-    """Return the index of the attention call that holds a head; layers count from 0 within their kind.
+    """Return the index of the attention call that contains a head; layers count from 0 within their kind.
 
     Raises:
         InputError: If the model has no such head, or several kinds of attention and none is given.
@@ -230,7 +230,7 @@ def _blank(
 
 
 def _same_bias(blank: AttentionCall, call: AttentionCall) -> bool:
-    """Whether position biases agree, up to a number a row."""
+    """Whether position biases agree, up to a number per row."""
     one, other = (made.arguments["position_bias"] for made in (blank, call))
     if one.shape != other.shape or call.mask is None:
         return False

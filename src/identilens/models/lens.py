@@ -1,21 +1,25 @@
 """A model with its tokenizer, and the ways to look inside while it runs."""
 
-import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from inspect import signature
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import IdentilensError, InputError, UnsupportedModelError
+from identilens.errors import IdentilensError, InputError, JoinedTextsError
 from identilens.models.capture import CapturedText, Collector, Lengths
+from identilens.models.describing import described
+from identilens.models.explaining import MODELS_RAISE, explained
+from identilens.models.identity import digest_of, unwrapped
 from identilens.models.inputs import InputReader, Item, alike, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import Site, discover, layers_without_attention, routes_of
 from identilens.models.parameters import ParameterProjection
+from identilens.models.placing import Precision, precision_name, usable_device
 from identilens.models.proof import NOISE, Check, Proof
 from identilens.models.registration import register_attention
 from identilens.models.routes import capturing
@@ -23,7 +27,7 @@ from identilens.models.sequences import position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 from identilens.models.windows import by_text
 
-_MODELS_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+T = TypeVar("T")
 _SHORT = 8
 """Tokens of the first text on which attention layers are looked for."""
 
@@ -48,14 +52,31 @@ class Lens:
         self, model: nn.Module, tokenizer: Any = None, *, image_processor: Any = None, feature_extractor: Any = None,
         name: str | None = None,
     ) -> None:  # fmt: skip
-        model = _transformer(model)
+        model = unwrapped(model)
         register_attention()
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.reader = InputReader(model.config, tokenizer, image_processor, feature_extractor)
+        self.asked: Mapping[str, Any] | None = None
         self._proven: set[Hashable] = set()
+        self._joins_texts = False
         self._sites: tuple[Site, ...] | None = None
         self._sites_of: tuple | None = None
+
+    def __repr__(self) -> str:
+        return described(self, self._sites)
+
+    def to(self, device: str | torch.device | None = None, dtype: Precision | torch.dtype | None = None) -> "Lens":
+        """Move the model to a device, or into a precision, and return this lens; what is left out stays as it is.
+
+        Raises:
+            InputError: For a device that is not there, or a precision that `load` does not take either.
+        """
+        place = self.device if device is None else usable_device(device)
+        name = precision_name(self.dtype if dtype is None else dtype)
+        cast(nn.Module, self.model).to(device=place, dtype=getattr(torch, name))
+        self.asked = self.asked and {**self.asked, "device": str(place), "dtype": name}
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -81,15 +102,7 @@ class Lens:
 
         Every tensor is read each time: weights may change in ways that leave no trace.
         """
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.model.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        for name, module in self.model.named_modules():
-            # Names that peft's layers have: the same tensors compute something else when an adapter is switched off.
-            if (active := getattr(module, "active_adapters", None)) is not None and not callable(active):
-                digest.update(f"{name} {active} {getattr(module, 'disable_adapters', None)}".encode())
-        return digest.hexdigest()
+        return digest_of(self.model)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -132,7 +145,7 @@ class Lens:
                 self._sites = self._discovered(start)
             except IdentilensError:
                 raise
-            except _MODELS_RAISE:
+            except MODELS_RAISE:
                 # Some families need lengths that a few tokens have not (landmarks, chunks).
                 with explained(type(self.model).__name__):
                     self._sites = self._discovered(item)
@@ -245,7 +258,7 @@ class Lens:
 
         Args:
             inputs: Texts, pairs, token ids, images or a batch; see `InputReader.read`.
-            weights: Keep attention weights (n x n a head). Without them the model's own attention runs unchanged.
+            weights: Keep attention weights (n x n per head). Without them the model's own attention runs unchanged.
             hidden_states: Keep the embedding output and each layer's output.
             batch_size: Texts in one forward pass.
             max_length: Cut longer texts.
@@ -255,17 +268,36 @@ class Lens:
             UnsupportedModelError: If the attention cannot be captured faithfully.
         """
         items = self.read(inputs, max_length)
-        sites = self.sites(items[0])
+        self.sites(items[0])
+
+        def captured(numbers: Sequence[int], size: int) -> list[CapturedText]:
+            chunks = [[items[number] for number in batch] for batch in alike(items, numbers, size)]
+            return [text for chunk in chunks for text in self._captured(chunk, weights, hidden_states)]
+
         for numbers in alike(items, range(len(items)), batch_size):
-            chunk = [items[number] for number in numbers]
-            collector = Collector(sites, chunk, weights)
-            output = self.run(chunk, collector, **({"output_hidden_states": True} if hidden_states else {}))
-            lengths = Lengths(chunk)
-            for index, item in enumerate(chunk):
-                states = split_states(output, lengths, index) if hidden_states else None
-                layers = tuple(collector.layers[index])
-                names = item.tokens or {"encoder": position_names(self.model.config, layers[0].queries.shape[1])}
-                yield CapturedText(names, layers, states)
+            yield from self.in_batches(partial(captured, numbers), batch_size)
+
+    def in_batches(self, run: Callable[[int], T], size: int) -> T:
+        """Return what ``run`` returns for batches of a size, or of one text where the model joins texts of a batch.
+
+        ``run`` is called again from its beginning, so it must start anew.
+        """
+        if not self._joins_texts:
+            try:
+                return run(size)
+            except JoinedTextsError:
+                self._joins_texts = True
+        return run(1)
+
+    def _captured(self, items: Sequence[Item], weights: bool, hidden_states: bool) -> Iterator[CapturedText]:
+        collector = Collector(self.sites(items[0]), items, weights)
+        output = self.run(items, collector, **({"output_hidden_states": True} if hidden_states else {}))
+        lengths = Lengths(items)
+        for index, item in enumerate(items):
+            states = split_states(output, lengths, index) if hidden_states else None
+            layers = tuple(collector.layers[index])
+            names = item.tokens or {"encoder": position_names(self.model.config, layers[0].queries.shape[1])}
+            yield CapturedText(names, layers, states)
 
     def substitute(
         self, replacements: Replacements, text: Any, *, labels: Tensor | Sequence[int] | int | None = None,
@@ -300,34 +332,6 @@ class Lens:
         output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
         return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
-
-
-@contextmanager
-def explained(model: str) -> Iterator[None]:
-    """Turn what a model's own code raises on inputs that it cannot be run on into an error that says so.
-
-    Raises:
-        UnsupportedModelError: From the model's own error; ours, and a lack of memory, are raised as they are.
-    """
-    try:
-        yield
-    except (IdentilensError, torch.OutOfMemoryError):
-        raise
-    except _MODELS_RAISE as error:
-        first = str(error).strip().split("\n")[0]
-        raise UnsupportedModelError(
-            f"{model} does not run on these inputs: {type(error).__name__}: {first}. Check that the model itself takes "
-            "them; if it does, choose a model of another family (`identilens families`)."
-        ) from error
-
-
-def _transformer(model: nn.Module) -> PreTrainedModel:
-    # The wrapper that peft makes is no model of transformers; the one inside it runs with the adapter.
-    get_base = getattr(model, "get_base_model", None)
-    inner = model if get_base is None else get_base()
-    if not isinstance(inner, PreTrainedModel):
-        raise InputError(f"expected a transformers model; got {type(model).__name__}. Load one with identilens.load.")
-    return inner
 
 
 def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:

@@ -139,18 +139,18 @@ class HiddenMap:
                     raise
                 raise UnsupportedModelError(
                     f"{type(self._body).__name__} computes with a torch.autograd.Function that has no forward-mode "
-                    "derivative, so contributions of tokens to hidden states cannot be taken. Choose another model."
+                    "derivative, so contributions of tokens to hidden states cannot be computed. Choose another model."
                 ) from error
 
     def _first_layer(self, attention: str) -> nn.Module:
-        """Return the outermost member of a list of layers that holds a stack's first attention."""
+        """Return the outermost member of a list of layers that contains a stack's first attention."""
         parts = attention.split(".")
         for end in range(1, len(parts)):
             if isinstance(self._body.get_submodule(".".join(parts[:end])), nn.ModuleList):
                 return self._body.get_submodule(".".join(parts[: end + 1]))
         raise UnsupportedModelError(
-            f"{type(self._body).__name__} keeps its layers in no list (found attention at {attention}), "
-            "so what enters the first of them cannot be told."
+            f"{type(self._body).__name__} does not have its layers in a list (attention found at {attention}), "
+            "so the input of the first layer cannot be found."
         )
 
     def _embedding_norm(self, attention: str) -> nn.Module:
@@ -168,7 +168,7 @@ class HiddenMap:
             self._forward()
         if called[0] is self._module:
             raise InputError(
-                f"{self._body.config.model_type} hands its embedding sum to the first layer as it is. "
+                f"{self._body.config.model_type} passes its embedding sum to the first layer unchanged. "
                 'Pass wrt="embeddings", which is the same here.'
             )
         return called[0]

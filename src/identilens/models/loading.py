@@ -1,7 +1,7 @@
 """Loading a model by hub id or local path."""
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 import transformers
@@ -12,13 +12,12 @@ from identilens.errors import IdentilensError, InputError, ModelError, ModelNotF
 from identilens.models.broken import cannot_load, damaged_file
 from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
+from identilens.models.placing import Dtype, first_line, precision_name, usable_device
 
 _NAMED = 8
 """Missing weights that an error names one by one."""
 _WHOLE_TOKENIZERS = ("tokenizer.json", "tekken.json")
 """Files that hold a whole tokenizer, whatever its class."""
-
-Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
 
 
 def load(
@@ -46,10 +45,14 @@ def load(
             f"expected a hub id or a folder; got {type(model).__name__}. For a model in memory: identilens.Lens(model, "
             "tokenizer)."
         )
-    place = resolved(model)
+    place, precision = resolved(model), precision_name(dtype, Dtype)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    chosen = {
+        "dtype": precision if precision == "auto" else getattr(torch, precision),
+        "attn_implementation": attn_implementation, "use_safetensors": True, **common,
+    }  # fmt: skip
     try:
-        lens = _loaded(place, str(model), _device(device), _precision(dtype), attn_implementation, common)
+        lens = _loaded(place, str(model), usable_device(device), chosen, common)
     except ModelNotFoundError as error:
         if (damage := damaged_file(place)) is not None:
             raise ModelError(damage) from error
@@ -60,31 +63,20 @@ def load(
         raise ModelError(cannot_load(place, error)) from error
     if lens.tokenizer is None and (damage := damaged_file(place)) is not None:
         raise ModelError(damage)
+    if attn_implementation is None:
+        lens.asked = {"model": str(model), "dtype": precision, "device": device and str(device), **common}
     return lens
 
 
-def _precision(dtype: Any) -> str | torch.dtype:
-    precision = str(dtype).removeprefix("torch.")
-    if precision not in get_args(Dtype):
-        raise InputError(f"expected dtype to be {' or '.join(get_args(Dtype))}; got {dtype!r}.")
-    return precision if precision == "auto" else getattr(torch, precision)
-
-
-def _loaded(
-    model: str | Path, name: str, device: torch.device, dtype: str | torch.dtype, attention: str | None,
-    common: dict[str, Any],
-) -> Lens:  # fmt: skip
+def _loaded(model: str | Path, name: str, device: torch.device, chosen: dict[str, Any], common: dict[str, Any]) -> Lens:
     try:
         config = AutoConfig.from_pretrained(model, **common)
     except (OSError, ValueError) as error:
         raise ModelNotFoundError(
             f"no model found under {str(model)!r}: expected a hub id or a folder with a config.json, bundled or "
-            f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({_first_line(error)})"
+            f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({first_line(error)})"
         ) from error
-    options = {
-        "config": config, "dtype": dtype, "attn_implementation": attention, "use_safetensors": True, **common,
-    }  # fmt: skip
-    network = _with_weights(model, _model_class(config), options)
+    network = _with_weights(model, _model_class(config), {"config": config, **chosen})
     network.to(device).eval()
     tokenizer, images = (_processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor))
     absent = _absent_files(tokenizer, model, common)
@@ -96,19 +88,6 @@ def _loaded(
     if absent:
         lens.reader.no_tokenizer = f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
     return lens
-
-
-def _device(given: str | torch.device | None) -> torch.device:
-    """Return where the model goes, after a tensor could be put there."""
-    try:
-        place = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f"cannot use device {str(given)!r}: {_first_line(error)}. Leave it out for the CPU, or for CUDA "
-            "where there is one."
-        ) from error
-    return place
 
 
 def _with_weights(model: str | Path, kind: Any, options: dict[str, Any]) -> Any:
@@ -132,10 +111,10 @@ def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> t
     except OSError as error:
         raise ModelNotFoundError(
             f"{str(model)!r} has a configuration but no safetensors weights that can be read. "
-            f"Download the model whole, or convert its weights to safetensors. ({_first_line(error)})"
+            f"Download the complete model, or convert its weights to safetensors. ({first_line(error)})"
         ) from error
     except ImportError as error:
-        raise InputError(f"{str(model)!r} needs a package that is not installed: {_first_line(error)}") from error
+        raise InputError(f"{str(model)!r} needs a package that is not installed: {first_line(error)}") from error
     return network, sorted(key for key in info["missing_keys"] if "pooler" not in key.split(".")[:2])
 
 
@@ -164,7 +143,3 @@ def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> 
     if any(cached_file(model, name, **common, **quiet) for name in [*names, *_WHOLE_TOKENIZERS]):
         return []
     return names
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

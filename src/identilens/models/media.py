@@ -35,7 +35,7 @@ class Audio:
 
 
 def read_audio(file: str | Path) -> Audio:
-    """Return the recording that a .wav file holds, its channels averaged.
+    """Return the recording that a .wav file contains, its channels averaged.
 
     Raises:
         InputError: If there is no such file, or it cannot be read.
@@ -45,7 +45,7 @@ def read_audio(file: str | Path) -> Audio:
     except (ValueError, EOFError) as error:
         raise InputError(f"{file} cannot be read as .wav: {error}. Convert it, for example with ffmpeg.") from error
     if not samples.size:
-        raise InputError(f"{file} holds no samples.")
+        raise InputError(f"{file} contains no samples.")
     if samples.dtype == np.uint8:
         samples = (samples.astype(np.float32) - 128) / 128
     elif samples.dtype.kind == "i":
@@ -55,7 +55,7 @@ def read_audio(file: str | Path) -> Audio:
 
 
 def read_image(file: str | Path) -> Any:
-    """Return the image that a file holds, as Pillow gives it, in RGB.
+    """Return the image that a file contains, as Pillow gives it, in RGB.
 
     Raises:
         InputError: If there is no such file, it is no image, or Pillow is not installed.

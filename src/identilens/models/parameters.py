@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ParameterProjection(nn.Module):
-    """The linear map x W that an einsum computes with a parameter: x holds the axes that are summed, side by side."""
+    """The linear map x W that an einsum computes with a parameter: x has the summed axes, side by side."""
 
     def __init__(self, parameter: nn.Parameter, order: tuple[int, ...], summed: int) -> None:
         super().__init__()

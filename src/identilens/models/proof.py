@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from identilens.errors import UnsupportedModelError
+from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.models.affine import channels_last
 from identilens.models.capture import Lengths
 from identilens.models.heads import CapturedLayer
@@ -29,6 +29,7 @@ _ENTRIES = 2**24
 _EFFECTIVE_ROWS = 8
 
 _OTHER_MODEL = "Choose a model of a tested family (docs/capture.md); no approximate numbers are given."
+_ALONE = "Give one text, picture or recording at a time (a batch of one)."
 _CALLS = "attention calls are those found"
 _CUT = "padding is cut away"
 _ROWS = "attention rows are the texts"
@@ -131,7 +132,8 @@ class Proof:
     def _refuse(
         self, name: str, figure: float | int, limit: float | int, remark: str, remedy: str = _OTHER_MODEL
     ) -> NoReturn:
-        raise UnsupportedModelError(
+        joined = remedy == _ALONE and len(self.items) > 1
+        raise (JoinedTextsError if joined else UnsupportedModelError)(
             f"{self.model} cannot be captured faithfully: the check {name!r} failed with {figure:.3g} "
             f"(limit {limit:.3g}; {remark}). {remedy}"
         )
@@ -156,11 +158,11 @@ class Proof:
         who = type(call.module).__name__
         if batch != len(self.items):
             remark = f"rows of the attention batch; {who} attends in windows or tiles that are not mapped to texts"
-            self._refuse(_ROWS, batch, len(self.items), remark)
+            self._refuse(_ROWS, batch, len(self.items), remark, _ALONE)
         sequence = sides(self.sites[call.index].kind, self.items[0].tokens).query
         texts = all(map(is_per_token, self.items[0].tensors))
         if texts and self.lengths.padded and not self.lengths.counted(sequence, call.query.shape[2]):
-            self._refuse(_CUT, call.query.shape[2], 0, f"queries that are no tokens, {who}", "Give one text at a time.")
+            self._refuse(_CUT, call.query.shape[2], 0, f"queries that are no tokens, {who}", _ALONE)
         if call.mask is not None and call.mask.ndim != 4:
             self._refuse("masks say who sees whom", call.mask.ndim, 4, f"axes of the mask, {who}")
 

@@ -26,7 +26,7 @@ def register_attention() -> None:
     """Register ``identilens_effective`` with transformers, as making a `Lens` does; doing it again changes nothing.
 
     After ``model.set_attn_implementation("identilens_effective")`` the model computes what it computes on eager
-    attention, and ``model(..., output_attentions=True).attentions`` holds effective attention (Brunner et al. 2020,
+    attention, and ``model(..., output_attentions=True).attentions`` contains effective attention (Brunner et al. 2020,
     Eq. 9), [batch, head, query, key], rows off the null space of the values V that each query sees. Where a head's
     output projection W_O loses directions of V, `attentions` takes that into account and this does not.
     """
@@ -93,7 +93,7 @@ def _family_attention(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tens
     if function is None or by_name:
         reason = "chooses its mask by the implementation's name" if by_name else "names no eager attention function"
         raise UnsupportedModelError(
-            f"{kind.__name__} {reason}, so that {EFFECTIVE} would change its output. Put the implementation back "
+            f"{kind.__name__} {reason}, so that {EFFECTIVE} would change its output. Restore the implementation "
             '(set_attn_implementation("eager")) and use identilens.attentions(lens, text), which captures it.'
         )
     return function

@@ -26,7 +26,7 @@ _SUM_ROUNDINGS = 64
 
 @dataclass(frozen=True)
 class Heads:
-    """Which of the axes in front of the last two holds the heads, perhaps with texts in front of them."""
+    """Which of the axes in front of the last two contains the heads, perhaps with texts in front of them."""
 
     axis: int
     count: int

@@ -86,7 +86,7 @@ def _check(
     wanted = (len(rows.queries), shape[1])
     if tuple(rows.weights.shape) != wanted:
         raise InputError(
-            f"{where}: expected weights of shape {wanted} (one row a query, one column a key of this text); got "
+            f"{where}: expected weights of shape {wanted} (a row per query, a column per key of this text); got "
             f"{tuple(rows.weights.shape)}. Give weights of the same text, or Rows for some of its queries."
         )
     if wanted[0] and not 0 <= min(rows.queries) <= max(rows.queries) < shape[0]:

@@ -19,14 +19,15 @@ from identilens.models.sequences import Kind
 from identilens.models.threads import only_here
 
 Place = tuple[str, int]
-"""A layer: path of the list that holds it inside the model, and its number there."""
+"""A layer: path of the list that contains it inside the model, and its number there."""
 
 _LOST = {
     "add": "adds a term beyond weights times values (such as relative values, which differ by query), so that no "
-    "attention map with one value a key gives its output",
+    "attention map with one value per key gives its output",
     "mul": "multiplies them by what differs from query to query (a gate or a norm), so that row i of a map has an "
     "output projection of its own, diag(g_i) W_O; a head is measured with one projection for all rows",
     "cat": "puts them beside something else (features of convolutions, or other blocks of rows) before projecting",
+    "linear": "projects them by a layer of its own making (quantised, say), whose matrix cannot be read",
     "a product": "multiplies them by another matrix before the output projection",
 }
 

@@ -1,4 +1,4 @@
-"""Attention in windows, tiles or frames: their rows of the attention batch joined to one map a text."""
+"""Attention in windows, tiles or frames: their rows of the attention batch joined to one map per text."""
 
 from dataclasses import replace
 

@@ -15,7 +15,7 @@ from identilens.encoder.settings import HeadsName
 from identilens.models.lens import Lens
 from identilens.reproduce.bhardwaj2021_reviews import ReviewSettings, encoder_facts, reviews, trained_encoder
 from identilens.reproduce.record import Recipe, Reproduction
-from identilens.runs.study import Progress
+from identilens.runs.progress import Progress
 from identilens.runs.tables import markdown_table
 
 LENGTHS = tuple(range(16, 513, 16))

@@ -12,7 +12,7 @@ from identilens.errors import InputError
 from identilens.models.lens import Lens
 from identilens.reproduce.bhardwaj2021_reviews import ReviewSettings, encoder_facts, reviews, trained_encoder
 from identilens.reproduce.record import Recipe, Reproduction
-from identilens.runs.study import Progress
+from identilens.runs.progress import Progress
 from identilens.studies.logit_ranks.study import logit_ranks
 
 LENGTHS = (66, 128)
@@ -51,7 +51,7 @@ def figure5(
     """
     ids = [tokens for tokens in lens.tokenizer(list(texts))["input_ids"] if LENGTHS[0] <= len(tokens) <= LENGTHS[1]]
     if len(ids) < reviews:
-        raise InputError(f"{len(ids)} reviews have {LENGTHS[0]} to {LENGTHS[1]} tokens; {reviews} are asked for.")
+        raise InputError(f"{len(ids)} reviews have {LENGTHS[0]} to {LENGTHS[1]} tokens; {reviews} are needed.")
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:reviews].tolist()
     found = logit_ranks(
         lens, [ids[index] for index in order], layers=0, heads=0, count=count, seed=seed, progress=progress,

@@ -43,7 +43,7 @@ def trained_encoder(settings: ReviewSettings, heads: HeadsName, out: Path, **run
     lens = load(model)
     if getattr(lens.model.config, "heads", None) != heads:
         raise InputError(
-            f"{model} is no encoder with heads={heads!r}. Train one with identilens train --task imdb "
+            f"{model} is not an encoder with heads={heads!r}. Train one with identilens train --task imdb "
             f"--heads {heads}, or leave --model out."
         )
     return lens

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from identilens.runs.study import Progress
+from identilens.runs.progress import Progress
 from identilens.runs.tables import table_of
 from identilens.studies.reversal.result import Reversal
 from identilens.studies.reversal.settings import RATES, ReversalSettings, TaskSettings

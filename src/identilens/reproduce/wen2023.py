@@ -11,8 +11,8 @@ from annotated_types import Ge
 from identilens.dyck.embeddings import Minimal
 from identilens.dyck.settings import Data, DyckSetting, DyckTraining
 from identilens.reproduce.record import Recipe, Reproduction
+from identilens.runs.progress import Progress
 from identilens.runs.settings import Settings
-from identilens.runs.study import Progress
 from identilens.runs.tables import markdown_table
 from identilens.studies.dyck_train.result import DyckRuns
 from identilens.studies.dyck_train.study import train_dyck

@@ -13,8 +13,8 @@ from identilens.dyck.minimiser import Minimum, minimise
 from identilens.dyck.prefixes import all_prefixes
 from identilens.errors import SettingError
 from identilens.reproduce.record import Recipe, Reproduction
+from identilens.runs.progress import Progress
 from identilens.runs.settings import LIST, Settings
-from identilens.runs.study import Progress
 from identilens.runs.tables import markdown_table
 
 

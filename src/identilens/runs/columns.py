@@ -24,7 +24,7 @@ def column_texts(source: Any, columns: Sequence[str] = ()) -> Rows:
     """Yield the texts of a data set, a frame or a column of one.
 
     Raises:
-        InputError: If it is not clear which column holds them, or one is no text.
+        InputError: If it is not clear which column contains them, or one is no text.
     """
     names = [str(name) for name in _names(source)]
     if not names:
@@ -33,7 +33,7 @@ def column_texts(source: Any, columns: Sequence[str] = ()) -> Rows:
     if not 1 <= len(chosen) <= 2 or set(chosen) - set(names):
         got = ", ".join(chosen) or "none"
         raise InputError(
-            f"name the column with the texts, or two for pairs (--column); there are {', '.join(names)}, got {got}."
+            f"name the column of the texts, or two for pairs (--column); there are {', '.join(names)}; got {got}."
         )
     return _picked(_row_dicts(source), chosen)
 

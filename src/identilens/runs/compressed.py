@@ -40,7 +40,7 @@ def open_text(
 
 
 def kind_of(file: Path) -> str:
-    """Return the end of a file's name that says what it holds, such as ``.csv`` for ``texts.csv.gz``."""
+    """Return the end of a file's name that says what it contains, such as ``.csv`` for ``texts.csv.gz``."""
     return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
 
 
@@ -59,7 +59,7 @@ class _Bounded(io.RawIOBase):
         self._left -= len(content)
         if self._left < 0:
             raise InputError(
-                f"{self._file} holds more than {self._most:,} bytes of text. "
+                f"{self._file} contains more than {self._most:,} bytes of text. "
                 "Pass a larger --max-text-bytes, or --limit."
             )
         buffer[: len(content)] = content

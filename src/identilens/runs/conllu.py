@@ -54,11 +54,11 @@ def read_conllu(path: str | Path, limit: int | None = None) -> list[TaggedText]:
     """
     path = Path(path)
     if path != STANDARD_INPUT and not path.exists():
-        raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also behind .gz or .xz).")
+        raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also compressed as .gz or .xz).")
     with open_text(path) as stream:
         found = [_sentence(lines, path) for lines in islice(_blocks(stream), limit)]
     if not found:
-        raise InputError(f"{path} holds no sentences. Pass a CoNLL-U file.")
+        raise InputError(f"{path} contains no sentences. Pass a CoNLL-U file.")
     return found
 
 
@@ -89,7 +89,7 @@ def _placed(text: str, rows: list[tuple[int, list[str]]], path: Path) -> Iterato
         line, (name, form, *_) = rows[index]
         start = text.find(form, position)
         if start < 0 or text[position:start].strip():
-            raise InputError(f"{path}, line {line}: the word {form!r} does not come next in the sentence's text.")
+            raise InputError(f"{path}, line {line}: the word {form!r} is not the next word of the sentence's text.")
         position = start + len(form)
         first, _, last = name.partition("-")
         parts = [row for _, row in rows[index + 1 : index + 2 + int(last) - int(first)]] if last else [rows[index][1]]

@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -21,8 +21,22 @@ IN_MEMORY = 10_000
 _SENT = "texts.jsonl"
 
 
-class Corpus(Sequence[Any]):
-    """Texts and pairs in a temporary file; memory holds where each begins, eight bytes a text.
+class FromFile:
+    """Texts that know what they were read from.
+
+    Attributes:
+        asked: The options that say so.
+    """
+
+    asked: Mapping[str, Any] | None = None
+
+
+class TextList(FromFile, list[Any]):
+    """Texts in memory."""
+
+
+class Corpus(FromFile, Sequence[Any]):
+    """Texts and pairs in a temporary file; memory holds where each begins, eight bytes per text.
 
     Made once, from texts that come one by one; what they came from is not read again.
 

@@ -92,7 +92,7 @@ def translated_write_errors(path: Path) -> Iterator[None]:
             raise
         raise OutputFolderError(
             f"could not write {path}: {getattr(error, 'strerror', None) or error}. "
-            "Nothing that was finished before is lost; "
+            "Finished parts are not lost; "
             f"free some space{' or fix the permissions' if system else ''}, then run the same command with --resume."
         ) from error
 

@@ -37,7 +37,7 @@ class RunFolder:
         leads: Whether this process holds the lock; others that work on the same run follow it.
 
     Raises:
-        OutputFolderError: If the folder holds another run, or the same one and ``resume`` is not set, or files that
+        OutputFolderError: If the folder contains another run, or the same one and ``resume`` is not set, or files that
             are not a run; if another process writes to it, or it cannot be written.
     """
 
@@ -125,8 +125,8 @@ class RunFolder:
             held = {**self.record, "finished": False}
         if held is not None and PROVENANCE not in self.manifest.digests:
             raise OutputFolderError(
-                f"{self.path} holds a run whose {NAME} is missing or damaged, so that its files cannot be told from "
-                "others. Choose another folder."
+                f"{self.path} contains a run whose {NAME} is missing or damaged, so its files cannot be "
+                "identified. Choose another folder."
             )
         return held
 
@@ -140,7 +140,7 @@ class RunFolder:
             )
         if strange:
             raise OutputFolderError(
-                f"{self.path} exists and holds no run of identilens. Choose another folder, so that nothing is "
+                f"{self.path} exists and contains no run of identilens. Choose another folder, so that nothing is "
                 "overwritten."
             )
 
@@ -174,21 +174,21 @@ class RunFolder:
     def _check_same(self, held: dict[str, Any], resume: bool, allowed: bool) -> None:
         if held["fingerprint"] != self.record["fingerprint"]:
             raise OutputFolderError(
-                f"{self.path} holds another run ({described(held)}): {differences(held, self.record)}. "
-                "Choose another folder, or pass --overwrite to drop what it holds."
+                f"{self.path} contains another run ({described(held)}): {differences(held, self.record)}. "
+                "Choose another folder, or pass --overwrite to delete the previous run."
             )
         if not resume:
             state = "finished" if held["finished"] else "interrupted"
             raise OutputFolderError(
-                f"{self.path} already holds this run, {state}. Pass --resume to go on with it, or --overwrite to "
-                "start anew."
+                f"{self.path} already contains this run, {state}. Pass --resume to continue it, or --overwrite to "
+                "start again."
             )
         changes = version_changes(held, self.record)
         if changes and not held["finished"]:
             if not allowed:
                 raise OutputFolderError(
-                    f"{self.path} holds a run that was begun with other versions: {changes}. Install those again, or "
-                    "pass --allow-version-change to go on with these; both are then recorded."
+                    f"{self.path} has a run that was started with other versions: {changes}. Install those again, or "
+                    "pass --allow-version-change to continue with the present ones; both are then recorded."
                 )
             now = {"libraries": self.record["libraries"], "python": self.record["python"]}
             self.record = {**held, "later_versions": [*held.get("later_versions", []), now]}
@@ -218,17 +218,17 @@ class RunFolder:
 
 
 def joined_folder(out: Path, record: dict[str, Any], joins: str | None) -> Path:
-    """Return the folder of a run: ``out`` itself, or one beneath it when it holds a run that this one joins.
+    """Return the folder of a run: ``out`` itself, or one beneath it when it contains a run that this one joins.
 
     Raises:
-        OutputFolderError: If ``out`` holds such a run of another model.
+        OutputFolderError: If ``out`` contains such a run of another model.
     """
     held = read_record(out) if joins is not None and out.is_dir() else None
     if held is None or held["analysis"] != joins:
         return out
     if held["model"].get("sha256") != record["model"]["sha256"]:
         raise OutputFolderError(
-            f"{out} holds an {joins} of {held['model'].get('name')}, whose parameters are not those of "
+            f"{out} contains an {joins} of {held['model'].get('name')}, whose parameters are not those of "
             f"{record['model']['name']}. Choose another folder, or the model of the {joins}."
         )
     return out / f"{record['analysis'].replace(' ', '-')}-{record['fingerprint'][:8]}"

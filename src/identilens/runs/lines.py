@@ -52,7 +52,7 @@ class Lines:
     def _pass_over(self) -> None:
         if self._room is None:
             raise InputError(
-                f"{self._file}, line {self.number} has more than {LONGEST_LINE:,} characters. Is it one text a line?"
+                f"{self._file}, line {self.number} has more than {LONGEST_LINE:,} characters. Put one text per line."
             )
         while (rest := self._stream.readline(2**20)) and not rest.endswith(("\n", "\r")):
             pass
@@ -82,6 +82,6 @@ def checked(text: Any, place: str, max_length: int | None) -> Any:
         text.encode()
     except UnicodeEncodeError as error:
         raise InputError(
-            f"{place}: half a character (the surrogate {text[error.start]!a}) at place {error.start}. Mend the text."
+            f"{place}: half a character (surrogate {text[error.start]!a}) at position {error.start}. Correct the text."
         ) from error
     return text

@@ -125,7 +125,7 @@ class Manifest:
         """Raise OutputFolderError if the folder was taken away while the run goes on."""
         if not self.file.is_file():
             raise OutputFolderError(
-                f"{self.root} was removed or emptied while the run was writing to it. What it held is lost; "
+                f"{self.root} was removed or emptied while the run was writing to it. Its files are lost; "
                 "run the same command again."
             )
 

@@ -21,7 +21,7 @@ Tokens = Mapping[str, Sequence[str]]
 class MatrixKey:
     """Name of one matrix: ``text{t}.layer{l}.head{h}.{kind}.{name}``; everything counts from 0, layers within a kind.
 
-    The kind is ``encoder``, ``decoder`` or ``cross``; the name says what it holds, such as ``raw`` or ``effective``.
+    The kind is ``encoder``, ``decoder`` or ``cross``; the name says what it contains, such as ``raw`` or ``effective``.
     """
 
     text: int

@@ -17,7 +17,7 @@ from identilens.errors import OutputFolderError
 from identilens.runs.manifest import NAME, PROVENANCE, Manifest, digest_of
 from identilens.runs.tables import Columns
 
-_REMEDY = "Restore it from a copy, or make the run anew (--overwrite, or another folder)."
+_REMEDY = "Restore it from a copy, or run again (--overwrite, or another folder)."
 _RECORD = {
     "analysis": str, "fingerprint": str, "model": dict, "settings": dict, "texts": dict, "libraries": dict,
     "finished": bool,
@@ -75,7 +75,7 @@ def read_tensors(manifest: Manifest, file: Path) -> dict[str, Tensor]:
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
-    """Return the provenance of the run that a folder holds, or None.
+    """Return the provenance of the run that a folder contains, or None.
 
     Raises:
         OutputFolderError: If what stands there is no provenance, or not what the run wrote.
@@ -99,14 +99,14 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 
 def finished_record(folder: Path, analysis: str) -> dict[str, Any]:
-    """Return the provenance of the finished run that a folder holds.
+    """Return the provenance of the finished run that a folder contains.
 
     Raises:
-        OutputFolderError: If the folder holds no such run, or an interrupted or damaged one.
+        OutputFolderError: If the folder contains no such run, or an interrupted or damaged one.
     """
     record = read_record(folder)
     if record is None or record["analysis"] != analysis:
-        raise OutputFolderError(f"{folder} holds no {analysis} result. Pass the folder given as out (--out).")
+        raise OutputFolderError(f"{folder} contains no {analysis} result. Pass the folder given as out (--out).")
     if not record["finished"]:
         raise OutputFolderError(f"the {analysis} run in {folder} was interrupted. Finish it with --resume first.")
     return record
@@ -131,6 +131,6 @@ def _check(manifest: Manifest, file: Path, digest: str) -> None:
     if not manifest.digests:
         raise OutputFolderError(f"{manifest.file} is missing or damaged, so {file} cannot be trusted. {_REMEDY}")
     raise OutputFolderError(
-        f"{file} is not as the run wrote it ({NAME} holds another digest): it was cut short, changed or replaced. "
+        f"{file} differs from what the run wrote ({NAME} has another digest): it was cut short, changed or replaced. "
         f"{_REMEDY}"
     )

@@ -31,7 +31,7 @@ R = TypeVar("R", bound="Result")
 
 @dataclass(frozen=True)
 class Finding:
-    """What a study found: plain sentences, one a line; their numbers by name; value and label for large type."""
+    """What a study found: plain sentences, one per line; their numbers by name; value and label for large type."""
 
     text: str
     numbers: Mapping[str, float | int | None] = field(default_factory=dict)
@@ -51,6 +51,7 @@ class Result(ABC):
         provenance: What made it.
         matrices: What was kept of matrices, by name; read from disk when looked at.
         tokens: Tokens of the texts that matrices were kept of, by sequence.
+        folder: Where it was read from; None for one in memory.
     """
 
     analysis: ClassVar[str]
@@ -62,6 +63,17 @@ class Result(ABC):
     provenance: dict[str, Any]
     matrices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     tokens: Mapping[int, Tokens] = field(default_factory=dict, repr=False)
+    folder: Path | None = field(default=None, compare=False)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__repr__ = Result.__repr__  # before a dataclass gives it one that spells out its tables
+
+    def __repr__(self) -> str:
+        sizes = [f"{name} of {len(getattr(self, name)):,} rows" for name in self.schema]
+        sizes += [f"{len(self.matrices):,} matrices"] if self.matrices else []
+        place = f"in {self.folder}" if self.folder else "in memory"
+        return f"{type(self).__name__}: {self.summary().text}\n{', '.join(sizes)}; {place}"
 
     @abstractmethod
     def summary(self) -> Finding:
@@ -126,17 +138,18 @@ class Result(ABC):
     def of(
         cls: type[R], tables: Mapping[str, pl.DataFrame], record: dict[str, Any],
         matrices: Mapping[str, Tensor] | None = None, tokens: Mapping[int, Tokens] | None = None,
+        folder: Path | None = None,
     ) -> R:  # fmt: skip
         """Return the result that has these tables; one that is missing is empty."""
         schemas = {name: pl.Schema(columns) for name, columns in cls.schema.items()}
         held = {name: tables.get(name, pl.DataFrame(schema=schema)).cast(schema) for name, schema in schemas.items()}
-        return cls(**held, provenance=record, matrices=matrices or {}, tokens=tokens or {})
+        return cls(**held, provenance=record, matrices=matrices or {}, tokens=tokens or {}, folder=folder)
 
     def save(self, folder: str | Path) -> None:
         """Write the result as a folder, or under a URL, that `load` reads; the provenance comes last.
 
         Raises:
-            OutputFolderError: If the folder holds another run, or files that are no run, or cannot be written.
+            OutputFolderError: If the folder contains another run, or files that are no run, or cannot be written.
         """
         with told_by_url(folder):
             self._save(present(folder))
@@ -144,9 +157,9 @@ class Result(ABC):
     def _save(self, path: Path) -> None:
         held = read_record(path) if path.is_dir() else None
         if held is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise OutputFolderError(f"{path} exists and holds no {self.analysis} result. Choose another folder.")
+            raise OutputFolderError(f"{path} exists and contains no {self.analysis} result. Choose another folder.")
         if held is not None and held["fingerprint"] != self.provenance["fingerprint"]:
-            raise OutputFolderError(f"{path} holds another run. Choose another folder.")
+            raise OutputFolderError(f"{path} contains another run. Choose another folder.")
         with translated_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             (manifest := Manifest(path)).file.touch()
@@ -158,10 +171,10 @@ class Result(ABC):
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:
-        """Return the result that a folder or a URL holds; matrices are read when they are looked at.
+        """Return the result that a folder or a URL contains; matrices are read when they are looked at.
 
         Raises:
-            OutputFolderError: If the folder holds no finished run of this kind, or a damaged one, naming the file.
+            OutputFolderError: If the folder contains no finished run of this kind, or a damaged one, naming the file.
         """
         with told_by_url(folder):
             path = present(folder)
@@ -169,7 +182,7 @@ class Result(ABC):
             stored, tokens = stored_matrices(manifest)
             names = [name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.digests]
             tables = {name: read_table(manifest, path / f"{name}.parquet", cls.schema[name]) for name in names}
-            return cls.of(tables, record, stored, tokens)
+            return cls.of(tables, record, stored, tokens, path)
 
     def to_html(self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()) -> Path:
         """Write the report as one self-contained HTML file and return its path.

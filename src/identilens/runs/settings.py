@@ -1,4 +1,4 @@
-"""Settings of a study: one frozen dataclass that holds each option's default, range and help."""
+"""Settings of a study: one frozen dataclass that contains each option's default, range and help."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from identilens.errors import SettingError
 
 AS_TYPED = Parameter(converter=lambda _, tokens: tokens[0].value, n_tokens=1, negative="")
-"""Tells the command line to pass on what was typed: it is read here, the same way as in Python."""
+"""Tells the command line to pass on the typed text. It is parsed here, the same way as in Python."""
 
 LIST = AS_TYPED
 """Marks a tuple whose values are separated by commas on the command line."""
@@ -25,7 +25,7 @@ REPEATED = Parameter(negative="", consume_multiple=False)
 """Marks a tuple whose option is given once for each value on the command line."""
 
 NOT_RECORDED = "does not change the numbers"
-"""Marks a setting that provenance leaves out, so that runs which differ in it alone are the same run."""
+"""Marks a setting that is not in the provenance: runs that differ only in it are the same run."""
 
 SIZE = "bytes"
 """Marks a number of bytes, which may be written as 512MiB or 2GB."""
@@ -37,20 +37,20 @@ Size = Annotated[int, AS_TYPED, SIZE]
 
 
 class Settings:
-    """Base of every settings dataclass: values are put into the form of their types and checked when one is made.
+    """Base of every settings dataclass: values are converted to the types of their fields and checked.
 
-    Sequences and single values become tuples, ``"0,3,5-8"`` becomes numbers, ``"256MiB"`` bytes. Choices are those of
-    a `Literal`, ranges those of `annotated_types` in the field's annotation.
+    Sequences and single values become tuples, ``"0,3,5-8"`` becomes numbers, ``"256MiB"`` becomes bytes. A `Literal` in
+    the field's annotation gives the choices, `annotated_types` give the range.
     """
 
     def __post_init__(self) -> None:
-        """Put values in order and check them; raises SettingError, naming the field."""
+        """Convert and check the values; raises SettingError, naming the field."""
         for name, hint in hints_of(type(self)).items():
-            object.__setattr__(self, name, _in_order(name, hint, getattr(self, name)))
+            object.__setattr__(self, name, in_order(name, hint, getattr(self, name)))
         self.check()
 
     def check(self) -> None:
-        """Check what concerns several fields; raises SettingError."""
+        """Check conditions on several fields; raises SettingError."""
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that change the numbers, ready for JSON."""
@@ -64,19 +64,19 @@ class Settings:
 
     @classmethod
     def of(cls, settings: Any, options: Mapping[str, Any]) -> Any:
-        """Return settings, the defaults when None, with single options put over them.
+        """Return the settings (the defaults if None) with single options changed.
 
         Raises:
-            SettingError: For an unknown option, listing the known ones, or a value that is not taken.
+            SettingError: For an unknown option, listing the known ones, or a value that is not allowed.
         """
         hints = hints_of(cls)
         for name in options:
             if name not in hints:
                 raise SettingError(name, f"to be one of the options {', '.join(hints)}", name)
         if not isinstance(settings, Settings | None):
-            raise SettingError("settings", f"to be made with {cls.__name__}(...), or each option by its name", settings)
+            raise SettingError("settings", f"to be a {cls.__name__}(...); or give each option by its name", settings)
         given = {} if settings is None else settings.values_of(cls)
-        given |= {name: _in_order(name, hints[name], value) for name, value in options.items()}
+        given |= {name: in_order(name, hints[name], value) for name, value in options.items()}
         for field in fields(cls):  # pyright: ignore[reportArgumentType] - every settings class is a dataclass
             if field.default is MISSING and field.name not in given:
                 raise SettingError(field.name, "to be given", None)
@@ -91,7 +91,7 @@ def hints_of(settings: type) -> dict[str, Any]:
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """Return the numbers in "0,3,5-8" or "-2,1", each once; raises ValueError for anything else."""
+    """Return the numbers in "0,3,5-8" or "-2,1", without repetitions; raises ValueError for anything else."""
     numbers: list[int] = []
     for piece in text.split(","):
         match = re.fullmatch(r"\s*(-?\d+)(?:-(-?\d+))?\s*", piece)
@@ -109,7 +109,15 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMG".index(match[2].upper() or " "))
 
 
-def _in_order(name: str, hint: Any, value: Any) -> Any:
+def separated_by_commas(hint: Any) -> bool:
+    """Return whether several values of an option are typed with commas between them."""
+    kind, metadata = _unwrapped(hint)
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    return AS_TYPED in metadata or any(AS_TYPED in _unwrapped(option)[1] for option in options)
+
+
+def in_order(name: str, hint: Any, value: Any) -> Any:
+    """Return the value of a setting in the form of its type, once it is found to be one; raises SettingError."""
     kind, metadata = _unwrapped(hint)
     optional = get_origin(kind) in (Union, UnionType)
     if optional:
@@ -140,7 +148,7 @@ def _converted(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> A
 
 
 def _sequence(kind: Any, value: Any, metadata: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values of a tuple field: a pair as it is, any number of them each once."""
+    """Return the values of a tuple field: a pair unchanged, other sequences without repetitions."""
     element, *others = (_unwrapped(one)[0] for one in get_args(kind))
     make: Any = element
     pair = bool(others) and others[0] is not Ellipsis
@@ -159,7 +167,7 @@ def _sequence(kind: Any, value: Any, metadata: tuple[Any, ...]) -> tuple[Any, ..
 _EXPECTED = {
     "numbers": "as numbers and ranges such as 0,3,5-8",
     "pair": "as two ends such as 400-500",
-    "reals": "as numbers with commas between, such as 0.5,0.9",
+    "reals": "as numbers separated by commas, such as 0.5,0.9",
     "size": "in bytes, or as a size such as 512MiB or 2GB",
 }
 

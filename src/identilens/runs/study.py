@@ -22,7 +22,9 @@ from identilens.runs.folder import RunFolder, joined_folder
 from identilens.runs.manifest import Manifest, manifest_of
 from identilens.runs.matrices import Tokens
 from identilens.runs.mirror import settle
+from identilens.runs.progress import Progress, watched
 from identilens.runs.provenance import Identity, provenance
+from identilens.runs.request import Request, options_of, options_of_inputs
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
 from identilens.runs.stored import fetch, local_place, shown_place, told_by_url
@@ -32,7 +34,6 @@ S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
 Tables = Mapping[str, pl.DataFrame]
 Merger = Callable[[pl.DataFrame], pl.DataFrame]
-Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Study(ABC, Generic[S, R]):
         folder: Of the run, from `begin` on; None in memory.
         listener: Is told what is being done.
         inputs: What it was made of, beside its settings.
+        request: What was asked, to be run again.
         reports: Whether this process speaks for the run: False in all but the first of several that share it.
     """
 
@@ -80,6 +82,7 @@ class Study(ABC, Generic[S, R]):
     listener: Callable[[str, int], None] | None = None
     reports: bool = True
     inputs: tuple[Any, ...] = ()
+    request: Request | None = None
     settings: S
 
     def __init__(self, settings: S) -> None:
@@ -91,7 +94,7 @@ class Study(ABC, Generic[S, R]):
 
     @abstractmethod
     def sizes(self) -> Sequence[int]:
-        """Return how many units of work each part holds."""
+        """Return how many units of work each part contains."""
 
     @abstractmethod
     def run(self, part: int) -> Output:
@@ -104,7 +107,7 @@ class Study(ABC, Generic[S, R]):
             InputError: Without a folder, where the study leaves something behind.
         """
         if folder is None and self.leaves:
-            raise InputError(f"{self.leaves} behind and needs a folder. Pass out=... (--out).")
+            raise InputError(f"{self.leaves}, so it needs a folder. Pass out=... (--out).")
         self.folder = folder and folder.path
 
     def sent(self, folder: Path) -> tuple[Any, ...]:
@@ -138,7 +141,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     def run(
         *inputs: Any, settings: Settings | None = None, out: str | Path | None = None, resume: bool = False,
         overwrite: bool = False, allow_version_change: bool = False, engine: Engine | None = None,
-        progress: Progress | None = None, **options: Any,
+        progress: Progress | bool | None = None, **options: Any,
     ) -> R:  # fmt: skip
         chosen = study.settings_type.of(settings, options)
         _check_inputs(study, inputs, progress)
@@ -155,21 +158,25 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     return run
 
 
-def bound_study(study: Any, inputs: Sequence[Any], settings: Settings) -> Any:
-    """Return a study bound to its inputs, which it remembers as they were given."""
+def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, asked: Sequence[Settings] | None = None) -> Any:
+    """Return a study bound to its inputs, which it remembers as they were given: in Python, or as options."""
     made = study(*inputs, settings)
     made.inputs = tuple(inputs)
+    options, lost = ({}, []) if asked is not None else options_of_inputs(study.takes, inputs)
+    for one in (*(asked or ()), settings):
+        options |= options_of(one)
+    made.request = Request(study.name, options, lost)
     return made
 
 
-def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: Progress | None) -> None:
+def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: Any) -> None:
     if study.takes[:1] == ("lens",) and inputs and not hasattr(inputs[0], "capture"):
         raise InputError(
             f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), or "
             "with identilens.Lens(model, tokenizer) from a model in memory."
         )
-    if progress is not None and not callable(progress):
-        raise InputError(f"expected progress to be a function of (done, total, note); got {progress!r}.")
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise InputError(f"expected progress to be False or a function of (done, total, note); got {progress!r}.")
 
 
 _COMMON = """Besides its inputs it takes:
@@ -177,10 +184,10 @@ _COMMON = """Besides its inputs it takes:
     settings: All settings at once, a `{settings}`; or each by its name.
     out: Folder, or URL such as ``"s3://bucket/run"``, to fill part by part; nothing is written when not given.
     resume: Go on with an interrupted run in ``out``, or return the finished one.
-    overwrite: Drop the run that ``out`` holds: the files that its manifest lists, and no other.
+    overwrite: Drop the run that ``out`` contains: the files that its manifest lists, and no other.
     allow_version_change: Go on with a run that other versions of the libraries have begun.
     engine: Who computes the parts: `Local` (processes of this machine) or `Ray`; this process when not given.
-    progress: Called with (units done, units in all, a note on what is being done).
+    progress: A bar in a notebook and on a terminal; none when False; or called with (units done, units in all, note).
 """
 
 
@@ -188,12 +195,12 @@ _COMMON = """Besides its inputs it takes:
 @torch.autocast("cpu", enabled=False)
 def run_study(
     study: Study[Any, R], *, out: str | Path | None = None, resume: bool = False, overwrite: bool = False,
-    allow_version_change: bool = False, engine: Engine | None = None, progress: Progress | None = None,
+    allow_version_change: bool = False, engine: Engine | None = None, progress: Progress | bool | None = None,
 ) -> R:  # fmt: skip
     """Return the result of a study, run part by part in memory or into a folder; autocast is off meanwhile.
 
     Raises:
-        OutputFolderError: If the folder holds something else or cannot be written.
+        OutputFolderError: If the folder contains something else or cannot be written.
         CheckFailedError: If parts failed on workers; all others are there.
         IdentilensError: Whatever the study raises.
     """
@@ -201,12 +208,17 @@ def run_study(
         _check_shared(study, out)
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
-        return study.shown(_in_memory(study, record, progress), None)
+        with watched(study.unit, study.reports and progress) as told:
+            found = _in_memory(study, record, told)
+        return study.shown(found, None)
     with told_by_url(out):
         folder = _folder(study, local_place(out), record, resume, overwrite, allow_version_change)
         with folder:
             if not folder.finished:
-                _into_folder(study, folder, progress, engine)
+                if study.reports and study.request is not None:
+                    study.request.write(folder.path)
+                with watched(study.unit, study.reports and progress) as told:
+                    _into_folder(study, folder, told, engine)
             study.wait()
             return study.shown(study.result_type.load(folder.path), folder.path)  # pyright: ignore[reportReturnType, reportArgumentType]
 

@@ -13,7 +13,7 @@ from identilens.errors import InputError
 from identilens.runs.columns import column_texts, is_columns, parquet_rows
 from identilens.runs.compressed import MAX_TEXT_BYTES, READ_ERRORS, STANDARD_INPUT, kind_of, open_bytes, open_text
 from identilens.runs.conllu import read_conllu
-from identilens.runs.corpus import held
+from identilens.runs.corpus import Corpus, TextList, held
 from identilens.runs.lines import Lines, checked
 
 Texts = Iterator[Any]
@@ -37,9 +37,16 @@ def read_texts(
     given = {"columns": columns, "encoding": encoding, "pairs": pairs, "limit": limit, "max_length": max_length}
     texts = iter_texts(source, **given, max_text_bytes=max_text_bytes)
     found = held(texts if told is None else _counted(texts, told))
-    if not found and isinstance(source, str | Path):
-        raise InputError(f"{source} holds no texts.")
-    return found
+    if not isinstance(source, str | Path):
+        return found
+    if not found:
+        raise InputError(f"{source} contains no texts.")
+    named = found if isinstance(found, Corpus) else TextList(found)
+    named.asked = {
+        "file": Path(source), "column": tuple(columns), "encoding": encoding, "pairs": pairs, "limit": limit,
+        "max_text_bytes": max_text_bytes,
+    }  # fmt: skip
+    return named
 
 
 def iter_texts(
@@ -48,10 +55,10 @@ def iter_texts(
 ) -> Texts:  # fmt: skip
     """Yield texts one by one; pairs when two columns are named, or asked for.
 
-    A file is .txt (one text a line, blank lines skipped), .jsonl, .csv, .tsv, .conllu or .parquet, the first five also
-    behind .gz or .xz. A pipe, or ``-`` for the standard input, has a text a line, or an object a line where columns are
-    named. Besides: a data set (`datasets`, also streaming), a frame or a column (pandas, polars), anything to iterate
-    over. Pairs are every two of a list, lines with a tab in a .txt file, or two columns.
+    A file is .txt (one text per line, blank lines skipped), .jsonl, .csv, .tsv, .conllu or .parquet, the first five
+    also behind .gz or .xz. A pipe, or ``-`` for the standard input, has a text per line, or an object per line where
+    columns are named. Besides: a data set (`datasets`, also streaming), a frame or a column (pandas, polars), anything
+    to iterate over. Pairs are every two of a list, lines with a tab in a .txt file, or two columns.
 
     Args:
         source: What to read.
@@ -124,7 +131,7 @@ def _reader(file: Path, kind: str, columns: Sequence[str], pairs: bool) -> Calla
         known = ", ".join(readers)
         raise InputError(f"{file} ends in {kind or 'nothing'}; expected {known}, .conllu (or with .gz, .xz).")
     if kind == ".txt" and columns:
-        raise InputError(f"--column is for .jsonl, .csv, .tsv and .parquet files; {file} has one text a line.")
+        raise InputError(f"--column is for .jsonl, .csv, .tsv and .parquet files; {file} has one text per line.")
     if kind != ".txt" and not 1 <= len(columns) <= 2:
         raise InputError(f"{file} needs --column NAME for its texts, or two of them for pairs; got {len(columns)}.")
     if pairs and kind != ".txt" and len(columns) != 2:
@@ -151,7 +158,7 @@ def _translated_read_errors(file: Path, encoding: str, stream: bool) -> Iterator
 def _undecodable(file: Path, encoding: str) -> str:
     """Return which byte of a file cannot be decoded; the stream itself only knows its place in a buffer."""
     if encoding.lower().startswith(("utf-16", "utf-32", "utf_16", "utf_32")):
-        return "what it holds cannot be decoded"
+        return "what it contains cannot be decoded"
     position, number = 0, 0
     with open_bytes(file) as stream:
         for number, line in enumerate(stream, 1):
@@ -181,7 +188,7 @@ def _pairs_of_lines(lines: Lines, file: Path, columns: list[str], longest: int |
 def _in_twos(texts: Iterable[Any]) -> Texts:
     found = list(texts)
     if len(found) % 2:
-        raise InputError(f"--pairs takes every two --text as a pair; got {len(found)}. Give one more, or one less.")
+        raise InputError(f"--pairs reads every two --text as a pair; got {len(found)}. Give one more, or one less.")
     return zip(found[::2], found[1::2], strict=True)
 
 

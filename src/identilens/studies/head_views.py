@@ -1,4 +1,4 @@
-"""What charts of heads share: names, choices, and how much of a table a page holds."""
+"""What charts of heads share: names, choices, and how much of a table a page contains."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

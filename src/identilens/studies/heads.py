@@ -48,7 +48,7 @@ class KindSettings(HeadSettings):
     """Which heads, of every kind of attention.
 
     Attributes:
-        kind: Kind of attention; every one that the model has by default. Layers count from 0 within each.
+        kind: Kind of attention; all kinds of the model by default. Layers count from 0 within each kind.
     """
 
     kind: Kind | None = None
@@ -59,7 +59,7 @@ class RowSettings(KindSettings):
     """Which rows of which heads.
 
     Attributes:
-        queries: Position or token of a row, all by default; a token stands for every position that holds it.
+        queries: Position or token of a row; all rows by default. A token selects every position where it occurs.
     """
 
     queries: Annotated[tuple[int | str, ...], REPEATED] | None = None
@@ -139,7 +139,7 @@ class LensStudy(Study[S, R]):
 
 
 class HeadStudy(LensStudy[S, R]):
-    """A study of the heads of texts, one a part."""
+    """A study of the heads of texts, one per part."""
 
     unit = "heads"
     heads: TextHeads

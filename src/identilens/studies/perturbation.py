@@ -29,7 +29,7 @@ def perturbation_rows(
 
     The three kinds of a head have one Frobenius norm at each size, so that norms differ by where weights change
     and not by how much; and each is taken as a whole too (share null), which "breaking" makes the largest where the
-    structure holds most of the mass. Each perturbed map is put into the running model by itself: ``output`` is the
+    structure contains most of the mass. Each perturbed map is put into the running model by itself: ``output`` is the
     relative change of the head's own output, ``hidden`` that of the final hidden states, both in Frobenius norm.
     ``structures`` has W from raw attention, which perturbations keep or break, and from effective attention by
     ``<kind>.layer<l>``; layers that are missing are left alone.

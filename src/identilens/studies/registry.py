@@ -1,4 +1,4 @@
-"""The studies by name: where each stands, imported when it is used. Imports nothing heavy itself."""
+"""The studies by name, each imported when it is used. Imports nothing heavy itself."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -9,7 +9,7 @@ from identilens.errors import InputError
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a study stands (module and class, with a colon between), and what it answers, in a line."""
+    """Module and class of a study, separated by a colon, and one line that says what the study answers."""
 
     place: str
     help: str
@@ -17,30 +17,41 @@ class Entry:
 
 STUDIES: dict[str, Entry] = {
     "audit": Entry(
-        "identilens.studies.audit.study:AuditStudy", "How much of each map is determined, influential, without effect."
+        "identilens.studies.audit.study:AuditStudy",
+        "How much of each map is determined, influential or without effect.",
     ),
-    "intervals": Entry("identilens.studies.intervals.study:IntervalStudy", "What is certain of each weight."),
-    "trust": Entry("identilens.studies.trust.study:TrustStudy", "Which weights are determined, which influential."),
+    "intervals": Entry(
+        "identilens.studies.intervals.study:IntervalStudy", "The interval of each weight over all alternatives."
+    ),
+    "trust": Entry(
+        "identilens.studies.trust.study:TrustStudy", "Which weights are determined, and which are influential."
+    ),
     "alternatives": Entry(
-        "identilens.studies.alternatives.study:AlternativeStudy", "Other attention with the same output, put back."
+        "identilens.studies.alternatives.study:AlternativeStudy", "Other weights with the same output, put back."
     ),
     "logit-ranks": Entry(
-        "identilens.studies.logit_ranks.study:LogitRankStudy", "Whether queries and keys could give alternatives."
+        "identilens.studies.logit_ranks.study:LogitRankStudy", "Could queries and keys of this size give alternatives."
     ),
-    "mixing": Entry("identilens.studies.mixing.study:MixingStudy", "How much of each input token is in each state."),
-    "tokens": Entry("identilens.studies.tokens.study:TokenStudy", "Whether tokens can be read off hidden states."),
-    "structure": Entry("identilens.studies.structure.study:StructureStudy", "What the attention of texts shares."),
-    "reversal": Entry("identilens.studies.reversal.study:ReversalStudy", "What models that reverse sequences look at."),
+    "mixing": Entry(
+        "identilens.studies.mixing.study:MixingStudy", "How much each input token contributes to each state."
+    ),
+    "tokens": Entry(
+        "identilens.studies.tokens.study:TokenStudy", "Can the input token be recovered from its hidden state."
+    ),
+    "structure": Entry(
+        "identilens.studies.structure.study:StructureStudy", "What the attention of many texts has in common."
+    ),
+    "reversal": Entry("identilens.studies.reversal.study:ReversalStudy", "Attention of models that reverse sequences."),
     "train": Entry("identilens.studies.train.study:TrainStudy", "Train an identifiable encoder on a task."),
     "sweep": Entry("identilens.studies.sweep.study:SweepStudy", "Train encoders over tasks, heads, d_k and seeds."),
-    "dyck train": Entry("identilens.studies.dyck_train.study:DyckTrainStudy", "Train Dyck models, seed by seed."),
-    "dyck analyse": Entry("identilens.studies.dyck_analyse.study:DyckAnalyseStudy", "Look into saved Dyck models."),
+    "dyck train": Entry("identilens.studies.dyck_train.study:DyckTrainStudy", "Train Dyck models from several seeds."),
+    "dyck analyse": Entry("identilens.studies.dyck_analyse.study:DyckAnalyseStudy", "Measure saved Dyck models."),
     "dyck construct": Entry(
-        "identilens.studies.dyck_construct.study:DyckConstructStudy", "Uniform and balanced attention as weights."
+        "identilens.studies.dyck_construct.study:DyckConstructStudy", "Models with uniform and balanced attention."
     ),
     "dyck prune": Entry("identilens.studies.dyck_prune.study:DyckPruneStudy", "Prune random transformers to a target."),
 }
-"""Each by its name, which is also its command and what provenance calls it; a study's help is its first line."""
+"""Each study by its name. The name is also its command and its name in the provenance."""
 
 
 def study_named(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Results, reports and figures of the run that a folder holds, whichever study it is of."""
+"""Results, reports and figures of the run that a folder contains, whichever study it is of."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,28 +19,28 @@ from identilens.studies.registry import STUDIES, study_named
 
 
 def load_result(folder: str | Path) -> Result:
-    """Return the result that a folder or a URL holds.
+    """Return the result that a folder or a URL contains.
 
     Raises:
-        OutputFolderError: If the folder holds no finished run.
+        OutputFolderError: If the folder contains no finished run.
     """
     with told_by_url(folder):
         path = present(folder)
         record = read_record(path)
         if record is None or record["analysis"] not in STUDIES:
             raise OutputFolderError(
-                f"{path} holds no result of identilens. Pass the folder given to --out ({', '.join(STUDIES)})."
+                f"{path} contains no result of identilens. Pass the folder given to --out ({', '.join(STUDIES)})."
             )
         return study_named(record["analysis"]).result_type.load(path)
 
 
 def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
-    """Write the HTML report of the run that a folder holds, with the runs joined to it, and return its path.
+    """Write the HTML report of the run that a folder contains, with the runs joined to it, and return its path.
 
     It is report.html in the folder, or under the URL, where no other is given.
 
     Raises:
-        OutputFolderError: If the folder holds no finished run, or the file cannot be written.
+        OutputFolderError: If the folder contains no finished run, or the file cannot be written.
     """
     result = load_result(folder)
     with told_by_url(folder):
@@ -55,7 +55,7 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
 def joined_results(folder: Path, record: dict[str, Any]) -> list[Result]:
     """Return the finished results that lie beneath the folder of a run with this record, those of one study as one.
 
-    Texts that the run holds keep their numbers; others are counted on from there.
+    Texts that the run contains keep their numbers; others are counted on from there.
     """
     numbers = {digest: index for index, digest in reversed(list(enumerate(record["texts"]["sha256"])))}
     later = record["texts"]["count"]

@@ -82,9 +82,7 @@ def test_one_hot_rows_at_corners_are_approached(first):
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_wrong_inputs_and_too_few_steps_are_refused():
     A, T = random_weights(0, 8, 3)
-    with pytest.raises(
-        NumericalError, match=r"row 0's output to be met to 1e-09; .* in 1 Newton steps; raise max_steps"
-    ):
+    with pytest.raises(NumericalError, match=r"output of row 0 to within 1e-09; .* in 1 Newton steps; raise max_steps"):
         maximum_entropy_alternative(A, T, max_steps=1)
     with pytest.raises(InputError, match="one row of projected values for each of the 8 keys"):
         maximum_entropy_alternative(A, T[:4])

@@ -217,7 +217,7 @@ def test_projection_without_bias_and_its_limits():
 
 def test_too_large_a_problem_names_the_formula():
     queries, keys, T = random_qkt(0, 24, 5, 8)
-    with pytest.raises(InputError, match="for generic tensors the dimension is 18; take a shorter text"):
+    with pytest.raises(InputError, match="for generic tensors the dimension is 18; use a shorter text"):
         realisable_dimension(queries, keys, T, memory_limit=1000)
     with pytest.raises(InputError, match=r"expected a problem within 0\.00 GiB; .* the dimension is 18"):
         realisable_alternative(queries, keys, T, memory_limit=1000)
@@ -225,9 +225,9 @@ def test_too_large_a_problem_names_the_formula():
 
 def test_wrong_inputs_are_refused(unchecked_shapes):
     queries, keys, T = random_qkt(0, 6, 3, 2)
-    with pytest.raises(InputError, match=r"queries and keys of one size .* keys \(6, 2\)"):
+    with pytest.raises(InputError, match=r"queries and keys of one size, .* keys \(6, 2\)"):
         realisable_dimension(queries, keys[:, :2], T)
-    with pytest.raises(InputError, match=r"one projected value a key; .* 5 projected values"):
+    with pytest.raises(InputError, match=r"one projected value per key; .* 5 projected values"):
         realisable_dimension(queries, keys, T[:5])
     with pytest.raises(NumericalError, match="queries has 18 NaN"):
         realisable_dimension(queries * float("nan"), keys, T)

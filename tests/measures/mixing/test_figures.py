@@ -32,7 +32,7 @@ def test_array_and_names_give_back_what_went_in(random):
         np.testing.assert_array_equal(result.array(text), array)
     np.testing.assert_allclose(result.array(1, measure="raw_rollout"), arrays[1] ** 2, rtol=1e-6)
     assert result.names(0) == ["[CLS]", "a", "[SEP]", "[SEP]"]
-    with pytest.raises(InputError, match=r"no text 2; it holds 0 to 1"):
+    with pytest.raises(InputError, match=r"no text 2; it has the texts 0 to 1"):
         result.array(2)
     with pytest.raises(InputError, match=r"expected one of the kinds encoder; got 'cross'"):
         result.array(0, "cross")
@@ -125,7 +125,7 @@ def test_context_centred_on_another_token(random):
     assert found.filter(pl.col("offset") == 0)["texts"].item() == 2
     own = context_of_token(result.table, result.token_names, layers=[1])
     assert own["offset"].min() == 1
-    with pytest.raises(InputError, match=r"no text holds both '\[MASK\]' and '\[SEP\]'.*'\[CLS\]'"):
+    with pytest.raises(InputError, match=r"no text contains both '\[MASK\]' and '\[SEP\]'.*'\[CLS\]'"):
         context_of_token(result.table, result.token_names, "[MASK]", "[SEP]")
 
 
@@ -136,8 +136,8 @@ def test_one_token_tracked_through_the_layers(random):
     np.testing.assert_array_equal(found["contribution"].to_numpy().reshape(3, 13), arrays[1][:, 3])
     assert found.equals(track_token(result.table, result.token_names, 3, text=1))
     for arguments, message in (
-        (("zebra",), r"holds 'zebra' 0 times.*Its tokens are: \[CLS\] a \[SEP\] \[SEP\]"),
-        (("a", 0, None, 1), r"holds 'a' 1 times, occurrence 1 was asked for"),
+        (("zebra",), r"contains 'zebra' 0 times.*Its tokens are: \[CLS\] a \[SEP\] \[SEP\]"),
+        (("a", 0, None, 1), r"contains 'a' 1 times; occurrence 1 was requested"),
         ((4,), r"positions 0 to 3; got 4"),
         (("a", 7), r"a text from 0 to 1 with encoder states; got text 7"),
     ):
@@ -167,5 +167,5 @@ def test_tokens_are_found_with_and_without_their_marks():
     assert find_token(texts, "we") == (0, 1)
     assert find_token(texts, "▁fit") == (1, 0)
     assert find_token(texts, "fits") == (1, 2)
-    with pytest.raises(InputError, match=r"no text holds the token 'wefts'; tokens such as 'Ġwe'"):
+    with pytest.raises(InputError, match=r"no text contains the token 'wefts'; tokens such as 'Ġwe'"):
         find_token(texts, "wefts")

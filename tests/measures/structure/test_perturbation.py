@@ -49,7 +49,7 @@ def test_rows_with_one_side_only_are_split():
 def test_refusals():
     weights, W = case(5)
     moves = perturbation_directions(weights, W)
-    with pytest.raises(InputError, match="the direction's own norm; got 99"):
+    with pytest.raises(InputError, match="the norm of the direction; got 99"):
         perturbed(weights, moves["aware"], 99.0)
     with pytest.raises(InputError, match="negative entries"):
         perturbation_directions(-weights, W)

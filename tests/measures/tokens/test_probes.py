@@ -187,9 +187,9 @@ def test_every_probe_keeps_the_interface():
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_what_cannot_be_fitted(inputs):
     for probe in (LinearProbe(), MlpProbe(), RidgeProbe()):
-        with pytest.raises(InputError, match="got one that has not seen data; call fit first"):
+        with pytest.raises(InputError, match="got one that is not fitted; call fit first"):
             probe.transform(inputs)
-        with pytest.raises(InputError, match="one input a hidden state for training, got 8 and 7"):
+        with pytest.raises(InputError, match="one input for each hidden state of training, got 8 and 7"):
             probe.fit(inputs[:8], inputs[:7], inputs, inputs)
         with pytest.raises(InputError, match="hidden states for training, got an empty tensor"):
             probe.fit(inputs[:0], inputs[:0], inputs, inputs)

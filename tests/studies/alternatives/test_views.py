@@ -44,7 +44,7 @@ def test_maps_stand_side_by_side_with_what_was_measured(found):
 
 def test_a_page_says_which_maps_it_leaves_out(found, monkeypatch):
     monkeypatch.setattr(views, "MAP_BUDGET", 3 * (10 * 3 * 24 * 24 // 6))
-    assert found.sections()[0].note.startswith("This page holds 3 of 10 alternatives")
+    assert found.sections()[0].note.startswith("This page contains 3 of 10 alternatives")
 
 
 def test_changes_are_those_of_the_head_that_is_chosen(found):

@@ -193,7 +193,7 @@ def test_save_and_load(bundled, tmp_path):
     key = "text0.layer0.head0.encoder.effective"
     assert torch.equal(again.matrices[key], result.matrices[key])
     assert again.tokens == result.tokens
-    with pytest.raises(OutputFolderError, match="holds another run"):
+    with pytest.raises(OutputFolderError, match="contains another run"):
         idl.audit(bundled, TEXTS[:1]).save(tmp_path / "run")
 
 
@@ -212,12 +212,12 @@ def test_folder_run_equals_the_run_in_memory(bundled, tmp_path):
 def test_resume_rules(bundled, tmp_path):
     folder = tmp_path / "run"
     idl.audit(bundled, TEXTS, out=folder)
-    with pytest.raises(OutputFolderError, match="already holds this run, finished. Pass --resume"):
+    with pytest.raises(OutputFolderError, match="already contains this run, finished. Pass --resume"):
         idl.audit(bundled, TEXTS, out=folder)
     before = (folder / "table.parquet").read_bytes()
     idl.audit(bundled, TEXTS, out=folder, resume=True)
     assert (folder / "table.parquet").read_bytes() == before
-    with pytest.raises(OutputFolderError, match="holds another run"):
+    with pytest.raises(OutputFolderError, match="contains another run"):
         idl.audit(bundled, TEXTS, out=folder, resume=True, layers=(0,))
     assert (folder / "table.parquet").read_bytes() == before
     changed = idl.audit(bundled, TEXTS, out=folder, overwrite=True, layers=(0,))

@@ -33,7 +33,7 @@ def test_masked_maps_keep_what_each_query_sees(family):
 
 def test_what_was_not_kept_is_refused(bundled):
     audit = idl.audit(bundled, ["A short text of a few words."], layers=[0], examples=0)
-    with pytest.raises(InputError, match="0 fit. Keep those of a text with examples="):
+    with pytest.raises(InputError, match="0 match. Save matrices with examples="):
         audit.trust(0, 0, 0, 1)
     kept = idl.audit(bundled, ["A short text of a few words."], layers=[0], certain_rows=0)
     with pytest.raises(InputError, match="no token or position 'ferry'"):

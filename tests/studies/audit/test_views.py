@@ -191,7 +191,7 @@ def test_what_does_not_fit_leaves_the_telling_heads_and_is_said(monkeypatch):
     monkeypatch.setattr("identilens.studies.audit.result.fitting_maps", lambda held: fitting_maps(held, budget))
     section = audit.sections()[1]
     assert len(section.maps) == 8
-    assert "kept 12 maps; to keep this file small it holds 8" in section.note
+    assert "saved 12 maps; to keep this file small it shows 8" in section.note
 
 
 def test_without_matrices_the_report_says_how_to_get_them():

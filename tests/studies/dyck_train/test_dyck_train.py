@@ -81,7 +81,7 @@ def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         train_dyck(SETTINGS, **options)
     monkeypatch.setattr(analysis, "train_models", real)
-    with pytest.raises(OutputFolderError, match="already holds this run, interrupted"):
+    with pytest.raises(OutputFolderError, match="already contains this run, interrupted"):
         train_dyck(SETTINGS, **options)
     resumed = train_dyck(SETTINGS, resume=True, **options)
     assert_frame_equal(resumed.table, result.table, abs_tol=1e-6)

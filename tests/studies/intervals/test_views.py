@@ -51,7 +51,7 @@ def test_a_page_holds_whole_rows_and_says_what_it_leaves_out(found, monkeypatch)
     monkeypatch.setattr(views, "CELLS", 40)
     assert views.within_page(found.table)["query"].unique().to_list() == list(range(8)), "1 + 2 + … + 8 = 36 weights"
     section = found.sections()[0]
-    assert section.note.startswith("This page holds the first 8 of 48 rows")
+    assert section.note.startswith("This page contains the first 8 of 48 rows")
     monkeypatch.setattr(views, "CELLS", 0)
     assert len(views.within_page(found.table)) == 1, "a page is never empty"
 

@@ -117,13 +117,13 @@ def test_saved_and_loaded(tmp_path):
     assert result.provenance["settings"]["sketch_probes"] == 6
     result.save(tmp_path / "run")
     other = mixing(Lens(build("gpt2")), [ids(6)], **QUICK)
-    with pytest.raises(OutputFolderError, match=r"holds another run"):
+    with pytest.raises(OutputFolderError, match=r"contains another run"):
         other.save(tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep")
-    with pytest.raises(OutputFolderError, match=r"holds no mixing result"):
+    with pytest.raises(OutputFolderError, match=r"contains no mixing result"):
         result.save(tmp_path / "mine")
-    with pytest.raises(OutputFolderError, match=r"holds no mixing result"):
+    with pytest.raises(OutputFolderError, match=r"contains no mixing result"):
         Mixing.load(tmp_path / "mine")
 
 
@@ -151,15 +151,15 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert done == [(0, 3, ""), (1, 3, ""), (2, 3, ""), (3, 3, "")]
     assert_frame_equal(result.table, whole.table)
     assert_frame_equal(result.token_names, whole.token_names)
-    with pytest.raises(OutputFolderError, match=r"already holds this run, finished"):
+    with pytest.raises(OutputFolderError, match=r"already contains this run, finished"):
         mixing(lens, texts, out=tmp_path / "run", **QUICK)
-    with pytest.raises(OutputFolderError, match=r"holds another run"):
+    with pytest.raises(OutputFolderError, match=r"contains another run"):
         mixing(lens, texts, out=tmp_path / "run", resume=True, sketch_probes=7)
 
 
 def test_exact_norms_take_no_probes():
     for name in ("sketch_probes", "leading"):
-        with pytest.raises(SettingError, match=f"expected {name} to be left out: exact norms take no probes; got 4"):
+        with pytest.raises(SettingError, match=f"expected {name} to be left out: exact norms use no probes; got 4"):
             mixing(Lens(build("bert")), [ids(5)], method="exact", **{name: 4})
     with pytest.raises(InputError, match=r"probes must be from 2 to 32"):
         mixing(Lens(build("bert")), [ids(5)], sketch_probes=33)
@@ -169,7 +169,7 @@ def test_a_token_is_tracked_in_runs_finished_before_too(tmp_path, capsys):
     lens = Lens(build("bert"))
     texts = [[5, 6, 7], [8, 9, 5]]
     out = tmp_path / "run"
-    with pytest.raises(InputError, match=r"no text holds the token '4'"):
+    with pytest.raises(InputError, match=r"no text contains the token '4'"):
         mixing(lens, texts, out=out, track="4", **QUICK)
     assert not out.exists()
     mixing(lens, texts, out=out, **QUICK)

@@ -115,7 +115,7 @@ def test_the_tracked_token_is_drawn(tagged):
     context = np.delete(tagged.array(1)[:, 21], 21, axis=1)
     color = chart.to_dict()["layer"][0]["encoding"]["color"]
     assert color["scale"]["domain"] == pytest.approx([0, context.max()]), "the own token would take all the colour"
-    with pytest.raises(InputError, match=r"no text holds the token 'boat'; tokens such as '\[CLS\]'"):
+    with pytest.raises(InputError, match=r"no text contains the token 'boat'; tokens such as '\[CLS\]'"):
         tagged.tracking("boat")
 
 

@@ -189,7 +189,7 @@ def test_saved_and_loaded(found, tmp_path):
     torch.testing.assert_close(again.mean_weights(1, 2), found.mean_weights(1, 2))
     with pytest.raises(InputError, match="no raw weights of encoder layer 7, head 0. There are encoder layer 0"):
         again.mean_weights(7, 0)
-    with pytest.raises(OutputFolderError, match="holds no structure result"):
+    with pytest.raises(OutputFolderError, match="contains no structure result"):
         Structure.load(tmp_path)
 
 

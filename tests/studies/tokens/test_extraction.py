@@ -131,7 +131,7 @@ def test_an_unfinished_array_is_never_taken_for_a_whole_one(tmp_path):
 
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path):
-    """About 60 MB of states: what the process itself holds must stay far below."""
+    """About 60 MB of states: what the process itself contains must stay far below."""
     torch.manual_seed(0)
     config = hf.BertConfig(
         vocab_size=50, hidden_size=256, intermediate_size=16, num_hidden_layers=2, num_attention_heads=2
@@ -170,9 +170,9 @@ def test_a_model_in_training_mode_is_read_without_dropout(tmp_path):
 
 
 def test_what_cannot_be_extracted(tmp_path):
-    with pytest.raises(InputError, match=r"text 0 is not made of tokens \(it holds pixel_values\)"):
+    with pytest.raises(InputError, match=r"text 0 is not made of tokens \(it contains pixel_values\)"):
         extract(Lens(build("vit")), example("vit"), tmp_path)
-    with pytest.raises(InputError, match=r"not made of tokens \(it holds decoder_input_ids, input_features\)"):
+    with pytest.raises(InputError, match=r"not made of tokens \(it contains decoder_input_ids, input_features\)"):
         extract(Lens(build("whisper")), example("whisper"), tmp_path)
     with pytest.raises(InputError, match="expected one or more texts"):
         extract(Lens(build("bert")), [], tmp_path)
@@ -189,7 +189,9 @@ def test_nan_names_the_text(tmp_path):
     with torch.no_grad():
         model.embeddings.word_embeddings.weight[TEXTS[4][0]] = torch.nan
     first = next(index for index, text in enumerate(TEXTS) if TEXTS[4][0] in text)
-    with pytest.raises(NumericalError, match=r"text \d+: hidden states hold NaN or infinity; load the model in float"):
+    with pytest.raises(
+        NumericalError, match=r"text \d+: hidden states have NaN or infinite entries; load the model in float"
+    ):
         extract(Lens(model), TEXTS[first:], tmp_path)
     assert not list(tmp_path.rglob("states.npy"))
     assert not [json.loads(path.read_text()) for path in tmp_path.rglob("states.json")]

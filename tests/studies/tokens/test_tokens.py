@@ -222,12 +222,12 @@ def test_a_killed_run_goes_on_with_the_rates_it_found(lens, cache, tmp_path):
         .agg(pl.col("learning_rate").n_unique())
     )
     assert rates["learning_rate"].to_list() == [1, 1]
-    with pytest.raises(OutputFolderError, match="already holds this run, finished"):
+    with pytest.raises(OutputFolderError, match="already contains this run, finished"):
         token_identifiability(lens, TEXTS, out=tmp_path / "run", **options)
     assert_frame_equal(
         token_identifiability(lens, TEXTS, out=tmp_path / "run", resume=True, **options).table, whole.table
     )
-    with pytest.raises(OutputFolderError, match="holds another run"):
+    with pytest.raises(OutputFolderError, match="contains another run"):
         token_identifiability(lens, TEXTS, out=tmp_path / "run", resume=True, **(options | {"patience": 2}))
 
 
@@ -281,7 +281,7 @@ def test_saved_and_loaded(lens, cache, tmp_path, capsys):
     again.show()
     assert "Ridge probe, L2" in capsys.readouterr().out
     assert "Ridge probe" in again._repr_html_()
-    with pytest.raises(OutputFolderError, match="holds no tokens result"):
+    with pytest.raises(OutputFolderError, match="contains no tokens result"):
         TokenIdentifiability.load(tmp_path)
 
 
@@ -322,5 +322,5 @@ def test_what_cannot_be_analysed(lens, tmp_path):
     broken = build("bert")
     with torch.no_grad():
         broken.encoder.layer[1].output.dense.weight[0, 0] = torch.nan
-    with pytest.raises(NumericalError, match=r"text \d+: hidden states hold NaN"):
+    with pytest.raises(NumericalError, match=r"text \d+: hidden states have NaN"):
         token_identifiability(Lens(broken), TEXTS, out=out)

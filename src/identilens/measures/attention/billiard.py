@@ -1,4 +1,4 @@
-"""Billiard walks: points spread uniformly over the alternatives of rows, by chains as long as pilot chains ask for."""
+"""Billiard walks: points drawn uniformly from the alternatives of rows. Pilot chains set the length of the chains."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,31 +15,31 @@ from identilens.measures.attention.checks import check_number
 
 Generator = torch.Generator | None
 LEG = 2.0
-"""Time of a leg: how far it goes along one direction, in radii of the Dikin ellipsoid."""
+"""Time of a leg: the length of the way in one direction, in radii of the Dikin ellipsoid."""
 FIRST = 8
-"""Legs of the first pilots."""
+"""Number of legs of the first pilot chains."""
 LONGEST = 64
-"""Chains are at most this many times as long as twice the first pilots."""
+"""The largest length of chains, in multiples of twice the length of the first pilots."""
 PAIRS, PLACES = 64, 2048
-"""Pairs of pilot chains, at least; pairs times free directions, at least."""
+"""The least number of pairs of pilot chains, and of pairs times free directions."""
 BYTES = 64 * 2**20
-"""Matrices held for chains that run side by side."""
+"""Largest size of the matrices of chains that run at the same time."""
 _REFLECTIONS = 10_000
-"""Reflections of a leg for each free direction; about one is usual."""
+"""Largest number of reflections of a leg for each free direction; about one is usual."""
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """How long chains are, and what pilot chains showed after half their legs (t) and after all (2 t).
+    """The length of chains, and measures of pilot chains after half their legs (t) and after all legs (2 t).
 
-    Distances are measured key by key as shares of the analytic centre's weight, where the chains start.
+    Distances are measured key by key, as shares of the weight of the analytic centre, where the chains start.
 
     Attributes:
-        legs: Legs of a chain, 2 t.
-        memory: Correlation of a chain's places after t and 2 t legs.
-        memory_error: Its standard error.
-        growth: Growth of the mean squared distance from the centre between the two, as a share of it.
-        growth_error: Its standard error.
+        legs: Number of legs of a chain, 2 t.
+        memory: Correlation of the positions of a chain after t and after 2 t legs.
+        memory_error: Standard error of ``memory``.
+        growth: Relative growth of the mean squared distance from the centre between t and 2 t legs.
+        growth_error: Standard error of ``growth``.
     """
 
     legs: int
@@ -50,7 +50,7 @@ class Mixing:
 
     @property
     def settled(self) -> bool:
-        """Whether both are at most twice their standard error: after t legs chains had forgotten where they were."""
+        """Whether memory and growth are at most twice their standard errors: t legs are enough to forget the start."""
         return self.memory <= 2 * self.memory_error and self.growth <= 2 * self.growth_error
 
 
@@ -62,13 +62,13 @@ def uniform_alternatives(
     legs: int | None = None,
     generator: Generator = None,
 ) -> Float[Tensor, "count key"]:
-    """Return points spread uniformly over one row's alternatives.
+    """Return points drawn uniformly from one row's alternatives.
 
-    Independent billiard walks start at the analytic centre. Each leg runs straight for a fixed time, at a velocity that
-    is normal in the metric of the Dikin ellipsoid there, and is reflected where a weight reaches zero. That leaves the
-    uniform distribution as it is, and thin polytopes are crossed as fast as round ones. The uniform distribution is
-    approached in ``legs``, by default those of `chain_mixing`. Cost O(n) a reflection, about k reflections a leg for
-    simplex nullity k.
+    Independent billiard walks start at the analytic centre. Each leg moves in a straight line for a fixed time. Its
+    velocity is normally distributed in the metric of the Dikin ellipsoid at the centre. It is reflected where a weight
+    reaches zero. These moves do not change the uniform distribution, and cross thin polytopes as fast as round ones.
+    Walks approach the uniform distribution in ``legs`` legs; the default is the length from `chain_mixing`. Cost O(n)
+    per reflection, about k reflections per leg for simplex nullity k.
 
     Examples:
         >>> import torch
@@ -82,7 +82,8 @@ def uniform_alternatives(
         True
 
     Raises:
-        InputError: Weights that are no distribution over the space's keys or in half precision; numbers out of range.
+        InputError: Weights that are not a distribution over the space's keys or in half precision; numbers out of
+            range.
     """
     centre = analytic_centre(weights_row, space)
     check_number("count", count, 0)
@@ -97,14 +98,14 @@ def uniform_alternatives(
 def chain_mixing(
     weights: Float[Tensor, "row key"], spaces: Sequence[SimplexSpace], generator: Generator = None
 ) -> Mixing:
-    """Return how many legs it takes to forget the start, over the alternatives of some rows.
+    """Return how many legs chains need to forget their start, over the alternatives of some rows.
 
-    Pairs of pilot chains start at the analytic centres of the rows: 64 in all (of up to 64 rows, evenly spaced), or
-    2048 / k if that is more. After t = 8 legs and after 2 t their places are compared; t is doubled until the places'
-    correlation and the growth of their mean squared distance from the centre are each at most twice their standard
-    error. Chains then take 2 t legs: what the pilots still remember or lack after t of them, they have after 2 t to
-    about its square. At 1024 legs the search ends unsettled. The check is of all rows together: one that mixes much
-    worse than the others can hide.
+    Pairs of pilot chains start at the analytic centres of the rows: 64 pairs in all (of up to 64 rows, evenly spaced),
+    or 2048 / k if that is more. Their positions after t = 8 legs and after 2 t legs are compared. t is doubled until
+    two measures are at most twice their standard errors: the correlation of the positions, and the growth of their mean
+    squared distance from the centre. Chains then have 2 t legs: an error that remains after t legs is about squared
+    after 2 t. At 1024 legs the search stops without this result. The check is of all rows together: a row that mixes
+    much worse than the others may not be noticed.
 
     Examples:
         >>> import torch
@@ -116,15 +117,15 @@ def chain_mixing(
         (16, True)
 
     Raises:
-        InputError: Weights that are no distributions over the spaces' keys, or in half precision.
+        InputError: Weights that are not distributions over the spaces' keys, or in half precision.
     """
     return Walks(weights, spaces, generator).mixing
 
 
 class Walks:
-    """Alternatives of all rows of a map, by chains as long as each other that run side by side.
+    """Alternatives of all rows of a map, by chains of the same length that run at the same time.
 
-    ``mixing`` says how long they are, and whether pilots of that length had settled.
+    ``mixing`` has the length, and says whether pilot chains of that length had settled.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Walks:
         self.mixing = _mixing(self.centres, spaces, generator)
 
     def draw(self, count: int) -> Iterator[Float[Tensor, "query key"]]:
-        """Yield so many."""
+        """Yield ``count`` alternatives."""
         together = _side_by_side(self.centres)
         for _ in range(count):
             drawn = torch.empty_like(self.rows)
@@ -148,7 +149,7 @@ class Walks:
 
 
 def _side_by_side(centres: Sequence[Centre]) -> int:
-    """Return from how many centres chains may run at once."""
+    """Return the number of centres whose chains run at the same time."""
     sizes = (8 * keys * (keys + size) for keys, size in (one.free.shape for one in centres))
     return max(1, BYTES // max(sizes, default=1))
 
@@ -173,8 +174,8 @@ def _mixing(centres: Sequence[Centre], spaces: Sequence[SimplexSpace], generator
 
 
 def _compared(legs: int, before: Tensor, after: Tensor) -> Mixing:
-    """Compare the places of pairs of chains, (pair, 2, key), half way and at the end."""
-    # The differences of a pair need no knowledge of the mean place: Cov(x, y) = E (x − x')(y − y') / 2.
+    """Compare the positions of pairs of chains, (pair, 2, key), after half the legs and at the end."""
+    # With differences of a pair the mean position is not needed: Cov(x, y) = E (x − x')(y − y') / 2.
     apart, later = (places[:, 0] - places[:, 1] for places in (before, after))
     memory = _ratio((apart * later).sum(-1), later.square().sum(-1))
     sizes, grown = (places.square().sum((-2, -1)) for places in (before, after))
@@ -189,7 +190,7 @@ def _ratio(part: Tensor, whole: Tensor) -> tuple[float, float]:
 
 
 class _Chains:
-    """As many chains from each of some centres."""
+    """The same number of chains from each of some centres."""
 
     def __init__(
         self, centres: Sequence[Centre], spaces: Sequence[SimplexSpace], copies: int, generator: Generator
@@ -197,7 +198,7 @@ class _Chains:
         self.spaces, self.generator = spaces, generator
         self.starts = torch.stack([centre.point for centre in centres])[:, None]
         self.points = self.starts.repeat(1, copies, 1)
-        # x moves by free L⁻ᵀ g: the rows of a chain's directions are those of free L⁻ᵀ, its columns the walls' normals.
+        # x moves by free L⁻ᵀ g: the rows of free L⁻ᵀ are a chain's directions, its columns the normals of the walls.
         solve = torch.linalg.solve_triangular
         directions = [solve(centre.rounding.mT, centre.free, upper=True, left=False) for centre in centres]
         # Rows with fewer free directions get zeros for the others.
@@ -206,7 +207,7 @@ class _Chains:
         self.normals = self.directions.mT @ self.directions
 
     def walk(self, legs: int) -> None:
-        """Run so many legs."""
+        """Run this many legs."""
         size = self.directions.shape[1]
         for _ in range(legs if size else 0):
             shape = (*self.points.shape[:2], size)
@@ -217,7 +218,7 @@ class _Chains:
             points.copy_((points - drift @ space.kept.mT).clamp_min(0.0))
 
     def shares(self) -> Float[Tensor, "pair 2 key"]:
-        """Return the pairs' places as shares of the centres' weights; 0 on keys that do not move."""
+        """Return the positions of the pairs as shares of the centres' weights; 0 on keys that do not move."""
         moved = torch.where(self.starts > 0, self.points / self.starts - 1, 0.0)
         return moved.reshape(-1, 2, moved.shape[-1])
 

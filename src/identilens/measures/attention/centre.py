@@ -1,4 +1,4 @@
-"""A point well inside a row's alternatives, also for rows with weights at zero."""
+"""The analytic centre of a row's alternatives, also for rows with zero weights."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.checks import checked_row
 
 FLOOR = 1e-9
-"""A weight that no alternative brings above this cannot move."""
+"""A weight that is below this in every alternative cannot change."""
 
 MAX_STEPS = 200
 FACE_ROUNDING = 1e-10
-"""Singular values of the orthonormal B, cut to the movable keys, that count as zero."""
+"""Singular values of the orthonormal B, restricted to the movable keys, up to this count as zero."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Centre:
 
     Attributes:
         point: The centre: maximiser of Σ log x_j over the movable keys.
-        movable: Keys that some alternative brings above ``FLOOR``.
+        movable: Keys whose weight is above ``FLOOR`` in some alternative.
         free: Orthonormal basis of the alternatives' directions; zero rows on the keys that cannot move.
         rounding: L with L Lᵀ = the Hessian of −Σ log x at the centre, in the coordinates of ``free``.
     """
@@ -38,9 +38,9 @@ class Centre:
 def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Centre:
     """Return the analytic centre of {x >= 0, x[T, 1] = a[T, 1]} of a row a.
 
-    Weights at zero (an underflowed softmax, a one-hot row) put a on the boundary; linear programs then
-    find which keys some alternative can use, and the centre is taken on that face. Damped Newton steps,
-    O(n k²) each for simplex nullity k.
+    Zero weights (an underflowed softmax, a one-hot row) mean that a is on the boundary. Linear programs then find the
+    keys that some alternative can use, and the centre is computed on that face. Damped Newton steps of cost O(n k²)
+    for simplex nullity k.
 
     Examples:
         >>> import torch
@@ -50,7 +50,7 @@ def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> 
         tensor([0.3333, 0.3333, 0.3333], dtype=torch.float64)
 
     Raises:
-        InputError: Weights that are no distribution over the space's keys, or in half precision.
+        InputError: Weights that are not a distribution over the space's keys, or in half precision.
     """
     start, movable = _relative_interior(checked_row(weights_row, space), space)
     free = _face_directions(space, movable)
@@ -59,7 +59,7 @@ def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> 
 
 
 def _relative_interior(weights_row: Tensor, space: SimplexSpace) -> tuple[Tensor, Tensor]:
-    """Return a feasible point that is positive wherever some alternative is, and where that is."""
+    """Return a feasible point that is positive wherever some alternative is positive, and a mask of these keys."""
     point, seen = weights_row.clone(), space.visible
     if not space.nullity:
         return point, torch.zeros_like(seen)
@@ -80,7 +80,7 @@ def _relative_interior(weights_row: Tensor, space: SimplexSpace) -> tuple[Tensor
         if fewer.sum() == low.sum():
             break
         low = fewer
-    # The mean's output is off by the solver's error; take that off again.
+    # The solver's error changes the output of the mean; remove that change.
     point = (point - space.kept @ (space.kept.mT @ (point - weights_row))).clamp_min(0.0)
     return point, seen & ~low
 
@@ -90,7 +90,7 @@ def _face_directions(space: SimplexSpace, movable: Tensor) -> Tensor:
         return space.free
     inside = space.kept[movable]
     left, sigma, _ = torch.linalg.svd(inside, full_matrices=True)
-    # A direction dropped here would change the output by its singular value: only rounding may go.
+    # A wrong rank here would change the output by the singular value: only rounding counts as zero.
     rank = int((sigma > FACE_ROUNDING).sum())
     whole = space.free.new_zeros((space.visible.shape[0], inside.shape[0] - rank))
     whole[movable] = left[:, rank:]
@@ -104,7 +104,7 @@ def _newton(point: Tensor, free: Tensor, movable: Tensor) -> tuple[Tensor, Tenso
     basis = free[movable]
     for _ in range(MAX_STEPS if size else 0):
         inverse = 1 / point[movable]
-        # By QR, not by Cholesky of the Hessian: weights of 1e-9 would square to a condition of 1e18.
+        # QR instead of Cholesky of the Hessian: weights of 1e-9 would give a condition number of 1e18.
         rounding = torch.linalg.qr(basis * inverse[:, None], mode="r").R.mT
         gradient = basis.mT @ inverse
         step = torch.cholesky_solve(gradient[:, None], rounding)[:, 0]

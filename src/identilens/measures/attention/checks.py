@@ -1,4 +1,4 @@
-"""What weights must look like before an alternative is sought, or their effective part."""
+"""Checks of weights before their alternatives or their effective part are computed."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -9,11 +9,11 @@ from identilens.linalg import ProjectedValues, SimplexSpace, Visible
 from identilens.linalg.checks import check_finite, check_mask
 
 SUM_ERROR = 1e-3
-"""How far a row of weights may be from summing to one, and how much may stand on a hidden key: rounding, not more."""
+"""Largest accepted error of a row's sum, and largest weight on a hidden key: these are rounding errors."""
 
 
 def check_precision(weights: Tensor) -> None:
-    """Raise for weights in half precision: their rounding would be taken for ranks, intervals and alternatives.
+    """Raise for weights in half precision: their rounding errors would change ranks, intervals and alternatives.
 
     Raises:
         InputError: Weights in float16 or bfloat16.
@@ -38,7 +38,7 @@ def checked_weights(
     """Return the weights in float64 after checking that they are distributions over T's rows.
 
     Raises:
-        InputError: Weights in half precision, a negative weight, a row that does not sum to one, a T of another
+        InputError: Weights in half precision, a negative weight, a row that does not sum to one, T of another
             length, a mask of another shape, a query that sees nothing, weight on a hidden key.
         NumericalError: NaN or infinity.
     """
@@ -56,13 +56,13 @@ def matrix_shape(weights: Float[Tensor, "query key"]) -> tuple[int, int]:
     """Return the sizes of a matrix of weights.
 
     Raises:
-        InputError: Something else.
+        InputError: If it is not a matrix.
     """
     if not isinstance(weights, Tensor) or weights.ndim != 2:
         got = f"a tensor of shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
         raise InputError(
             f"expected attention weights as a tensor of shape (query, key); got {got}; pass one head of one text "
-            "(a single row as weights[None] here, as weights[i] where a row is asked for)."
+            "(weights[None] for a single row; weights[i] if the function takes a row)."
         )
     return weights.shape[0], weights.shape[1]
 
@@ -83,7 +83,7 @@ def checked_row(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Floa
 
 
 def without_hidden(weights: Float[Tensor, "*batch query key"], visible: Visible) -> Float[Tensor, "*batch query key"]:
-    """Return the weights with exact zeros on hidden keys; up to `SUM_ERROR` there is rounding.
+    """Return the weights with exact zeros on hidden keys; weights up to `SUM_ERROR` there are rounding.
 
     Raises:
         InputError: Weight on a hidden key, in any head.
@@ -111,7 +111,7 @@ def _distributions(weights: Float[Tensor, "query key"]) -> Float[Tensor, "query 
     if rows.numel() and rows.min() < 0:
         raise InputError(
             f"expected attention weights of at least 0; got {rows.min().item():.3g}; pass the weights after softmax "
-            "(effective attention and logits are no distributions)."
+            "(effective attention and logits are not distributions)."
         )
     sums = rows.sum(-1)
     if ((sums - 1).abs() > SUM_ERROR).any():

@@ -1,5 +1,6 @@
-"""How much of a row of attention weights is determined: certain mass, and intervals of what is linear in the row."""
+"""How much of a row of attention weights is determined: certain mass, and intervals of linear functionals."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -7,18 +8,22 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import HeadValues, head_values
+from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.checks import check_finite
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.row_solver import RowSolver, filled, row_and_space
+from identilens.measures.attention.map_solver import MapSolver
+from identilens.measures.attention.row_solver import RowSolver, row_and_space
+
+_TOGETHER = 8
+"""Rows with the same keys from which on their programs run together."""
 
 
 @dataclass(frozen=True)
 class FunctionalIntervals:
-    """The ranges of some linear functionals of a row over all distributions with the same output.
+    """The ranges of linear functionals of a row over all distributions with the same output.
 
     Attributes:
-        value: c·a of the weights themselves.
+        value: c·a of the row's own weights.
         lo: Proven lower bound of c·a' over all alternatives, within ``gap`` of the true minimum.
         hi: Proven upper bound, within ``gap`` of the true maximum.
         nullity: Simplex nullity of the row: 0 means that every functional is a point.
@@ -38,13 +43,12 @@ def certain_mass(
     *,
     visible: Bool[Tensor, "query key"] | None = None,
 ) -> Float[Tensor, " query"]:
-    """Return Σ_j lo_j of each row: the attention that lies where it is seen in every alternative, in [0, 1].
+    """Return Σ_j lo_j of each row: the attention that has the same place in every alternative, in [0, 1].
 
     lo_j = min a'_j over {a' >= 0, a'[T, 1] = a[T, 1]}. Every alternative has at least lo_j on key j, so its total
-    variation distance from a is at most Σ_j (a_j − lo_j) = 1 − certain mass; no sampler can go farther. 1 means that
-    the output fixes the row, 0 that every single weight might be zero. One linear program for each weight that no
-    alternative met so far has at zero; each lo_j is the program's dual bound, so that the sum is never too large by
-    more than rounding.
+    variation distance from a is at most Σ_j (a_j − lo_j) = 1 − certain mass. 1 means that the output determines the
+    row. 0 means that each single weight can be zero. A linear program is solved for each weight that is not zero in
+    any alternative found so far. lo_j is the program's dual bound: the sum is never too large, except by rounding.
 
     Examples:
         >>> import torch
@@ -54,7 +58,7 @@ def certain_mass(
         tensor([0.3143], dtype=torch.float64)
 
     Raises:
-        InputError: Weights that are no distributions over T's rows.
+        InputError: Weights that are not distributions over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
     return certain_weights(weights, projected_values, visible=visible).sum(-1)
@@ -66,22 +70,83 @@ def certain_weights(
     *,
     visible: Bool[Tensor, "query key"] | None = None,
 ) -> Float[Tensor, "query key"]:
-    """Return lo_j of each weight, the least that any distribution with the same output has there: see `certain_mass`.
+    """Return lo_j of each weight, its least value in any distribution with the same output: see `certain_mass`.
 
     Examples:
         >>> certain_weights(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), torch.tensor([[0.0], [1.0], [2.0], [9.0]]))
         tensor([[0.0000, 0.0000, 0.0000, 0.3143]], dtype=torch.float64)
 
     Raises:
-        InputError: Weights that are no distributions over T's rows.
+        InputError: Weights that are not distributions over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
     found = torch.zeros_like(rows)
-    for index, space in enumerate(T.simplex_spaces(len(rows), visible)):
-        found[index] = filled(found[index], space, RowSolver(rows[index], space).lower())
+    for space, places in _shared(T.simplex_spaces(len(rows), visible)):
+        if len(places) < _TOGETHER or not space.nullity:
+            lower = torch.stack([RowSolver(rows[place], space).lower() for place in places])
+        else:
+            lower = MapSolver(space).lower(rows[places])
+        found[places] = _placed(lower, space)
     return found
+
+
+@dataclass(frozen=True)
+class CertainBounds:
+    """Proven bounds on the certain mass of each row of a map.
+
+    Attributes:
+        lo: The certain mass is at least this.
+        hi: The certain mass is at most this.
+    """
+
+    lo: Float[Tensor, " query"]
+    hi: Float[Tensor, " query"]
+
+    @property
+    def gap(self) -> float:
+        """Mean distance of the bounds over the rows: by so much, on average, can ``lo`` fall short at most."""
+        return float((self.hi - self.lo).mean())
+
+
+def certain_mass_bounds(
+    weights: Float[Tensor, "query key"],
+    projected_values: HeadValues,
+    *,
+    visible: Bool[Tensor, "query key"] | None = None,
+    rounds: int = 4,
+) -> CertainBounds:
+    """Return proven bounds on `certain_mass`, by a few linear programs for each key instead of many for each row.
+
+    All rows that see the same keys share what is feasible for the dual of a program, so that the solution for one row
+    proves a bound in all of them; and the move to an alternative of one row leads to alternatives of the others. Rows
+    that share their keys with few others (causal maps) get the exact numbers. In each of the ``rounds`` as many
+    programs run as there are keys; more rounds give closer bounds.
+
+    Examples:
+        >>> T = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
+        >>> found = certain_mass_bounds(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), T)
+        >>> found.lo, found.gap
+        (tensor([0.3143], dtype=torch.float64), 0.0)
+
+    Raises:
+        InputError: Weights that are no distributions over T's rows, or no rounds.
+        NumericalError: A program whose answer cannot be certified.
+    """
+    if rounds < 1:
+        raise InputError(f"expected at least one round; got {rounds}.")
+    T = head_values(projected_values)
+    rows = checked_weights(weights, T, visible)
+    lo, hi = torch.zeros_like(rows), torch.zeros_like(rows)
+    for space, places in _shared(T.simplex_spaces(len(rows), visible)):
+        if len(places) < _TOGETHER or not space.nullity:
+            exact = torch.stack([RowSolver(rows[place], space).lower() for place in places])
+            ends = exact, exact
+        else:
+            ends = MapSolver(space).bracket(rows[places], rounds)
+        lo[places], hi[places] = (_placed(end, space) for end in ends)
+    return CertainBounds(lo.sum(-1), hi.sum(-1))
 
 
 def functional_interval(
@@ -93,10 +158,10 @@ def functional_interval(
 ) -> FunctionalIntervals:
     """Return [min, max] of c·a' over {a' >= 0, a'[T, 1] = a[T, 1]} for each row c of coefficients.
 
-    Ones on a group of keys (special tokens, a sentence, a span) give the mass on the group, which can be certain
-    where its single weights are not; 1 and −1 on two keys the difference of their weights; ‖t_j‖ a norm-weighted sum.
-    Two linear programs a functional, each from the last one's basis. Bounds are valid for any coefficients; ``gap``
-    grows with their largest size.
+    Ones on a group of keys (special tokens, a sentence, a span) give the mass on the group. It can be certain even if
+    the single weights are not. 1 and −1 on two keys give the difference of their weights; ‖t_j‖ gives a norm-weighted
+    sum. Two linear programs per functional, each started from the last basis. Bounds are valid for any coefficients;
+    ``gap`` grows with the largest coefficient.
 
     Examples:
         >>> import torch
@@ -107,7 +172,7 @@ def functional_interval(
         ['0.10 to 1.00', '-0.10 to -0.10']
 
     Raises:
-        InputError: Weights that are no distribution over T's rows, or coefficients of other keys.
+        InputError: Weights that are not a distribution over T's rows, or coefficients of other keys.
         NumericalError: NaN or infinite coefficients, or a program whose answer cannot be certified.
     """
     row, space = row_and_space(weights_row, projected_values, visible)
@@ -120,7 +185,7 @@ def functional_interval(
         )
     solver = RowSolver(row, space)
     seen = costs[:, space.visible].cpu()
-    # Programs are solved to an absolute accuracy: costs of size one.
+    # Programs are solved to an absolute accuracy, so costs are scaled to size one.
     sizes = seen.abs().amax(1, keepdim=True).clamp_min(torch.finfo(seen.dtype).tiny)
     ends = [(solver.least(cost), -solver.least(-cost)) for cost in seen / sizes]
     lo, hi = (sizes[:, 0] * torch.tensor(end, dtype=seen.dtype) for end in zip(*ends, strict=True))
@@ -129,3 +194,18 @@ def functional_interval(
     hi = torch.maximum(hi.clamp_max(total * seen.amax(1)), value)
     gap = solver.gap * float(sizes.max())
     return FunctionalIntervals(value, lo, hi, space.nullity, gap)
+
+
+def _shared(spaces: Sequence[SimplexSpace]) -> list[tuple[SimplexSpace, list[int]]]:
+    """Return every space with the rows that have it."""
+    rows: dict[int, list[int]] = {}
+    for row, space in enumerate(spaces):
+        rows.setdefault(id(space), []).append(row)
+    return [(spaces[places[0]], places) for places in rows.values()]
+
+
+def _placed(seen: Float[Tensor, "row seen"], space: SimplexSpace) -> Float[Tensor, "row key"]:
+    """Return numbers on the visible keys, zero on the others."""
+    placed = torch.zeros(len(seen), len(space.visible), dtype=seen.dtype, device=space.visible.device)
+    placed[:, space.visible] = seen.to(placed.device)
+    return placed

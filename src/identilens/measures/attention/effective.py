@@ -20,8 +20,8 @@ class EffectiveAttention:
     Attributes:
         effective: A^⊥, the minimum-norm weights with the same head output; rows need not sum to 1.
         null: A^∥ = weights - effective, in LN(T); None when no weights were given.
-        rank: Of T, one a head; for masked rows one a query, of T restricted to its visible keys.
-        nullity: Visible keys less rank, shaped like ``rank``.
+        rank: Rank of T, one per head. For masked rows one per query: the rank of T restricted to its visible keys.
+        nullity: Number of visible keys minus rank, with the shape of ``rank``.
         tolerance: Relative threshold: singular values at most this share of the largest count as zero.
     """
 
@@ -42,24 +42,23 @@ def effective_attention(
 ) -> EffectiveAttention:
     """Return the part of attention weights that the head output depends on.
 
-    effective = A - Projection_LN(T) A (Brunner Eq. 9) = A P with P the orthogonal projector on
-    col(T) ⊂ R^n. Because P T = T it is also the minimum-norm solution (A T) T^+, so the head output is
-    enough and weights are not needed. For a query that sees only the keys S, T is restricted to the rows S
-    and the weights elsewhere are 0: given weights must stand on S, as those of the head that hides the others.
+    effective = A - Projection_LN(T) A (Brunner Eq. 9) = A P with P the orthogonal projector on col(T) ⊂ R^n. Because
+    P T = T it is also the minimum-norm solution (A T) T^+, so the head output is enough and weights are not needed.
+    For a query that sees only the keys S, T is restricted to the rows S, and effective attention is 0 elsewhere.
+    Weights on other keys must be 0.
 
-    From weights the result is as exact as their precision (they are projected by an orthonormal basis).
-    From a head output in float32, rounding is amplified by the condition number of T; pass float64
-    outputs, or weights, where that matters.
+    From weights, the result has their precision (they are projected with an orthonormal basis). From a head output in
+    float32, the condition number of T amplifies rounding. Where that matters, pass outputs in float64, or weights.
 
     Args:
         values: V, value bias included; or T itself without a projection; or both as `ProjectedValues`.
         weights: A after softmax, zero on hidden keys. One of ``weights`` and ``head_output`` is needed.
         head_output: A V (or A T without a projection; in the basis of ``compact`` for `ProjectedValues`).
-        output_projection: W_O, one head's block, bias left out.
+        output_projection: W_O, one head's block, without its bias.
         visible: Boolean mask (query, key), ``"causal"``, or None when every query sees every key.
 
     Returns:
-        In the precision of the input, at least float32. Cost O(n² d_v) a head; a causal head adds
+        The result in the precision of the input, at least float32. Cost O(n² d_v) per head; a causal head adds
         O(n d_v²), other masks O(n m d_v²) with m the keys that 64 neighbouring rows see.
 
     Examples:

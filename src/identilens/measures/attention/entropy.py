@@ -16,17 +16,17 @@ ACCEPTED_ERROR = 1e-9
 """Largest change of an output coordinate (in T's orthonormal basis) that is accepted."""
 
 FLATTENED = 0.1
-"""How far the slope along a Newton direction must fall, as a share of the slope at its start."""
+"""A line search ends when the slope is at most this share of the slope at its start."""
 
 
 @dataclass(frozen=True)
 class EntropyAlternative:
-    """The most even attention with the same output, with queries and keys whose softmax it is.
+    """The most even attention with the same output, and queries and keys whose softmax gives it.
 
     Attributes:
         weights: A' = softmax(Q' K'ᵀ + bias) over the visible keys (the scaling is inside Q').
-        queries: Q', one column a dimension of T less its mean.
-        keys: K', an orthonormal basis of the columns of T less their mean.
+        queries: Q', one column for each dimension of T minus its mean.
+        keys: K', an orthonormal basis of the columns of T minus their mean.
         entropy: Entropy of each row of A', in nats.
         original_entropy: Entropy of each row of A.
         output_error: Largest change of an output coordinate, in T's orthonormal basis.
@@ -41,7 +41,7 @@ class EntropyAlternative:
 
     @property
     def needed_d_k(self) -> int:
-        """The size from which on queries and keys, free and without a soft cap, can produce A'."""
+        """The least d_k with which free queries and keys, without a soft cap, can produce A'."""
         return self.keys.shape[1]
 
 
@@ -55,12 +55,12 @@ def maximum_entropy_alternative(
 ) -> EntropyAlternative:
     """Return argmax of the entropy of a' over {a' >= 0, a'[T, 1] = a[T, 1]} for each row.
 
-    Its logits lie in the span of [T, 1]: a' = softmax(C y), C an orthonormal basis of T less its mean, y the
-    minimiser of the convex log Σ exp(C y) − yᵀ Cᵀ a. So K' = C and Q' = y have rank(C) <= rank(T) columns: a
-    head with d_k >= rank(C), keys of its own and no soft cap produces this alternative, however far it is from A
-    (soft caps: see `uncapped_logits`; heads that share values: a basis of V less its mean is the K' of all of them).
-    With a bias, a' is closest to softmax(bias) in Kullback–Leibler divergence instead. Newton's method, at most
-    ``max_steps`` steps of O(n r²) a row. ``weights`` are A, positive on visible keys (a softmax's).
+    Its logits are in the span of [T, 1]: a' = softmax(C y), with C an orthonormal basis of T minus its mean and y the
+    minimiser of the convex function log Σ exp(C y) − yᵀ Cᵀ a. So K' = C and Q' = y have rank(C) <= rank(T) columns. A
+    head with d_k >= rank(C), its own keys and no soft cap can produce this alternative, at any distance from A. (With
+    soft caps, see `uncapped_logits`. For heads that share values, a basis of V minus its mean is a K' for all of
+    them.) With a bias, a' has the least Kullback–Leibler divergence from softmax(bias) instead. Newton's method, at
+    most ``max_steps`` steps of O(n r²) per row. ``weights`` are A, positive on visible keys, as a softmax gives them.
 
     Examples:
         >>> import torch
@@ -71,9 +71,9 @@ def maximum_entropy_alternative(
                 [0.3333, 0.3333, 0.3333]], dtype=torch.float64)
 
     Raises:
-        InputError: Weights that are no distributions over T's rows, or in half precision.
-        NumericalError: A row whose output is not met. (Weights at zero can put it on the edge of what the keys
-            can give: there is no maximiser then, and the weights returned tend to the edge.)
+        InputError: Weights that are not distributions over T's rows, or in half precision.
+        NumericalError: A row whose output is not reached. (With zero weights, the output can be on the boundary of the
+            outputs that softmax weights can give. Then there is no maximiser, and the iterates tend to the boundary.)
     """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
@@ -109,7 +109,7 @@ def _row(row: Tensor, base: Tensor, space: SimplexSpace, max_steps: int, index: 
     for _ in range(max_steps):
         if not len(y) or gradient.abs().max() < 1e-15:
             break
-        # The mean comes off before the squares are taken: near a corner the variance is far below its terms.
+        # The mean is subtracted before squaring: near a corner the variance is far smaller than its terms.
         spread = basis - weights @ basis
         hessian = (spread * weights[:, None]).mT @ spread
         ridge = 1e-14 * hessian.diagonal().sum() / len(y) + 1e-300
@@ -123,17 +123,17 @@ def _row(row: Tensor, base: Tensor, space: SimplexSpace, max_steps: int, index: 
     error = float((basis.mT @ weights - target).abs().max()) if len(y) else 0.0
     if not error <= ACCEPTED_ERROR:
         raise NumericalError(
-            f"expected row {index}'s output to be met to {ACCEPTED_ERROR:g}; the maximum-entropy weights came within "
-            f"{error:.1e} in {max_steps} Newton steps; raise max_steps, or leave that row out."
+            f"expected the output of row {index} to within {ACCEPTED_ERROR:g}; the maximum-entropy weights reached "
+            f"{error:.1e} in {max_steps} Newton steps; raise max_steps, or leave out that row."
         )
     return weights, basis @ y, error
 
 
 def _length(slope: Callable[[float], float], start: float) -> float:
-    """Return a step at which the decreasing ``slope`` of a convex function along a line is all but zero.
+    """Return a step at which the decreasing ``slope`` of a convex function along a line is nearly zero.
 
-    The slope is exact where the value's differences are rounding, and it tells a step too long (the weights would
-    become one-hot and the Hessian vanish) from one too short (a corner's logits are hundreds of nats away).
+    The slope is exact even where differences of the function's value are rounding. It shows whether a step is too long
+    (the weights would become one-hot and the Hessian zero) or too short (logits of a corner are hundreds of nats away).
     """
     low, high, length = 0.0, float("inf"), 1.0
     for _ in range(100):

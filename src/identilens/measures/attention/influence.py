@@ -1,7 +1,7 @@
-"""How much each key adds to a head's output: sizes of its part, whatever other weights give the same output.
+"""How much each key adds to a head's output.
 
-Influence is not determinacy: a weight can be fixed by the output and add next to nothing to it. All functions take
-T or its factors; lengths and inner products of T's rows are those of the compact rows F, as T = F Qᵀ.
+Influential is not determined: the output can determine a weight that adds almost nothing to it. All functions take T or
+its factors. Because T = F Qᵀ, the rows of T have the lengths and inner products of the compact rows F.
 """
 
 import torch
@@ -15,14 +15,14 @@ from identilens.linalg.checks import check_finite
 _EXACT = "donot_use_mm_for_euclid_dist"
 
 Values = Float[Tensor, "*#head key d_model"] | ProjectedValues
-"""T of one head or of several, as a tensor or as factors; an axis of length 1 is shared by the heads of a group."""
+"""T of one or several heads, as a tensor or as factors; the heads of a group share an axis of length 1."""
 
 
 def norm_share(weights: Float[Tensor, "*head query key"], projected_values: Values) -> Float[Tensor, "*head query key"]:
-    """Return the share of each key in the summed lengths of all that keys add: ‖a_ij t_j‖ / Σ_k ‖a_ik t_k‖.
+    """Return the share of each key in the summed lengths of what all keys add: ‖a_ij t_j‖ / Σ_k ‖a_ik t_k‖.
 
-    Kobayashi et al. 2020 ("Attention is Not Only a Weight"), the norm of the weighted value vector. In [0, 1], no unit;
-    rows sum to 1, but for those whose parts are all zero: they are 0. Hidden keys, of weight 0, have 0. O(n²) a head.
+    The norm of the weighted value vector of Kobayashi et al. 2020 ("Attention is Not Only a Weight"). In [0, 1], no
+    unit. Rows sum to 1; a row whose parts are all zero is 0. Hidden keys have weight 0 and share 0. O(n²) per head.
 
     Examples:
         >>> norm_share(torch.tensor([[0.5, 0.5]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
@@ -40,11 +40,11 @@ def norm_share(weights: Float[Tensor, "*head query key"], projected_values: Valu
 def contribution_weights(
     weights: Float[Tensor, "*head query key"], projected_values: Values
 ) -> Float[Tensor, "*head query key"]:
-    """Return how far each key's part carries along the head's output: a_ij ⟨t_j, o_i⟩ / ‖o_i‖², o_i = Σ_k a_ik t_k.
+    """Return each key's share of the head's output along its direction: a_ij ⟨t_j, o_i⟩ / ‖o_i‖², o_i = Σ_k a_ik t_k.
 
-    Contribution Weights of Cunningham and Muça Cirone 2026 (arXiv 2606.07604), here against the output of one head:
-    weight, size of the value and its alignment with the output. Rows sum to 1; a key that pulls against the output is
-    negative. No unit. Rows whose output is zero have no direction and are 0. O(n² r) a head.
+    Contribution Weights of Cunningham and Muça Cirone 2026 (arXiv 2606.07604), here for the output of one head. They
+    depend on the weight, the size of the value and its alignment with the output. Rows sum to 1; a key whose part
+    points against the output is negative. No unit. Rows whose output is zero are 0. O(n² r) per head.
 
     Examples:
         >>> contribution_weights(torch.tensor([[0.5, 0.5]]), torch.tensor([[3.0, 0.0], [-1.0, 0.0]]))
@@ -64,11 +64,11 @@ def removal_effect(
 ) -> Float[Tensor, "*head query key"]:
     """Return ‖o'_i − o_i‖ when key j is hidden from query i and the other weights are scaled up to sum to 1 again.
 
-    Exact for one head (what other heads, and layers behind, make of it is left out): hiding a key from the softmax
-    scales the others up, so o' − o = a/(1 − a) · (o − t_j), of length a/(1 − a) · ‖t_j − o‖. At a = 1 nothing is left
-    to scale up: NaN. The key of largest weight is really removed, so that a weight close to 1 keeps its digits. Rows
-    are taken to sum to 1. In the unit of the values, or without one when ``relative`` to ‖o_i‖ (infinite or NaN where
-    the output is zero). Hidden keys, of weight 0, have 0. O(n² r) a head.
+    Exact for one head; effects on other heads and later layers are not included. Hiding a key from the softmax scales
+    the other weights up, so o' − o = a/(1 − a) · (o − t_j), of length a/(1 − a) · ‖t_j − o‖. At a = 1 no other weight
+    is left: NaN. For the key of largest weight the output without it is computed, because the formula loses digits at
+    weights close to 1. Rows must sum to 1. In the unit of the values; with ``relative`` divided by ‖o_i‖ (infinite or
+    NaN where the output is zero). Hidden keys have weight 0 and effect 0. O(n² r) per head.
 
     Examples:
         >>> removal_effect(torch.tensor([[0.5, 0.5]]), torch.tensor([[3.0, 4.0], [0.0, 0.0]]), relative=True)
@@ -91,10 +91,10 @@ def removal_effect(
 
 
 def value_norm_ratio(projected_values: Values) -> Float[Tensor, "*#head key"]:
-    """Return the length of each key's value over the median of all keys', ‖t_j‖ / median_k ‖t_k‖.
+    """Return the length of each key's value, divided by the median over all keys: ‖t_j‖ / median_k ‖t_k‖.
 
-    Far below 1 at keys that draw attention and add little (sinks, heads that rest). No unit; where the median is zero,
-    zero values are 0, others infinite. For rows that see some keys only pass ``projected_values.restricted(seen)``.
+    Far below 1 at keys that receive attention and add little (sinks). No unit. If the median is zero, zero values are 0
+    and others infinite. For rows that see only some keys, pass ``projected_values.restricted(seen)``.
 
     Examples:
         >>> value_norm_ratio(torch.tensor([[0.0, 0.1], [3.0, 4.0], [0.0, 5.0]]))
@@ -113,21 +113,21 @@ def residual_share(
     residual: Float[Tensor, "query d_model"],
     output_projection: Float[Tensor, "*#head d_v d_model"] | None = None,
 ) -> Float[Tensor, "*head query"]:
-    """Return how large a head's output is beside the residual stream that it is added to: ‖o_i W_O‖ / ‖x_i‖.
+    """Return the length of a head's output, divided by that of the residual stream it is added to: ‖o_i W_O‖ / ‖x_i‖.
 
-    Near 0 where a head rests. No unit; infinite, or NaN for a zero output, where the stream is zero.
+    Near 0 where a head adds almost nothing. No unit. Where the stream is zero: infinite, or NaN for a zero output.
 
     Args:
         head_output: A V; or A T, in any orthonormal basis, without a projection.
         residual: x, the stream at each query before the head's output is added.
-        output_projection: W_O, each head's block, bias left out.
+        output_projection: W_O, each head's block, without its bias.
 
     Examples:
         >>> residual_share(torch.tensor([[0.3, 0.4]]), torch.tensor([[0.0, 5.0]]))
         tensor([0.1000], dtype=torch.float64)
 
     Raises:
-        InputError: Another number of queries in the output than in the stream.
+        InputError: If output and stream have different numbers of queries.
         NumericalError: NaN or infinity.
     """
     check_finite(head_output=head_output, residual=residual, output_projection=output_projection)

@@ -1,4 +1,4 @@
-"""What is certain about each attention weight: intervals, pinned weights and proven order."""
+"""What is certain about each attention weight: its interval, whether it is pinned, and the proven order of keys."""
 
 from dataclasses import dataclass, replace
 
@@ -23,10 +23,10 @@ class AttentionIntervals:
         lo: Proven lower bound of each weight over all alternatives, within ``gap`` of the true minimum.
         hi: Proven upper bound, within ``gap`` of the true maximum.
         pinned: True where ``hi − lo`` is at most ``pin_tolerance`` (always so on hidden keys).
-        nullity: Simplex nullity of the row: 0 means that every weight is a point.
+        nullity: Simplex nullity of the row. 0 means that every interval is a point.
         gap: Largest distance between a bound and an alternative that was found.
-        tolerance: Share of σ_max(T) below which T's directions were ignored.
-        pin_tolerance: Width up to which a weight counts as pinned.
+        tolerance: Share of σ_max(T) below which a direction of T counts as zero.
+        pin_tolerance: Largest width of the interval of a pinned weight.
     """
 
     weights: Float[Tensor, " key"]
@@ -41,7 +41,7 @@ class AttentionIntervals:
 
 @dataclass(frozen=True)
 class RowCertificate:
-    """Intervals of a row together with the order that every alternative keeps.
+    """Intervals of a row, and the order of keys that is the same in every alternative.
 
     Attributes:
         intervals: The range of each weight.
@@ -63,10 +63,10 @@ def attention_intervals(
 ) -> AttentionIntervals:
     """Return [lo_j, hi_j] = min, max of a'_j over {a' >= 0, a'[T, 1] = a[T, 1]} for every key.
 
-    Up to two linear programs a key, each from the last one's basis; a minimum is skipped where some
-    vertex has the weight at zero. The ends are the programs' dual bounds: no alternative lies outside
-    them, and the weight itself lies inside.
-    The row may use the ``visible`` keys, all when left out; a weight is pinned up to a width of ``pin_tolerance``.
+    Up to two linear programs per key, all maxima together and then all minima. A minimum is known without a program if
+    the weight is zero in some alternative found before. The ends are the programs' dual bounds: no alternative is
+    outside the interval, and the weight itself is inside. The row sees the ``visible`` keys (default: all). A weight is
+    pinned if its interval is at most ``pin_tolerance`` wide.
 
     Examples:
         >>> import torch
@@ -77,12 +77,12 @@ def attention_intervals(
         ['0.00 to 0.50', '0.00 to 0.50', '0.00 to 1.00']
 
     Raises:
-        InputError: Weights that are no distribution over T's rows, or in half precision.
+        InputError: Weights that are not a distribution over T's rows, or in half precision.
         NumericalError: A program whose answer cannot be certified.
     """
     row, space = row_and_space(weights_row, projected_values, visible)
     solver = RowSolver(row, space)
-    return _intervals(row, space, solver, (solver.lower(), solver.upper()), pin_tolerance)
+    return _intervals(row, space, solver, solver.ends(), pin_tolerance)
 
 
 def certify_row(
@@ -92,9 +92,9 @@ def certify_row(
     visible: Bool[Tensor, " key"] | None = None,
     pin_tolerance: float = PIN_TOLERANCE,
 ) -> RowCertificate:
-    """Return intervals, certified order and certified top of one row, sharing the programs' vertices.
+    """Return intervals, certified order and certified top of one row; the programs' vertices are computed only once.
 
-    Takes and raises what `attention_intervals` does.
+    Arguments and errors are those of `attention_intervals`.
 
     Examples:
         >>> import torch
@@ -106,7 +106,7 @@ def certify_row(
     """
     row, space = row_and_space(weights_row, projected_values, visible)
     solver = RowSolver(row, space)
-    ends = solver.lower(), solver.upper()
+    ends = solver.ends()
     above = torch.zeros((len(row), len(row)), dtype=torch.bool)
     above[solver.keys[:, None], solver.keys] = solver.order(ends)
     top = solver.top(ends)
@@ -118,8 +118,8 @@ def certified_order(
 ) -> list[tuple[int, int]]:
     """Return the pairs (j, k) with a'_j > a'_k in every alternative: min (a'_j − a'_k) > 0.
 
-    Only visible keys take part. A pair is settled without a program when the intervals are apart or
-    when some alternative already seen reverses it; at worst n²/2 programs.
+    Only visible keys are compared. A pair needs no program if the intervals do not overlap, or if an alternative found
+    before reverses its order. At most n²/2 programs.
 
     Examples:
         >>> import torch
@@ -135,7 +135,7 @@ def certified_order(
 def certified_top(
     weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
 ) -> int | None:
-    """Return the key that stays first in every alternative, or None: at most n − 1 programs.
+    """Return the key that is first in every alternative, or None; at most n − 1 programs.
 
     Examples:
         >>> import torch
@@ -154,8 +154,8 @@ def minimum_norm_alternative(
 ) -> LeastNorm:
     """Return the distribution of least norm with the same output, with its duality gap.
 
-    The alternative to effective attention that stays on the simplex, asked for at the end of Brunner et
-    al. 2020, 3.4. Unlike effective attention it is not orthogonal to LN(T).
+    It is like effective attention, but stays on the simplex: the question at the end of Brunner et al. 2020, 3.4.
+    Unlike effective attention it is not orthogonal to LN(T).
 
     Examples:
         >>> import torch

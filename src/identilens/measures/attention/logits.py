@@ -1,4 +1,4 @@
-"""Alternatives for raw logits, and the logit rank that an alternative on the simplex would need."""
+"""Alternatives of raw logits, and the logit rank that an alternative on the simplex needs."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +18,7 @@ from identilens.measures.attention.simplex import total_variation
 
 @dataclass(frozen=True)
 class LogitAlternative:
-    """Other raw logits with the same product with T, and the facts that Prop. 3.3 claims of them.
+    """Other raw logits with the same product with T, and the quantities in Prop. 3.3.
 
     Attributes:
         logits: A + Ã.
@@ -49,12 +49,12 @@ class LogitRankStudy:
     """Least logit ranks of many alternatives of one head (Bhardwaj et al. 2021, Fig. 5).
 
     Attributes:
-        ranks: Least rank over c of log A' + c 1ᵀ, one an alternative.
-        original_rank: The same for the head's own weights: at most d_k.
+        ranks: Least rank of log A' + c 1ᵀ over c, one per alternative.
+        original_rank: The same rank for the head's own weights; at most d_k.
         d_k: The largest rank that the head can produce (P4).
         seq_len: Number of keys n; no least rank exceeds n − 1.
         simplex_nullity: Dimension of LN([T, 1]).
-        output_error: Largest ‖(A' − A) T‖ / ‖A T‖ of all alternatives.
+        output_error: Largest ‖(A' − A) T‖ / ‖A T‖ over all alternatives.
         mean_total_variation: Mean distance of the alternatives from A.
         tolerance: Share of the largest singular value below which one counts as zero.
     """
@@ -84,10 +84,10 @@ def logit_alternative(
 ) -> LogitAlternative:
     """Return other logits of rank <= d_k with the same product with T (Bhardwaj et al. 2021, Prop. 3.3).
 
-    Rows a_1 … a_ρ of A are chosen linearly independent; every row is Σ λ_i a_i. Rows ã_1 … ã_ρ are drawn
-    from LN(T) and the others built with the same λ, so that A + Ã has no more independent rows than A.
-    For bidirectional heads only: a mask after the logits would need a softmax, where this does not hold.
-    A = Q Kᵀ / sqrt(d_k) are the ``logits``; ``scale`` is ‖Ã‖_F / ‖A‖_F.
+    Linearly independent rows a_1 … a_ρ of A are chosen; every row is Σ λ_i a_i. Rows ã_1 … ã_ρ are drawn from LN(T),
+    and the other rows are built with the same λ. So A + Ã has no more independent rows than A. For bidirectional heads
+    only: a mask is applied with the softmax, and then this does not hold. ``logits`` are A = Q Kᵀ / sqrt(d_k);
+    ``scale`` is ‖Ã‖_F / ‖A‖_F.
 
     Examples:
         >>> import torch
@@ -129,7 +129,7 @@ def logit_alternative(
 def check_logit_alternative(
     logits: Float[Tensor, "query key"], alternative: Float[Tensor, "query key"], projected_values: HeadValues, d_k: int
 ) -> LogitAlternative:
-    """Return what holds of any proposed alternative A + Ã to raw logits A: its rank, distance and lost output.
+    """Return rank, distance and output error of any alternative A + Ã of raw logits A.
 
     Examples:
         >>> import torch
@@ -164,11 +164,11 @@ def least_logit_rank(
 ) -> Int[Tensor, "*batch"]:
     """Return the least rank of any logits whose softmax is the given weights: min over c of rank(log A' + c 1ᵀ).
 
-    The rows of log A' less their mean have that rank: for L = log A' (I − 11ᵀ/n), L 1 = 0, so rank(L + c 1ᵀ)
-    is at least that of L on the complement of 1, which is rank(L). The paper's c = −â_1 (Bhardwaj et al.
-    2021, 3.2.2) subtracts the first column instead and spans the same differences. Either is at most n − 1.
-    ``choice`` says which. A' is bidirectional; ``tolerance``, the share of the largest singular value that counts as
-    zero, is by default the `relative_tolerance` of n x n.
+    The rows of log A' minus their mean have that rank: for L = log A' (I − 11ᵀ/n), L 1 = 0, so rank(L + c 1ᵀ) is at
+    least the rank of L on the complement of 1, which is rank(L). The paper's c = −â_1 (Bhardwaj et al. 2021, 3.2.2)
+    subtracts the first column instead and spans the same differences. Both ranks are at most n − 1. ``choice`` selects
+    one. A' is bidirectional. ``tolerance`` is the share of the largest singular value that counts as zero; the default
+    is the `relative_tolerance` of n x n.
 
     Examples:
         >>> import torch
@@ -196,7 +196,7 @@ def least_logit_rank(
     shift = logarithms.mean(-1, keepdim=True) if choice == "centred" else logarithms[..., :1]
     sigma = torch.linalg.svdvals(logarithms - shift)
     tolerance = relative_tolerance(*rows.shape[-2:]) if tolerance is None else tolerance
-    # Uniform rows have log A' = 0 up to rounding: relative to the rounding of log A', not to itself.
+    # For uniform rows the difference is only rounding: compare it with the rounding of log A'.
     noise = torch.finfo(torch.float64).eps * torch.linalg.matrix_norm(logarithms)[..., None]
     return (sigma > torch.maximum(tolerance * sigma[..., :1], noise)).sum(-1)
 
@@ -208,12 +208,12 @@ def uncapped_logits(
     bias: Float[Tensor, "query key"] | None = None,
     visible: Bool[Tensor, "query key"] | None = None,
 ) -> Float[Tensor, "query key"] | None:
-    """Return z with softmax(c tanh(z / c) + bias) = A', the weights, for a soft cap c; None where no z gives them.
+    """Return z with softmax(c tanh(z / c) + bias) = A', the weights, for a soft cap c; None if no z gives them.
 
-    What is capped is log A' − bias + κ_i with any constant κ_i in row i. A κ_i that keeps it within (−c, c) exists if
-    and only if the row's visible entries span less than 2 c; the one taken makes their mean 0, or as near to that as
-    the cap allows. z is 0 on hidden keys, where it is free. Its rank is that of this choice: without a cap the least
-    there is, with one another κ may have a lower rank.
+    The capped logits are log A' − bias + κ_i with any constant κ_i in row i. They can be in (−c, c) if and only if the
+    row's visible entries span less than 2 c. The κ_i that is used makes their mean 0, or as near to 0 as the cap
+    allows. z is free on hidden keys; it is set to 0 there. The rank of z depends on this choice: without a cap it is
+    the least rank; with a cap another κ may give a lower rank.
 
     Examples:
         >>> import torch
@@ -239,7 +239,7 @@ def uncapped_logits(
     if not (room > 0).all():
         return None
     mean = logits.masked_fill(~seen, 0.0).sum(-1, keepdim=True) / seen.sum(-1, keepdim=True)
-    # A tenth of the room is left, so that no entry comes to lie at the cap itself.
+    # A tenth of the room is left, so that no entry is at the cap itself.
     shift = torch.maximum(torch.minimum(mean, middle + 0.9 * room), middle - 0.9 * room)
     return softcap * torch.atanh((logits - shift).masked_fill(~seen, 0.0) / softcap)
 
@@ -255,9 +255,9 @@ def logit_rank_study(
 ) -> LogitRankStudy:
     """Return the least logit ranks of many alternatives: the protocol of Bhardwaj et al. 2021, Fig. 5.
 
-    Alternatives have coefficients uniform on [−10, 10] in an orthonormal basis of LN([T, 1]); rows are
-    scaled to λ = share · λ_max. One alternative is held at a time; cost O(count · n³).
-    ``share`` is below 1, where a weight would be zero and its logit minus infinity; the weights A are bidirectional.
+    Alternatives have coefficients uniform on [−10, 10] in an orthonormal basis of LN([T, 1]). Rows are scaled to λ =
+    share · λ_max. ``share`` is below 1: at 1, a weight would be zero and its logit minus infinity. The weights A are
+    bidirectional. One alternative is in memory at a time; cost O(count · n³).
 
     Examples:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Sums over the entries of attention maps, raw and effective, from which their shares and correlation follow."""
+"""Sums over the entries of raw and effective attention maps; null shares and correlation follow from them."""
 
 from dataclasses import dataclass
 
@@ -9,17 +9,17 @@ from torch import Tensor
 PerRow = Float[Tensor, "head row"]
 
 CONSTANT = 1e-12
-"""Variance, as a share of the mean square, up to which all entries count as equal."""
+"""All entries count as equal up to this variance, as a share of the mean square."""
 
 
 @dataclass(frozen=True)
 class RowSums:
-    """Sums over the visible keys of each row, weights and effective attention both less the even share m.
+    """Sums over the visible keys of each row, of weights and effective attention, both minus the even share m.
 
     With a = m + w and effective = m + e, P the projector on col(T) restricted to the row's keys:
 
     Attributes:
-        even: m, one for all rows or one a row.
+        even: m, one number for all rows or one per row.
         raw: Σ w.
         raw_square: Σ w².
         effective: Σ e.
@@ -47,7 +47,7 @@ class RowSums:
         outside: PerRow,
         counted: PerRow,
     ) -> "RowSums":
-        """Return the sums from those of P w, where e = P w − m (I − P) 1 is not formed; ``outside`` is ‖(I − P) 1‖²."""
+        """Return the sums from those of P w; e = P w − m (I − P) 1 is not computed. ``outside`` is ‖(I − P) 1‖²."""
         return cls(
             even, raw, raw_square, projected - even * outside, projected_square + even**2 * outside,
             projected_square + even * (projected - raw), counted,
@@ -55,12 +55,12 @@ class RowSums:
 
     @property
     def null_square(self) -> PerRow:
-        """‖a − effective‖² of each row: what lies in LN(T)."""
+        """‖a − effective‖² of each row: the part in LN(T)."""
         return self.raw_square - 2 * self.cross + self.effective_square
 
     @property
     def simplex_null_square(self) -> PerRow:
-        """What lies in LN([T, 1]): null attention less its component along (I − P) 1."""
+        """The part in LN([T, 1]): null attention minus its component along (I − P) 1, squared."""
         along = self.raw - self.effective
         ones = torch.where(self.counted > 0, along.square() / torch.where(self.counted > 0, self.counted, 1.0), 0.0)
         return self.null_square - ones
@@ -75,14 +75,14 @@ class Moments:
 
     @classmethod
     def empty(cls, heads: int, sizes: Int[Tensor, " query"]) -> "Moments":
-        """Return sums before any row, for rows that see so many keys."""
+        """Return the sums before any row is added; ``sizes`` are the numbers of keys that the rows see."""
         entries = int(sizes.sum())
         return cls(torch.zeros(5, heads, dtype=torch.float64, device=sizes.device), entries, len(sizes) / entries)
 
     def add(self, rows: RowSums) -> None:
-        """Take the sums of some rows."""
+        """Add the sums of some rows."""
         even, size = rows.even, 1 / rows.even
-        # Around the mean weight of the whole map: for rows that see every key the shift is rounding.
+        # Moments are around the mean weight of the whole map; for rows that see every key the shift is rounding.
         shift = even - self._even
         moved = [
             rows.raw + size * shift,

@@ -1,4 +1,4 @@
-"""Where a head parks its attention and how much it writes: sums over blocks of rows, no n x n matrix held."""
+"""Where a head parks its attention, and the size of its output: sums over blocks of rows, without n x n matrices."""
 
 from dataclasses import dataclass
 
@@ -11,16 +11,16 @@ from identilens.measures.attention.influence import share_of
 
 @dataclass(frozen=True)
 class ParkedAttention:
-    """The influence of each head of a layer on one text, and of the key on which it parks attention.
+    """The influence of each head of a layer on one text, and of its sink.
 
     The sink is the structural key (first position, special token, full stop, comma) that receives most attention.
 
     Attributes:
-        sink: Its position.
-        sink_mass: Attention on it, the mean over queries, in [0, 1].
-        sink_norm_share: Its share of the norm, ‖a_ij t_j‖ / Σ_k ‖a_ik t_k‖ (Kobayashi et al. 2020), mean over queries.
-        sink_value_norm: ‖t_j‖ of the sink over the median of the keys' ‖t_k‖.
-        first_mass: Attention on the first key, the mean over queries: what scores of sinks and dormant heads rest on
+        sink: Position of the sink.
+        sink_mass: Attention to the sink, mean over queries, in [0, 1].
+        sink_norm_share: Norm share of the sink, ‖a_ij t_j‖ / Σ_k ‖a_ik t_k‖ (Kobayashi et al. 2020), mean over queries.
+        sink_value_norm: ‖t_j‖ of the sink, divided by the median of ‖t_k‖ over the keys.
+        first_mass: Attention to the first key, mean over queries. Scores of sinks and dormant heads are based on it
             (Gu et al. 2025; Barbero et al. 2025; average weight of the first token in Sandoval-Segura et al. 2025).
         output_share: The head's share of the norms of the layer's head outputs after W_O, mean over queries, in
             [0, 1]; 1 / heads for an average head.
@@ -35,10 +35,10 @@ class ParkedAttention:
 
 
 class ParkedBuilder:
-    """Takes the rows of a layer's attention block by block; memory O(n · block).
+    """Adds up the rows of a layer's attention block by block; memory O(n · block).
 
-    ``compact`` are the projected values in a small orthonormal basis, which has their norms; ``structural`` tells
-    which keys may be sinks, the first one always.
+    ``compact`` are the projected values in a small orthonormal basis, which keeps their norms. ``structural`` marks the
+    keys that can be sinks; the first key always can.
     """
 
     def __init__(self, compact: Float[Tensor, "head key r"], structural: Bool[Tensor, " key"]) -> None:
@@ -51,7 +51,7 @@ class ParkedBuilder:
         self._output = compact.new_zeros(len(compact))
 
     def add(self, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"]) -> None:
-        """Take some rows: their weights, and their head outputs in the basis of the compact values."""
+        """Add some rows: their weights, and their head outputs in the basis of the compact values."""
         self._rows += weights.shape[1]
         at_keys = weights[:, :, self._keys].double()
         norms = (weights @ self._norms[..., None].to(weights.dtype)).double()
@@ -61,11 +61,11 @@ class ParkedBuilder:
         self._output += share_of(sizes, sizes.sum(0)).sum(1)
 
     def finish(self) -> ParkedAttention:
-        """Return what the rows so far come to."""
+        """Return the result over all rows added."""
         place = self._mass.argmax(1, keepdim=True)
         sink = self._keys[place]
         median = self._norms.median(1).values
-        mass, share = (held.gather(1, place)[:, 0] / self._rows for held in (self._mass, self._share))
+        mass, share = (sums.gather(1, place)[:, 0] / self._rows for sums in (self._mass, self._share))
         value_norm = share_of(self._norms.gather(1, sink)[:, 0], median)
         return ParkedAttention(
             sink[:, 0], mass, share, value_norm, self._mass[:, 0] / self._rows, self._output / self._rows

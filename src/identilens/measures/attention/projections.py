@@ -1,4 +1,4 @@
-"""Projection weights that give wanted queries or keys on one text."""
+"""Projection weights that give requested queries or keys on one text."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,15 @@ from identilens.errors import InputError
 from identilens.linalg.checks import check_finite
 
 ACCEPTED_ERROR = 1e-8
-"""Largest relative error with which the projection must give what was asked for."""
+"""Largest accepted relative error of the projection's queries or keys."""
 
 
 @dataclass(frozen=True)
 class ChangedProjection:
-    """A linear layer that maps the text's embeddings to the wanted vectors.
+    """A linear layer that maps the text's embeddings to the requested vectors.
 
     Attributes:
-        weight: d_k x d_model, as ``torch.nn.Linear`` keeps it.
+        weight: d_k x d_model, as in ``torch.nn.Linear``.
         bias: d_k, or None if the layer has none.
         error: ‖E W'ᵀ + b' − wanted‖_F / ‖wanted‖_F.
         change: ‖W' − W‖_F / ‖W‖_F.
@@ -36,12 +36,12 @@ def changed_projection(
     weight: Float[Tensor, "d_k d_model"],
     bias: Float[Tensor, " d_k"] | None = None,
 ) -> ChangedProjection:
-    """Return the least change of weight and bias that makes E Wᵀ + b equal the wanted queries or keys.
+    """Return the least change of weight and bias that makes E Wᵀ + b equal to the requested queries or keys.
 
-    (W' − W, b' − b) = [E, 1]⁺ (wanted − E Wᵀ − b). Always possible when [E, 1] has full row rank, which
-    needs n <= d_model (+ 1 with a bias) and no two equal rows. It is a change for this text: on another
-    text the layer gives other vectors. E is what the layer reads, W and b those of this head, and ``wanted`` Q' or K'
-    before any rotation or scaling that follows the layer.
+    (W' − W, b' − b) = [E, 1]⁺ (wanted − E Wᵀ − b). Always possible when [E, 1] has full row rank, which needs
+    n <= d_model (+ 1 with a bias) and no two equal rows. The change is for this text only: on another text the layer
+    gives other vectors. E is the input of the layer; W and b belong to this head; ``wanted`` is Q' or K' before any
+    rotation or scaling that follows the layer.
 
     Examples:
         >>> import torch
@@ -53,7 +53,7 @@ def changed_projection(
         True
 
     Raises:
-        InputError: Embeddings whose rows are dependent, so that no projection gives what is wanted.
+        InputError: Embeddings with dependent rows, for which no projection gives the requested vectors.
     """
     E, goal, W = embeddings.detach().double(), wanted.detach().double(), weight.detach().double()
     check_finite(embeddings=E, wanted=goal)
@@ -70,7 +70,7 @@ def changed_projection(
         rank = int(torch.linalg.matrix_rank(design))
         raise InputError(
             f"expected embeddings of full row rank, {len(E)}; got rank {rank} (d_model = {E.shape[1]}), and the best "
-            f"projection is off by {error:.1e}; take a text of at most d_model tokens without repeated embeddings."
+            f"projection has an error of {error:.1e}; use a text of at most d_model tokens without repeated embeddings."
         )
     change = float(torch.linalg.matrix_norm(weight_change) / torch.linalg.matrix_norm(W).clamp_min(1e-300))
     return ChangedProjection(new_weight, new_bias, error, change)

@@ -10,14 +10,14 @@ from identilens.linalg import ProjectedValues, projected
 
 @dataclass(frozen=True)
 class RankReport:
-    """How many directions of weights the head output can tell apart; tensors have one entry a head.
+    """How many directions of the weights change the head output; tensors have one entry per head.
 
     Attributes:
-        rank: Singular values of T above the tolerance.
+        rank: Number of singular values of T above the tolerance.
         nullity: n - rank, the dimension of the left null space LN(T) (Brunner Eq. 6).
         simplex_nullity: n - rank([T, 1]), the dimension of LN([T, 1]) (Brunner 3.3).
         tolerance: Absolute threshold, max(n, d_model) * eps * σ_max (Bhardwaj footnote 4).
-        singular_values: Of T, largest first, min(n, d_v, d_model) of them.
+        singular_values: Singular values of T, largest first, min(n, d_v, d_model) of them.
     """
 
     rank: Int[Tensor, "*batch"]
@@ -33,8 +33,8 @@ def numerical_rank(
 ) -> RankReport:
     """Return rank, nullity and simplex nullity of T = values @ output_projection.
 
-    The product is never formed: T has the singular values of its factor (n x d_v), computed in
-    float64. The simplex nullity does not depend on the units of the values. Cost O(n d_v²) a head.
+    The product is never computed: T has the singular values of its factor (n x d_v), in float64. The simplex nullity
+    does not depend on the units of the values. Cost O(n d_v²) per head.
 
     Args:
         values: V, value bias included; or T itself without a projection; or both as `ProjectedValues`.

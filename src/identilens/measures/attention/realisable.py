@@ -1,4 +1,4 @@
-"""How many ways a head's own queries and keys could move without changing its output."""
+"""In how many directions a head's queries and keys can change without changing its output."""
 
 from dataclasses import dataclass
 
@@ -20,10 +20,10 @@ RANK_TOLERANCE = 1e-12
 """Singular values of a Jacobian below this share of its largest count as zero (float64 arithmetic)."""
 
 MEMORY_LIMIT = 2 * 1024**3
-"""Bytes that a dense factorisation may take unless the caller allows more."""
+"""Default limit of the memory of a dense factorisation, in bytes."""
 
 COPIES = 3
-"""A dense factorisation holds its matrix, a copy and a work space."""
+"""A dense factorisation needs memory for its matrix, a copy and a work space."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class RealisableDimension:
 
     Attributes:
         dimension: weights_rank − jacobian_rank.
-        formula: What generic queries, keys and values of these sizes and masks have; None where the
-            visible sets are not nested (sliding windows).
-        parameters: Numbers in Q and K.
+        formula: Dimension for generic queries, keys and values of these sizes and masks; None if the visible sets are
+            not nested (sliding windows).
+        parameters: Number of entries of Q and K.
         jacobian_rank: Rank of the Jacobian of the output in Q and K.
         weights_rank: Rank of the Jacobian of the weights in Q and K; parameters − weights_rank is the gauge.
-        output_rank: Σ_i rank([T, 1]) − 1 over the rows: the most that jacobian_rank can be.
-        gap: Least ratio between a singular value that was counted and the next, dropped one; infinite
-            when none was dropped. Counts with a gap near 1 are doubtful.
-        regular: Whether Q and the centred K have their full rank. Where not, more of the weights can be
-            reached at second order, and the dimension is that of the first order only.
-        tolerance: Share of the largest singular value below which one counted as zero.
+        output_rank: Σ_i rank([T, 1]) − 1 over the rows: the largest possible jacobian_rank.
+        gap: Least ratio between the smallest singular value that counts and the next one; infinite if every singular
+            value counts. Ranks with a gap near 1 are doubtful.
+        regular: Whether Q and the centred K have full rank. If not, more weights can be reached at second order, and
+            the dimension is only that of first order.
+        tolerance: Share of the largest singular value below which a singular value counts as zero.
     """
 
     dimension: int
@@ -57,19 +57,19 @@ class RealisableDimension:
 
     @property
     def gauge(self) -> int:
-        """Dimension of the moves of Q and K that change no weight: d_k² + d_k in the generic case."""
+        """Dimension of the changes of Q and K that change no weight: d_k² + d_k in the generic case."""
         return self.parameters - self.weights_rank
 
     @property
     def kernel(self) -> int:
-        """Dimension of the moves of Q and K that do not change the output."""
+        """Dimension of the changes of Q and K that do not change the output."""
         return self.parameters - self.jacobian_rank
 
     @property
     def smooth(self) -> bool:
         """Whether the Jacobian has full row rank, so that nearby alternatives form a manifold of this dimension.
 
-        Where not (and the dimension is positive), the dimension is an upper bound.
+        If not, and the dimension is positive, the dimension is an upper bound.
         """
         return self.jacobian_rank == self.output_rank
 
@@ -77,8 +77,8 @@ class RealisableDimension:
 def realisable_formula(n: int, d_k: int, rank: int) -> int:
     """Return max(0, n (2 d_k − r) − d_k² − d_k): the generic dimension for a long bidirectional text.
 
-    Holds for d_k <= n − 1 and r = rank([T, 1]) − 1, which is rank(T) unless T's columns span the constant
-    vector (never for generic T with n > r). ``generic_dimension`` covers the other cases.
+    Valid for d_k <= n − 1 and r = rank([T, 1]) − 1. r is rank(T) unless T's columns span the constant vector (never for
+    generic T with n > r). For other cases use ``generic_dimension``.
 
     Examples:
         >>> import torch
@@ -97,8 +97,9 @@ def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
     With m_1 <= … <= m_n visible keys, the weights of the first t rows form a manifold of dimension
     W(t) = Σ_{i <= t} w_i, where w_i = m_i − 1 for the last d_k of those rows and min(d_k, m_i − 1) for the
     others. The output's Jacobian has rank min over t of W(t) + Σ_{i > t} r_i: the first t rows are
-    identified, the others meet their r_i conditions. The dimension is W(n) less that rank.
-    The ``counts`` m_i come in any order, the ``ranks`` r_i = rank([T, 1]) − 1 over the row's visible keys in the same.
+    identified, the others meet their r_i conditions. The dimension is W(n) minus that rank.
+    The ``counts`` m_i can be in any order. The ``ranks`` r_i = rank([T, 1]) − 1 over the row's visible keys must be in
+    the same order.
 
     Examples:
         >>> import torch
@@ -125,14 +126,13 @@ def realisable_dimension(
     rank_tolerance: float = RANK_TOLERANCE,
     memory_limit: int = MEMORY_LIMIT,
 ) -> RealisableDimension:
-    """Return the local dimension of the alternatives that other Q, K would produce.
+    """Return the local dimension of the alternatives that other Q, K produce.
 
-    The kernel of the Jacobian of F(Q, K) = softmax(s Q Kᵀ) T, less the kernel of the Jacobian of the
-    weights themselves (the true gauge), both counted numerically: rank J_A − rank J_F. Each query's own
-    move is eliminated first (SVDs of r x d_k); what remains are conditions on the keys, of which there
-    are none for a head with d_k >= rank(T). Cost O(n d_k²(n + r)), plus a dense SVD of the conditions, which
-    may take ``memory_limit`` bytes. ``rank_tolerance`` is for the ranks of the Jacobians, Q and K; the head is given
-    as to `checked_head`.
+    It is the dimension of the kernel of the Jacobian of F(Q, K) = softmax(s Q Kᵀ) T, minus that of the Jacobian of the
+    weights (the true gauge), both computed numerically: rank J_A − rank J_F. The change of each query is eliminated
+    first (SVDs of r x d_k). Conditions on the keys remain; there are none for a head with d_k >= rank(T). Cost
+    O(n d_k²(n + r)), plus a dense SVD of the conditions, limited to ``memory_limit`` bytes. ``rank_tolerance`` is used
+    for the ranks of the Jacobians, Q and K. The arguments of the head are those of `checked_head`.
 
     Examples:
         >>> import torch
@@ -151,7 +151,7 @@ def realisable_dimension(
     given = checked_head(queries, keys, projected_values, scaling, visible, bias)
     formula = head_formula(given)
     weights = given.weights(given.queries, given.keys)
-    # Every condition counts, however small the weights it acts on: whether it is felt is no matter of rank.
+    # Every condition counts, however small the weights it acts on: the rank does not depend on their size.
     conditions, _ = output_constraints(given, weights, row_tolerance=0.0)
     (n_q, d_k), n_k = given.queries.shape, len(given.keys)
     span_q, gap_q = _column_basis(given.queries, 0.0, rank_tolerance)
@@ -177,12 +177,12 @@ def realisable_dimension(
 
 
 def refuse_size(needed: int, memory_limit: int, formula: int | None) -> None:
-    """Refuse a dense factorisation of more bytes than the limit, naming what the formula says."""
+    """Raise for a dense factorisation of more bytes than the limit; the message has the formula's dimension."""
     if needed > memory_limit:
         known = "no formula covers this mask" if formula is None else f"for generic tensors the dimension is {formula}"
         raise InputError(
             f"expected a problem within {memory_limit / 2**30:.2f} GiB; this one needs {needed / 2**30:.2f} GiB; "
-            f"{known}; take a shorter text or raise memory_limit."
+            f"{known}; use a shorter text or raise memory_limit."
         )
 
 
@@ -198,7 +198,7 @@ def head_formula(given: SoftmaxMap) -> int | None:
 def _column_basis(matrix: Tensor, shift: Tensor | float, tolerance: float) -> tuple[Tensor, float]:
     """Return an orthonormal basis of the columns of matrix − shift, and the gap at the cut.
 
-    Relative to the matrix before the shift: equal keys, less their mean, are all rounding.
+    Relative to the matrix before the shift: equal keys minus their mean are only rounding.
     """
     left, sigma, _ = torch.linalg.svd(matrix - shift, full_matrices=False)
     rank, gap = _cut(sigma, tolerance * float(torch.linalg.matrix_norm(matrix, 2)))
@@ -210,10 +210,9 @@ def _rank(
 ) -> tuple[int, float]:
     """Return the rank of dS ↦ conditions under dS = dQ Kᵀ + Q dKᵀ, and the gap at the cut.
 
-    Each query's block is [R_i K | R_i ⊗ q_i]. Its own move reaches col(R_i K); with P_i the complement,
-    the rank is Σ rank(R_i K) plus the rank of the stacked P_i R_i ⊗ q_i. Q and K only count by their
-    columns' spans, so orthonormal bases of these stand for them. (The conditions are blind to constants,
-    so that K may be centred.)
+    Each query's block is [R_i K | R_i ⊗ q_i]. A change of the query reaches col(R_i K). With P_i the complement, the
+    rank is Σ rank(R_i K) plus the rank of the stacked P_i R_i ⊗ q_i. Only the column spaces of Q and K matter, so
+    orthonormal bases replace them. (The conditions do not depend on constants, so K may be centred.)
     """
     queries, keys = spans
     felt = conditions.rows @ keys
@@ -238,7 +237,7 @@ def _rank(
 def _weights_rank(
     given: SoftmaxMap, spans: tuple[Tensor, Tensor], gap: float, tolerance: float, memory_limit: int
 ) -> tuple[int, float]:
-    """Return the rank of the weights' own Jacobian in Q and K, and the gap at the cut (of the spans where these do)."""
+    """Return the rank of the weights' Jacobian in Q and K, and the gap at the cut (as given if spans are enough)."""
     if not (given.shared and bool(given.visible.all())):
         return _rank(spans, weight_constraints(given), tolerance, memory_limit, head_formula(given))
     # Tangent space {X K_cᵀ + Q Yᵀ, Y ⊥ 1}.

@@ -1,4 +1,4 @@
-"""Queries and keys that give other attention and the same output."""
+"""Queries and keys that give other weights and the same output."""
 
 from dataclasses import dataclass
 
@@ -13,18 +13,18 @@ from identilens.measures.attention.simplex import total_variation
 from identilens.measures.attention.softmax_map import SoftmaxMap, checked_head, output_constraints
 
 OUTPUT_GOAL = 1e-12
-"""Relative output error that Gauss–Newton correction goes on to."""
+"""Relative output error at which Gauss–Newton correction stops."""
 
 OUTPUT_LIMIT = 1e-10
-"""Relative output error up to which a step is accepted."""
+"""Largest relative output error of an accepted step."""
 
 RIDGE = 1e-13
-"""Share of the mean diagonal added to J Jᵀ, so that redundant conditions do no harm."""
+"""Share of the mean diagonal added to J Jᵀ, so that redundant conditions do not make it singular."""
 
 
 @dataclass(frozen=True)
 class RealisableAlternative:
-    """Q', K' and the attention they give.
+    """Q', K' and their weights.
 
     Attributes:
         queries: Q'.
@@ -34,8 +34,8 @@ class RealisableAlternative:
         distance: Mean total variation distance between the rows of A and A'.
         row_distance: The distance of each row.
         output_error: ‖(A' − A) T‖_F / ‖A T‖_F.
-        reached: Whether ``distance`` is at least what was asked for.
-        steps: Accepted steps.
+        reached: Whether ``distance`` is at least the requested distance.
+        steps: Number of accepted steps.
     """
 
     queries: Float[Tensor, "query d_k"]
@@ -50,7 +50,7 @@ class RealisableAlternative:
 
 
 class _Linearised:
-    """The Jacobian J of the output in (Q, K) at one point, its rows made orthonormal query by query."""
+    """The Jacobian J of the output in (Q, K) at one point, with orthonormal rows for each query."""
 
     def __init__(self, given: SoftmaxMap, queries: Tensor, keys: Tensor, weights: Tensor):
         self.given, self.queries, self.keys = given, queries, keys
@@ -69,20 +69,20 @@ class _Linearised:
         return (self.felt * queries[self.owner]).sum(-1) + ((self.rows @ keys) * self.owned).sum(-1)
 
     def least_move(self, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the least (dQ, dK) with J (dQ, dK) / s = target."""
+        """Return the (dQ, dK) of least norm with J (dQ, dK) / s = target."""
         multipliers = torch.cholesky_solve(target[:, None], self.factor)
         queries = torch.zeros_like(self.queries).index_add_(0, self.owner, multipliers * self.felt)
         return queries, self.rows.mT @ (multipliers * self.owned)
 
     def tangent(self, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the part of (dQ, dK) in the kernel of J; twice, for the rounding of the first time."""
+        """Return the part of (dQ, dK) in the kernel of J; projected twice, to remove rounding."""
         for _ in range(2):
             move = self.least_move(self.forward(queries, keys))
             queries, keys = queries - move[0], keys - move[1]
         return queries, keys
 
     def correction(self, difference: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the least move that undoes a change of the weights, as far as the output feels it."""
+        """Return the least (dQ, dK) that undoes the effect of a change of the weights on the output."""
         target = [-(self.maps[index] @ (self.given.kept[index].mT @ row)) for index, row in enumerate(difference)]
         queries, keys = self.least_move(torch.cat(target))
         return queries / self.given.scaling, keys / self.given.scaling
@@ -103,12 +103,12 @@ def realisable_alternative(
 ) -> RealisableAlternative:
     """Return Q', K' whose attention is at the given distance from the head's and gives the same output.
 
-    The walk ascends the distance from A along the kernel of the Jacobian of F(Q, K) = softmax(s Q Kᵀ) T,
-    starting in a random direction, and returns to F = const by Gauss–Newton after every step; steps
-    that do not return are halved. It is local: where it stops, ``reached`` and ``distance`` say how far
-    it came, after at most ``max_steps``. Each step solves a dense system of N = Σ rank([T, 1]) − 1 equations:
-    O(N² (n + d_k) + N³). ``distance`` is the mean total variation distance to reach, in (0, 1); the head is given as
-    to `checked_head`, ``generator`` draws the first direction.
+    The walk increases the distance from A along the kernel of the Jacobian of F(Q, K) = softmax(s Q Kᵀ) T, starting in
+    a random direction. After every step Gauss–Newton returns to F = const; a step from which it does not return is
+    halved. The search is local and takes at most ``max_steps`` steps; ``reached`` and ``distance`` say how far it came.
+    Each step solves a dense system of N = Σ rank([T, 1]) − 1 equations: O(N² (n + d_k) + N³). ``distance`` is the
+    requested mean total variation distance, in (0, 1). The arguments of the head are those of `checked_head`;
+    ``generator`` draws the first direction.
 
     Examples:
         >>> import torch
@@ -153,7 +153,7 @@ class _Walk:
         self.distance, self.steps = 0.0, 0
 
     def advance(self, step: float, goal: float) -> float:
-        """Move once and return the length of the next step."""
+        """Make one step and return the length of the next."""
         here = _Linearised(self.given, self.queries, self.keys, self.weights)
         slope_q, slope_k = here.tangent(*self._slope())
         length = torch.sqrt((slope_q**2).sum() + (slope_k**2).sum())

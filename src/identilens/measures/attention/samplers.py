@@ -1,4 +1,4 @@
-"""Alternatives on the simplex: three ways to draw them, and one far away."""
+"""Alternatives on the simplex: three ways to draw them, and a search for a far one."""
 
 from collections.abc import Iterator
 from itertools import repeat
@@ -19,7 +19,7 @@ Method = Literal["brunner", "bhardwaj", "uniform"]
 COEFFICIENT = 10.0
 """Bhardwaj et al. draw the coefficients of the null space's basis uniformly on [−10, 10]."""
 TURNED = 1 / 7
-"""Share of the keys whose slope a new start of the search for a far alternative turns round."""
+"""Share of the keys whose slope changes its sign in a new start of the search for a far alternative."""
 
 
 def iterate_alternatives(
@@ -36,8 +36,8 @@ def iterate_alternatives(
 
     ``brunner``: a' = a + λ ã, ã an isotropic random direction of LN([T, 1]), λ uniform on [0, λ_max]
     (Brunner et al. 2020, 3.3). ``bhardwaj``: ã with coefficients uniform on [−10, 10] in an orthonormal
-    basis of LN([T, 1]) (Bhardwaj et al. 2021, 3.2.2), λ = 0.99 λ_max. ``uniform``: spread evenly over the
-    whole polytope of alternatives (see `uniform_alternatives`). With a ``share`` in [0, 1], not for ``uniform``,
+    basis of LN([T, 1]) (Bhardwaj et al. 2021, 3.2.2), λ = 0.99 λ_max. ``uniform``: drawn uniformly from the
+    whole polytope of alternatives (see `uniform_alternatives`). With a ``share`` in [0, 1] (not for ``uniform``),
     λ = share · λ_max instead; at exactly 1 one weight of the row is zero, which no softmax gives.
 
     Examples:
@@ -50,7 +50,7 @@ def iterate_alternatives(
         [True, True]
 
     Raises:
-        InputError: Weights that are no distributions over T's rows or in half precision, or options out of range.
+        InputError: Weights that are not distributions over T's rows or in half precision, or options out of range.
     """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
@@ -98,13 +98,13 @@ def sample_alternatives(
 def far_alternative(
     weights_row: Float[Tensor, " key"], space: SimplexSpace, *, starts: int = 8, generator: Generator = None
 ) -> Float[Tensor, " key"]:
-    """Return the alternative of largest total variation distance found.
+    """Return the alternative with the largest total variation distance found.
 
-    Maximising a convex function over a polytope is hard in general: this is a lower bound of the largest
-    distance, and 1 − `certain_mass` is an upper bound. From each start the distance is linearised and a linear
-    program solved, which never decreases it, until it stays the same. The first starts empty the 1, 2, 4, … largest
-    weights; each of ``starts`` more turns round the slope of a seventh of the keys, drawn at random, at the best
-    vertex so far.
+    Maximising a convex function over a polytope is hard in general. The distance found is a lower bound of the largest
+    distance; 1 − `certain_mass` is an upper bound. From each start, the distance is linearised and a linear program is
+    solved, again and again until the distance no longer grows (it never decreases). The first starts move weight away
+    from the 1, 2, 4, … largest weights. Each of ``starts`` further starts is at the best vertex so far, with the sign
+    of the slope changed on a random seventh of the keys.
 
     Examples:
         >>> import torch
@@ -115,7 +115,7 @@ def far_alternative(
         (tensor([0.5000, 0.5000, 0.0000], dtype=torch.float64), 0.8)
 
     Raises:
-        InputError: Weights that are no distribution over the space's keys or in half precision, or no start.
+        InputError: Weights that are not a distribution over the space's keys or in half precision, or no start.
     """
     whole = checked_row(weights_row, space)
     check_number("starts", starts, 1)
@@ -133,7 +133,7 @@ def far_alternative(
 
 
 def _farther(programs: RowPrograms, row: Tensor, best: Tensor, slope: Tensor) -> Tensor:
-    """Climb from a slope of the distance; return where that ends if it is farther than the best, else the best."""
+    """Increase the distance from a start slope; return the end point if it is farther than the best, else the best."""
     reached = -1.0
     while True:
         vertex = programs.minimise(-slope).point

@@ -1,4 +1,4 @@
-"""The alternatives of a row on the simplex: where they lie, and how far one can go."""
+"""The alternatives of a row on the simplex: their space, the largest step in a direction, and their distance."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,7 +10,7 @@ from identilens.measures.attention.checks import check_precision
 
 
 def simplex_space(projected_values: HeadValues, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
-    """Return LN([T, 1]) of one row and the complement which it must keep; see `ProjectedValues.simplex_space`.
+    """Return LN([T, 1]) of one row and its complement, which must not change; see `ProjectedValues.simplex_space`.
 
     Examples:
         >>> import torch
@@ -27,7 +27,7 @@ def simplex_space(projected_values: HeadValues, visible: Bool[Tensor, " key"] | 
 
 
 def largest_step(weights: Float[Tensor, "*rows key"], direction: Float[Tensor, "*rows key"]) -> Float[Tensor, "*rows"]:
-    """Return λ_max, how far each row may go along its direction before a weight turns negative.
+    """Return λ_max, the largest step of each row along its direction before a weight becomes negative.
 
     λ_max = min over ã_i < 0 of −a_i / ã_i (Brunner et al. 2020, 3.3). Zero for a zero direction, infinite
     for one without negative entries (never the case in LN([T, 1])). On a one-hot row λ_max is zero
@@ -40,7 +40,7 @@ def largest_step(weights: Float[Tensor, "*rows key"], direction: Float[Tensor, "
         tensor([0.2000])
 
     Raises:
-        InputError: Weights in half precision, or of no key.
+        InputError: Weights in half precision, or without a key.
     """
     check_precision(weights)
     if not weights.shape[-1]:

@@ -1,4 +1,4 @@
-"""F(Q, K) = softmax(s Q Kᵀ + bias) C and its Jacobian, in closed form and never formed."""
+"""F(Q, K) = softmax(s Q Kᵀ + bias) C and its Jacobian in closed form; the full Jacobian is never computed."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ ROW_TOLERANCE = 1e-10
 
 @dataclass(frozen=True)
 class SoftmaxMap:
-    """A head's queries and keys and what its output is made of, in float64.
+    """A head's queries, keys and the bases of its output, in float64.
 
     Attributes:
         queries: Q.
@@ -24,7 +24,7 @@ class SoftmaxMap:
         scaling: s: logits are s · Q Kᵀ + bias.
         bias: Additive position bias, or None.
         visible: True where a query may see a key.
-        kept: C_i of each row: orthonormal basis of T's columns less their mean over the visible keys.
+        kept: C_i of each row: orthonormal basis of T's columns minus their mean over the visible keys.
             Rows that see the same keys share one tensor.
         shared: Whether all rows see the same keys.
     """
@@ -44,10 +44,10 @@ class SoftmaxMap:
 
 @dataclass(frozen=True)
 class Constraints:
-    """Linear conditions on the logits' change, one a row of ``rows``: rows[p] · dS[owner[p]] = given.
+    """Linear conditions on the change of the logits, one per row of ``rows``: rows[p] · dS[owner[p]] = given.
 
     Attributes:
-        rows: Orthonormal within each query; a move keeps the output when all products are zero.
+        rows: Orthonormal within each query; a change keeps the output when all products are zero.
         owner: The query each condition belongs to.
     """
 
@@ -67,11 +67,11 @@ def checked_head(
 
     Args:
         queries: Q, as they enter the dot product (after any rotation).
-        keys: K, likewise.
+        keys: K, in the same form.
         projected_values: T.
-        scaling: Factor of the dot product; 1 / sqrt(d_k) when left out.
-        visible: True where a query may see a key; everything when left out.
-        bias: Position bias added to the logits; masks go into ``visible``, not in here as -inf.
+        scaling: Factor of the dot product; 1 / sqrt(d_k) by default.
+        visible: True where a query sees a key; every key by default.
+        bias: Position bias added to the logits. Give masks as ``visible``, not as -inf here.
 
     Raises:
         InputError: Shapes that do not belong together.
@@ -82,12 +82,14 @@ def checked_head(
     n_k = keys.shape[0]
     if not n_q or not d_k or keys.shape[1] != d_k or T.keys != n_k:
         raise InputError(
-            f"expected queries and keys of one size and one projected value a key; got queries {tuple(queries.shape)}, "
+            f"expected queries and keys of one size, one projected value per key; got queries {tuple(queries.shape)}, "
             f"keys {tuple(keys.shape)}, {T.keys} projected values; pass one head's tensors "
             "(repeat grouped keys for their queries)."
         )
     if bias is not None and tuple(bias.shape) != (n_q, n_k):
-        raise InputError(f"expected a bias of {n_q} x {n_k}; got {tuple(bias.shape)}; pass this head's, without batch.")
+        raise InputError(
+            f"expected a bias of {n_q} x {n_k}; got {tuple(bias.shape)}; pass this head's bias, without batch."
+        )
     check_finite(queries=queries, keys=keys, bias=bias)
     check_mask(visible, n_q, n_k)
     spaces = T.simplex_spaces(n_q, visible)
@@ -106,9 +108,9 @@ def checked_head(
 def row_bases(kept: Tensor, weights: Float[Tensor, "rows key"]) -> tuple[Tensor, Tensor]:
     """Return Q and R with M_iᵀ = Q R, where M_i = C_iᵀ (diag(a_i) − a_i a_iᵀ) maps logits to the row's output.
 
-    The keys are sorted by weight before the QR: Householder's method is then accurate for every key in
-    proportion to its own weight (Cox & Higham 1998), so that the spans stay those of slightly other
-    values and ranks are not blurred by weights of very different size. The rows share C_i, ``kept``.
+    The keys are sorted by weight before the QR. Householder's method is then accurate for every key relative to its
+    weight (Cox & Higham 1998). So the spans are exact for slightly different values, and weights of very different size
+    do not disturb the ranks. All rows have the same C_i, ``kept``.
     """
     mean = weights @ kept
     jacobians = (kept[None] - mean[:, None, :]) * weights[:, :, None]
@@ -126,9 +128,9 @@ def output_constraints(
 ) -> tuple[Constraints, list[Tensor]]:
     """Return the conditions M_i dS_i = 0 with orthonormal rows, and each row's map to them.
 
-    M_i = Rᵀ Qᵀ: the conditions are the rows of Qᵀ, and a change e of the output asks for Qᵀ dS = R⁻ᵀ e.
-    Directions with singular values up to ``row_tolerance`` of the row's largest are left out: weights
-    there are too small to be felt. A tolerance of 0 keeps all but exact zeros.
+    M_i = Rᵀ Qᵀ: the conditions are the rows of Qᵀ, and a change e of the output needs Qᵀ dS = R⁻ᵀ e.
+    Directions with singular values up to ``row_tolerance`` of the row's largest are left out: their weights are too
+    small to have an effect. With a tolerance of 0 only exact zeros are left out.
     """
     rows, owners, maps = [], [], []
     groups = [list(range(len(weights)))] if given.shared else [[index] for index in range(len(weights))]

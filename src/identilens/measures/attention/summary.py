@@ -1,4 +1,4 @@
-"""The scalars of an attention map, accumulated over blocks of rows so that no n x n matrix is ever held."""
+"""The scalars of an attention map, summed over blocks of rows, so that no n x n matrix is in memory."""
 
 from dataclasses import dataclass
 
@@ -16,17 +16,17 @@ from identilens.measures.attention.moments import Moments, RowSums
 
 @dataclass(frozen=True)
 class AttentionSummary:
-    """Scalars of each head of a layer on one text; for masked rows rank and nullities are the last row's.
+    """Scalars of each head of a layer on one text. For masked rows, rank and nullities are those of the last row.
 
     Attributes:
         rank: Numerical rank of T.
-        nullity: Visible keys less rank.
-        simplex_nullity: Visible keys less rank([T, 1]).
-        null_share: ‖null‖² / ‖weights‖², in [0, 1]: the part in LN(T), a direction without effect on the output.
-        simplex_null_share: The same for LN([T, 1]): the part that also keeps the sum of the row; at most null_share.
+        nullity: Number of visible keys minus rank.
+        simplex_nullity: Number of visible keys minus rank([T, 1]).
+        null_share: ‖null‖² / ‖weights‖², in [0, 1]: the part in LN(T), directions without effect on the output.
+        simplex_null_share: The same for LN([T, 1]), directions that also keep the sum of the row; at most null_share.
         pearson: Correlation of raw and effective attention over visible entries; NaN when either is constant.
         reconstruction_error: ‖effective T - head output W_O‖ / ‖head output W_O‖, Frobenius.
-        raw_received: Weight put by all queries of a type on all keys of a type, summed.
+        raw_received: Sum of the weights of all queries of a type on all keys of a type.
         effective_received: The same for effective attention.
     """
 
@@ -42,13 +42,13 @@ class AttentionSummary:
 
 
 class SummaryBuilder:
-    """Takes the rows of a layer's attention block by block and returns its summary.
+    """Adds up the rows of a layer's attention block by block and returns their summary.
 
-    Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ row by row:
-    all sums follow from the weights' coordinates in an orthonormal basis of col(T). Even attention, 1 / (visible
-    keys), is taken off each row before any product in the weights' own precision, so that near-uniform maps keep
-    their digits. Memory O(n · block). There are ``queries`` rows to come; each query and each key is a member of one
-    of several types.
+    Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ for each row. So all
+    sums follow from the coordinates of the weights in an orthonormal basis of col(T). Even attention, 1 / (visible
+    keys), is subtracted from each row before any product in the precision of the weights, so that near-uniform maps do
+    not lose digits. Memory O(n · block). ``queries`` is the total number of rows. Each query and each key has one of
+    several types.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class SummaryBuilder:
         self._inner = self._ones = self._outside = self.compact
 
     def add(self, rows: slice, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"]) -> None:
-        """Take some rows: their weights, and their head outputs in the basis of the compact values."""
+        """Add some rows: their weights, and their head outputs in the basis of the compact values."""
         if isinstance(self.projector, FullRows):
             sums, received, rebuilt = self._shared_rows(self.projector, weights)
         else:
@@ -97,8 +97,8 @@ class SummaryBuilder:
     def _shared_rows(
         self, projector: FullRows, weights: Tensor
     ) -> tuple[RowSums, tuple[Tensor, Tensor], Float[Tensor, "head row r"]]:
-        """Return sums, attention by key type and output of rows that see every key, effective attention not formed."""
-        # The even share as the weights' precision has it, so that taking it off is exact for weights close to it.
+        """Return sums, attention by key type and output of rows that see every key, without effective attention."""
+        # The even share in the precision of the weights: subtracting it is exact for weights close to it.
         even = float(torch.tensor(1 / weights.shape[-1], dtype=weights.dtype))
         moved, raw = weights - even, (weights @ self.key_types.to(weights.dtype)).double()
         square = torch.linalg.vector_norm(moved, dim=-1).double().square()

@@ -1,4 +1,4 @@
-"""Mixing: how much of each input token is in each hidden token (Brunner et al. 2020, 5)."""
+"""Mixing: how much each input token contributes to each hidden token (Brunner et al. 2020, 5)."""
 
 from identilens.measures.mixing.contributions import Contributions as Contributions
 from identilens.measures.mixing.contributions import contributions as contributions

@@ -11,7 +11,7 @@ from identilens.errors import NumericalError
 
 @dataclass(frozen=True)
 class Contributions:
-    """Shares c_ij of input tokens i in hidden tokens j, whose rows sum to 1; errors are zero for exact norms."""
+    """Shares c_ij of input tokens i in hidden tokens j; rows sum to 1. For exact norms the errors are zero."""
 
     shares: Float[Tensor, "*layer hidden input"]
     errors: Float[Tensor, "*layer hidden input"]
@@ -22,11 +22,11 @@ def contributions(
 ) -> Contributions:
     """Return the relative contribution of every input token to every hidden token, with standard errors.
 
-    With N_ij = ‖∂e_j/∂x_i‖_F (Brunner et al. 2020, Eq. 11), N² given or estimated without bias:
+    With N_ij = ‖∂e_j/∂x_i‖_F (Brunner et al. 2020, Eq. 11), where N² is known or an unbiased estimate:
 
         c_ij = N_ij / S_j,   S_j = Σ_k N_kj
 
-    Estimates for different input tokens are independent, so to first order (delta method)
+    Estimates for different input tokens are independent. To first order (delta method):
 
         Var N_i = Var(N_i²) / (4 N_i²)
         Var c_i = [(1 − c_i)² Var N_i + c_i² Σ_{k≠i} Var N_k] / S²
@@ -38,13 +38,13 @@ def contributions(
         tensor([[0.4286, 0.5714]])
 
     Raises:
-        NumericalError: If a hidden token depends on no input token at all.
+        NumericalError: If a hidden token does not depend on any input token.
     """
     norms = squares.clamp_min(0).sqrt()
     total = norms.sum(-1, keepdim=True)
     if bool((total == 0).any()) or not bool(torch.isfinite(total).all()):
         raise NumericalError(
-            "a hidden state does not change with any input token, or its derivative is not finite, so shares of it "
+            "a hidden state does not change with any input token, or its derivative is not finite, so its shares "
             "are not defined. Look for a layer that saturates, or leave that layer out with layers=..."
         )
     shares = norms / total

@@ -1,18 +1,18 @@
-"""What attention alone would have said: rollouts beside contributions."""
+"""Comparison of attention rollouts with contributions."""
 
 import polars as pl
 
 
 def rollout_correlation(table: pl.DataFrame) -> pl.DataFrame:
-    """Return how well raw and effective rollout agree with contributions, layer by layer.
+    """Return the correlation of raw and effective rollout with contributions, layer by layer.
 
-    Pearson and Spearman correlation over the pairs of one text, averaged over texts where they are defined. The own
-    token is the largest entry of all three, so that with it any two agree; the figures without it say whether
-    attention tells *which context* is mixed in.
+    Pearson and Spearman correlation over the pairs of tokens of a text, averaged over the texts where they are defined.
+    The token's own entry is the largest in all three, so with it they always agree. The correlations without it show
+    whether attention tells *which context* is mixed in.
 
     Returns:
-        Columns kind, layer, rollout ("raw", "effective"), pairs ("all", "context"), pearson, spearman, texts;
-        without rows where the table holds no rollouts.
+        Columns kind, layer, rollout ("raw", "effective"), pairs ("all", "context"), pearson, spearman, texts. No rows
+        if the table has no rollouts.
     """
     causal = (pl.col("kind") == "decoder") & (pl.col("input") > pl.col("hidden"))
     seen = table.lazy().filter(~causal).drop_nulls("raw_rollout")

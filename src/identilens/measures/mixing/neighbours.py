@@ -1,4 +1,4 @@
-"""Where context comes from: contributions by distance and by relative position."""
+"""Contributions of the context by distance and by relative position."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ NEIGHBOUR_GROUPS: dict[str, tuple[int, int | None]] = {
 
 
 def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
-    """Return in which layer neighbours at each distance contribute most (Brunner Fig. 4a, 41a, 43a).
+    """Return how much neighbours at each distance contribute in each layer (Brunner Fig. 4a, 41a, 43a).
 
-    As in C.2: for each hidden token the mean contribution of its left and right neighbours in a group; the mean of
-    that over all hidden tokens that have such neighbours; then, for each group, scaled to sum to 1 over layers.
-    Cross attention has no neighbours and is left out.
+    As in C.2: for each hidden token, the mean contribution of its left and right neighbours in a group; then the mean
+    over all hidden tokens with such neighbours; then each group is scaled to sum to 1 over layers. Cross attention has
+    no neighbours and is left out.
 
     Returns:
-        Columns kind, group, layer, mean (before scaling), share (after it), tokens; groups in order.
+        Columns kind, group, layer, mean (before scaling), share (after scaling), tokens; groups in order.
     """
     distance = (pl.col("hidden") - pl.col("input")).abs()
     group = pl.lit(None, dtype=pl.String)
@@ -41,16 +41,16 @@ def neighbour_groups(table: pl.DataFrame) -> pl.DataFrame:
 def by_relative_position(table: pl.DataFrame, layers: Sequence[int] | None = None) -> pl.DataFrame:
     """Return the total contribution from each relative position (Brunner Fig. 4b, 41b, 43b).
 
-    Layers are the first, the middle and the last when not given. Cross attention has no relative positions.
+    By default for the first, the middle and the last layer. Cross attention has no relative positions.
 
     Returns:
-        Columns kind, layer, offset (input position less hidden position, never 0: the own token is no neighbour),
-        total, share (of the layer's total) and pairs (how many pairs of tokens make up the total).
+        Columns kind, layer, offset (input position minus hidden position, never 0), total, share (of the layer's
+        total) and pairs (number of pairs of tokens in the total).
     """
-    kept = first_middle_last(table) if layers is None else list(layers)
+    chosen = first_middle_last(table) if layers is None else list(layers)
     totals = (
         _context(table)
-        .filter(pl.col("layer").is_in(kept))
+        .filter(pl.col("layer").is_in(chosen))
         .group_by("kind", "layer", offset=pl.col("input") - pl.col("hidden"))
         .agg(total=pl.col("contribution").sum(), pairs=pl.len())
     )

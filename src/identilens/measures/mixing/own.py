@@ -1,4 +1,4 @@
-"""What each token contributes to its own hidden state, and the boxes of a box plot of it."""
+"""The contribution of each token to its own hidden state, and the boxes of its box plot."""
 
 from collections.abc import Sequence
 
@@ -6,12 +6,12 @@ import polars as pl
 
 
 def own_contributions(table: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
-    """Return, for each hidden token at each layer, what the input token at its own position contributes.
+    """Return, for each hidden token at each layer, the contribution of the input token at the same position.
 
-    Cross attention relates two sequences and has no own position.
+    Cross attention relates two sequences, so it has no such position.
 
     Returns:
-        Columns text, kind, layer, position, token, contribution, standard_error, and largest: whether no other input
+        Columns text, kind, layer, position, token, contribution, standard_error, and largest: True if no other input
         token contributes more.
     """
     largest = pl.col("contribution").max().over("text", "kind", "layer", "hidden")
@@ -24,20 +24,20 @@ def own_contributions(table: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame
     )
     hidden = tokens.lazy().filter(side="hidden")
     joined = rows.join(hidden, on=["text", "kind", "position"], how="left", maintain_order="left")
-    kept = ("text", "kind", "layer", "position", "token", "contribution", "standard_error", "largest")
-    return joined.select(*kept).collect()
+    columns = ("text", "kind", "layer", "position", "token", "contribution", "standard_error", "largest")
+    return joined.select(*columns).collect()
 
 
 def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) -> pl.DataFrame:
     """Return the five numbers of a box plot of contributions in each group (Brunner Fig. 3a, 26–37, 40a, 42a).
 
-    Whiskers end at the furthest value within 1.5 times the box's height from the box (Tukey); what lies beyond is
-    an outlier, which the paper does not show either.
+    Whiskers end at the furthest value within 1.5 times the box's height from the box (Tukey). Values beyond are
+    outliers, and are not shown, as in the paper.
 
-    ``rows`` are as from `own_contributions`, one a token with its ``contribution``, or those with a ``tag``.
+    ``rows`` are those of `own_contributions`, one per token, or have a ``contribution`` and the group columns.
 
     Returns:
-        The group columns, low, q1, median, q3, high, mean, not_largest where ``rows`` say so, and tokens.
+        The group columns, low, q1, median, q3, high, mean, not_largest (if ``rows`` have ``largest``), and tokens.
     """
     value = pl.col("contribution")
     ends = {name: value.quantile(at, "linear").over(by) for name, at in (("q1", 0.25), ("q3", 0.75))}

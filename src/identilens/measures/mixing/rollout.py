@@ -1,4 +1,4 @@
-"""Attention rollout: what attention alone would say about mixing (Abnar & Zuidema 2020), raw and effective."""
+"""Attention rollout: an estimate of mixing from attention alone (Abnar & Zuidema 2020), raw and effective."""
 
 import torch
 from jaxtyping import Float
@@ -8,12 +8,12 @@ from torch import Tensor
 def attention_rollout(weights: Float[Tensor, "layer query key"]) -> Float[Tensor, "layer query key"]:
     """Return, for each layer, how much of each input token reaches each hidden token along attention paths.
 
-    Attention of a layer, as from `mean_over_heads`, and the residual link count half each; rows are scaled to sum
+    The attention of a layer (see `mean_over_heads`) and the residual connection count half each. Rows are scaled to sum
     to 1, and layers are multiplied:
 
         R_l = (A_l / 2 + I / 2) R_{l−1},   R_0 = I
 
-    Rows of R sum to 1, like contributions. Values, norms and feed-forward layers play no part.
+    Rows of R sum to 1, like contributions. Values, norms and feed-forward layers are not used.
 
     Examples:
         >>> import torch
@@ -34,12 +34,12 @@ def attention_rollout(weights: Float[Tensor, "layer query key"]) -> Float[Tensor
 
 
 def mean_over_heads(weights: Float[Tensor, "head query key"]) -> Float[Tensor, "query key"]:
-    """Return the mean size of a layer's raw or effective weights over its heads, rows scaled to sum to 1.
+    """Return the mean absolute weights of a layer over its heads, raw or effective, with rows scaled to sum to 1.
 
-    Rows of effective attention may be negative in places and sum to anything, even to about 0. A rollout passes on how
-    much, not with what sign, just as the norm of a Jacobian does: so sizes are taken before heads are averaged (else
-    heads would cancel) and rows are scaled by the sum of sizes. Where a head's row is zero, the others count alone; a
-    query whose effective attention is zero in every head passes on its own token only.
+    Rows of effective attention can have negative entries and any sum, even about 0. A rollout measures how much is
+    passed on, not its sign, like the norm of a Jacobian. So absolute values are taken before heads are averaged
+    (otherwise heads would cancel), and rows are scaled by their sums. If a head's row is zero, only the other heads
+    count. A query whose effective attention is zero in every head passes on only its own token.
 
     Examples:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Single tokens: what [CLS] takes from where, and one token's context through all layers."""
+"""Single tokens: contributions to [CLS] by position, and to one token's hidden state through all layers."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -13,24 +13,24 @@ def context_of_token(
     table: pl.DataFrame, tokens: pl.DataFrame, token: str = "[CLS]", centre: str = "[CLS]",
     layers: Sequence[int] | None = None,
 ) -> pl.DataFrame:  # fmt: skip
-    """Return what the first ``token`` of each text takes from each position, centred on ``centre`` (Brunner Fig. 18).
+    """Return each position's contribution to the first ``token`` of a text, relative to ``centre`` (Brunner Fig. 18).
 
-    Position 0 is the first token named ``centre``, such as "[CLS]" or "[SEP]". Layers are the first, the middle and
-    the last when not given.
+    Position 0 is the first token named ``centre``, such as "[CLS]" or "[SEP]". By default for the first, the middle and
+    the last layer.
 
     Returns:
-        Columns kind, layer, offset (input position less the centre's), total over all texts, share of the layer's
-        total, and texts. The token's own input is left out: it is no context.
+        Columns kind, layer, offset (input position minus that of the centre), total over all texts, share of the
+        layer's total, and texts. The token's own input is left out, since it is not context.
 
     Raises:
-        InputError: If no text holds both tokens.
+        InputError: If no text contains both tokens.
     """
     whose, where = (_first(tokens, name) for name in (token, centre))
-    kept = first_middle_last(table) if layers is None else list(layers)
+    chosen = first_middle_last(table) if layers is None else list(layers)
     keys = ["text", "kind"]
     rows = (
         table.lazy()
-        .filter((pl.col("kind") != "cross") & pl.col("layer").is_in(kept))
+        .filter((pl.col("kind") != "cross") & pl.col("layer").is_in(chosen))
         .join(whose.lazy().rename({"position": "hidden"}), on=[*keys, "hidden"], how="inner")
         .join(where.lazy().rename({"position": "centre"}), on=keys, how="inner")
         .filter(pl.col("input") != pl.col("hidden"))
@@ -43,7 +43,7 @@ def context_of_token(
     )
     if not len(rows):
         raise InputError(
-            f"no text holds both {token!r} and {centre!r} and something beside them; tokens such as "
+            f"no text contains both {token!r} and {centre!r} and a third token; tokens such as "
             f"{', '.join(map(repr, tokens['token'].unique().sort().head(8)))} occur. Pass one of the model's tokens."
         )
     return rows
@@ -53,16 +53,16 @@ def track_token(
     table: pl.DataFrame, tokens: pl.DataFrame, token: str | int, text: int = 0,
     kind: Literal["encoder", "decoder", "cross"] | None = None, occurrence: int = 0,
 ) -> pl.DataFrame:  # fmt: skip
-    """Return what one token's hidden state takes from every input token, through all layers (Brunner Fig. 19–25).
+    """Return the contribution of every input token to one token's hidden state, in all layers (Brunner Fig. 19–25).
 
-    The token is as the tokenizer writes it, or its position; of several of that name the occurrence counts from 0, as
-    texts do. The kind is the result's first when not given.
+    The token is written as by the tokenizer, or given by its position. ``occurrence`` selects one of several equal
+    tokens; it counts from 0, like texts. The default kind is the first of the result.
 
     Returns:
         Columns layer, position, token (of the input), contribution, standard_error.
 
     Raises:
-        InputError: If there is no such text or token, naming those there are.
+        InputError: If there is no such text or token; the message names the existing ones.
     """
     kind = table["kind"][0] if kind is None else kind
     here = tokens.filter(text=text, kind=kind)
@@ -81,9 +81,9 @@ def track_token(
 
 
 def find_token(texts: Sequence[Sequence[str]], token: str) -> tuple[int, int]:
-    """Return the first text that holds a token, and its first position there.
+    """Return the first text that contains a token, and its first position there.
 
-    The token is as the tokenizer writes it; marks of a word's start or middle ("Ġ", "▁", "##") may be left out.
+    The token is written as by the tokenizer. The marks of a word's start or middle ("Ġ", "▁", "##") may be left out.
 
     Examples:
         >>> from identilens.measures.mixing import find_token
@@ -91,18 +91,18 @@ def find_token(texts: Sequence[Sequence[str]], token: str) -> tuple[int, int]:
         (1, 1)
 
     Raises:
-        InputError: If no text holds it, naming tokens that occur.
+        InputError: If no text contains it; the message names tokens that occur.
     """
     for written in (str, _unmarked):
         for number, names in enumerate(texts):
             for position, name in enumerate(names):
                 if written(name) == token:
                     return number, position
-    held = list(dict.fromkeys(name for names in texts for name in names))
-    # Pieces of the word that was asked for come first: most often it was split.
-    held.sort(key=lambda name: not (name and _unmarked(name).lower() in token.lower()))
+    present = list(dict.fromkeys(name for names in texts for name in names))
+    # Pieces of the requested word come first: usually the tokenizer has split it.
+    present.sort(key=lambda name: not (name and _unmarked(name).lower() in token.lower()))
     raise InputError(
-        f"no text holds the token {token!r}; tokens such as {', '.join(map(repr, held[:8]))} occur. "
+        f"no text contains the token {token!r}; tokens such as {', '.join(map(repr, present[:8]))} occur. "
         "Pass one of the model's tokens."
     )
 
@@ -112,13 +112,13 @@ def _unmarked(name: str) -> str:
 
 
 def _position(hidden: pl.DataFrame, token: str, occurrence: int) -> int:
-    found = hidden.filter(pl.col("token") == token)["position"].to_list()
-    if not 0 <= occurrence < len(found):
+    positions = hidden.filter(pl.col("token") == token)["position"].to_list()
+    if not 0 <= occurrence < len(positions):
         raise InputError(
-            f"the text holds {token!r} {len(found)} times, occurrence {occurrence} was asked for (from 0). "
+            f"the text contains {token!r} {len(positions)} times; occurrence {occurrence} was requested (from 0). "
             f"Its tokens are: {' '.join(hidden['token'])}"
         )
-    return found[occurrence]
+    return positions[occurrence]
 
 
 def _first(tokens: pl.DataFrame, name: str) -> pl.DataFrame:

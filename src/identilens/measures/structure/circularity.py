@@ -1,4 +1,4 @@
-"""How far two texts' null spaces agree: the circularity of structure2025, II.B."""
+"""How far the null spaces of two texts agree: the circularity of structure2025, II.B."""
 
 from dataclasses import dataclass
 
@@ -16,15 +16,15 @@ _LEAST_MOVE = 1e-6
 
 @dataclass(frozen=True)
 class Circularity:
-    """What the values of a second text make of weights that are equivalent under the first; one entry a head.
+    """Two equivalent weights of a first text, compared under the values of a second text; one entry per head.
 
     Attributes:
-        freedom: Dimension of LN([T₁, 1]), in which the weights were moved; 0 where nothing can move.
-        overlap: tr(P₁ P₂) / freedom with P the projectors on the two null spaces: the mean share (squared) of a move
-            that is invisible under the first text and is so under the second too. NaN where freedom is 0.
-        chance: The same for a null space of LN([T₂, 1])'s dimension in any direction that keeps row sums.
-        moved: Mean total variation between the weights and the alternative, in [0, 1].
-        first: Relative change of the output under T₁, which is rounding.
+        freedom: Dimension of LN([T₁, 1]), the space in which the weights were changed; 0 if they cannot change.
+        overlap: tr(P₁ P₂) / freedom, with P the projectors on the two null spaces. It is the mean squared share, of a
+            change without effect under the first text, that has no effect under the second either. NaN if freedom is 0.
+        chance: The same for a random null space of the dimension of LN([T₂, 1]) that keeps row sums.
+        moved: Mean total variation distance between the weights and the alternative, in [0, 1].
+        first: Relative change of the output under T₁; only rounding.
         second: Relative change of the output under T₂.
     """
 
@@ -37,11 +37,11 @@ class Circularity:
 
     @property
     def able(self) -> Bool[Tensor, " head"]:
-        """Whether the weights could be moved at all: one-hot rows cannot, even where T leaves freedom."""
+        """Whether the weights could be changed; one-hot rows cannot, even if T leaves freedom."""
         return self.moved > _LEAST_MOVE
 
     def disagree(self, tolerance: float) -> Bool[Tensor, " head"]:
-        """Return for each head whether A₁ ~ A₂ under the first text and not under the second."""
+        """Return for each head whether A₁ ~ A₂ under the first text but not under the second."""
         return self.able & (self.first <= tolerance) & (self.second > tolerance)
 
 
@@ -50,14 +50,15 @@ def circularity(
     second: Float[Tensor, "head key d_v"] | ProjectedValues,
     output_projection: Float[Tensor, "head d_v d_model"] | None = None, *, seed: int = 0,
 ) -> Circularity:  # fmt: skip
-    """Return what a second text makes of a pair of weights that are equivalent under a first one.
+    """Return whether weights that are equivalent under a first text are equivalent under a second, as measures.
 
-    For each head the weights A₁ of the first text are moved along a random direction of LN([T₁, 1]), half as far as
-    they stay non-negative: A₁ ~ A₂ under the embedding E₁ by every relation of II.B. Under E₂ they are equivalent only
-    if the direction also lies in the null space of T₂. Every key is visible; the texts have one length.
+    For each head the weights A₁ of the first text are moved along a random direction of LN([T₁, 1]), by half of the
+    largest step with non-negative weights. So A₁ ~ A₂ under the embedding E₁ by every relation of II.B. Under E₂ they
+    are equivalent only if the direction is also in the null space of T₂. Every key is visible; both texts have the same
+    length.
 
     Raises:
-        InputError: For shapes that do not fit, such as texts of two lengths.
+        InputError: For shapes that do not fit, such as texts of different lengths.
     """
     one, two = (projected(values, output_projection) for values in (first, second))
     if one.compact.shape != two.compact.shape:
@@ -74,7 +75,7 @@ def circularity(
     given = weights.double()
     noise = torch.randn(given.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     noise = noise.to(given.device)
-    for _ in range(2):  # The second projection takes off what the first leaves by rounding.
+    for _ in range(2):  # The second projection removes the rounding of the first.
         noise = noise - kept.project(noise)
     noise = torch.where((freedom > 0)[:, None, None], noise, 0.0)
     step = 0.5 * largest_step(given, noise)

@@ -22,14 +22,14 @@ def equivalent(
 ) -> bool:  # fmt: skip
     """Return whether two sets of weights are equivalent for one head on one text (structure2025, II.B).
 
-    ``output``: A₁ T = A₂ T. ``row_sums``: that, and A₁ 1 = A₂ 1 = 1. ``simplex``: that, and A₁ >= 0, A₂ >= 0.
-    Each is finer than the one before. Outputs are compared entry by entry, in units of T's longest row; no row of a
-    distribution's output is longer than that.
+    ``output``: A₁ T = A₂ T. ``row_sums``: also A₁ 1 = A₂ 1 = 1. ``simplex``: also A₁ >= 0, A₂ >= 0. Each relation is
+    finer than the previous one. Outputs are compared row by row, in units of T's longest row; the output of a
+    distribution has no longer row.
 
-    With tolerance 0 in exact arithmetic these are equivalence relations: the first on all matrices, the others on
-    those whose rows sum to 1 (and are non-negative), because any other matrix is not even equivalent to itself. With
-    a tolerance they stay reflexive and symmetric; transitivity adds tolerances up. ``values`` is V, value bias
-    included, or T itself without a projection.
+    With tolerance 0 and exact arithmetic these are equivalence relations: the first on all matrices, the others on
+    matrices whose rows sum to 1 (and are non-negative), because other matrices are not equivalent to themselves. With a
+    tolerance they are still reflexive and symmetric; for transitivity the tolerances add up. ``values`` is V, value
+    bias included, or T itself without a projection.
 
     Examples:
         >>> import torch
@@ -54,7 +54,7 @@ def equivalent(
         raise InputError(f"expected weights of one shape; got {tuple(first.shape)} and {tuple(second.shape)}.")
     check_finite(first=first, second=second)
     unit = torch.linalg.vector_norm(compact, dim=-1).max().clamp_min(torch.finfo(torch.float64).tiny)
-    # The length of a difference in the compact basis is its length in T's own coordinates.
+    # A difference has the same length in the compact basis as in the coordinates of T.
     apart = torch.linalg.vector_norm((first.double() - second.double()) @ compact, dim=-1).max()
     pair = torch.stack([first, second]).double()
     same = ~(apart > tolerance * unit)

@@ -13,12 +13,12 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class EfficientAttention:
-    """Weights projected on Ker([T, 1])^⊥; tensors have one entry a head.
+    """Weights projected on Ker([T, 1])^⊥; tensors have one entry per head.
 
     Attributes:
         efficient: The projection: same head output, same row sums, entries of any sign.
-        rank: Of [T, 1].
-        negative: Share of entries below zero, beyond rounding. Above 0, the rows are no probability distributions.
+        rank: Rank of [T, 1].
+        negative: Share of entries below zero, beyond rounding. Above 0, the rows are not distributions.
         least: The smallest entry.
         row_sum_error: Largest |row sum of the projection − row sum of the weights|.
         tolerance: Singular values of [T, 1] up to this share of the largest count as zero.
@@ -38,10 +38,10 @@ def efficient_attention(
 ) -> EfficientAttention:  # fmt: skip
     """Return attention weights projected on Ker([T, 1])^⊥ (Naim & Asher 2024; structure2025, II.A).
 
-    A row a becomes a P, with P the orthogonal projector on the columns of [T, 1]. Because P [T, 1] = [T, 1], the
-    output a T and the sum of the row stay; two sets of weights with the same output and sums have the same
-    projection. Nothing keeps the entries from turning negative: ``negative`` counts where they do. Every key is
-    visible to every query; ``values`` is V, or T itself without a projection. In float64; cost O(n² d_v) a head.
+    A row a becomes a P, with P the orthogonal projector on the columns of [T, 1]. Because P [T, 1] = [T, 1], the output
+    a T and the sum of the row do not change. Two sets of weights with the same output and sums have the same
+    projection. Entries can become negative; ``negative`` is their share. Every key is visible to every query.
+    ``values`` is V, or T itself without a projection. In float64; cost O(n² d_v) per head.
 
     Examples:
         >>> import torch

@@ -1,4 +1,4 @@
-"""The structure-aware norm (structure2025, Eq. 5), beside the norms it is compared with."""
+"""The structure-aware norm (structure2025, Eq. 5), and the norms with which it is compared."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from identilens.errors import InputError
 
 @dataclass(frozen=True)
 class MatrixNorms:
-    """‖A‖_S = (1/n²) Σ w_ij |a_ij| (Eq. 5), the largest column and row sums of sizes, and the Frobenius norm."""
+    """‖A‖_S = (1/n²) Σ w_ij |a_ij| (Eq. 5); the largest column and row sums of |a_ij|; the Frobenius norm."""
 
     structure: float
     one: float
@@ -24,8 +24,8 @@ def structure_norm(
 ) -> Float[Tensor, "*batch"]:
     """Return ‖A‖_S = (1/n²) Σ w_ij |a_ij| (structure2025, Eq. 5); n² is the number of entries.
 
-    A norm on all matrices of W's shape because every w_ij is positive. The W that Cut_l gives has zeros and is only a
-    seminorm: `positive_structure` makes it a norm.
+    It is a norm on all matrices of W's shape, because every w_ij is positive. The W from Cut_l has zeros and gives only
+    a seminorm; with `positive_structure` it gives a norm.
 
     Examples:
         >>> import torch
@@ -35,7 +35,7 @@ def structure_norm(
         tensor(0.5500)
 
     Raises:
-        InputError: For a W that has other shape, or entries which are not positive.
+        InputError: For a W of another shape, or with entries that are not positive.
     """
     check_structure(structure, positive=True)
     if matrix.shape[-2:] != structure.shape[-2:]:
@@ -77,9 +77,9 @@ def matrix_norms(matrix: Float[Tensor, "query key"], structure: Float[Tensor, "q
 def positive_structure(
     structure: Float[Tensor, "*batch query key"], floor: float = 1e-3
 ) -> Float[Tensor, "*batch query key"]:
-    """Return W with every entry at least ``floor``, in (0, 1], of its matrix's largest one, so that Eq. 5 is a norm.
+    """Return W with every entry at least ``floor``, in (0, 1], times the largest entry, so that Eq. 5 is a norm.
 
-    A matrix of zeros becomes one of ones.
+    A matrix of zeros becomes a matrix of ones.
 
     Examples:
         >>> import torch
@@ -99,7 +99,7 @@ def positive_structure(
 
 
 def check_structure(structure: Tensor, *, positive: bool = False) -> None:
-    """Raise for a W that is no matrix, or has NaN, negative or (where forbidden) zero entries."""
+    """Raise for a W that is not a matrix, or has NaN, negative or (with ``positive``) zero entries."""
     if structure.ndim < 2 or 0 in structure.shape[-2:]:
         raise InputError(f"W must be (..., query, key); got {tuple(structure.shape)}.")
     if not bool(torch.isfinite(structure).all()) or bool((structure < 0).any()):

@@ -1,4 +1,4 @@
-"""Perturbations that keep a head's structure, and such that break it (structure2025, III and III.A)."""
+"""Perturbations that keep a head's structure, and perturbations that break it (structure2025, III and III.A)."""
 
 from typing import Literal
 
@@ -16,12 +16,12 @@ Perturbation = Literal["aware", "breaking", "random"]
 def perturbation_directions(
     weights: Float[Tensor, "query key"], structure: Float[Tensor, "query key"], seed: int = 0
 ) -> dict[Perturbation, Float[Tensor, "query key"]]:
-    """Return one move of each kind; the weights plus any share of it up to 1 are distributions again.
+    """Return one direction of each kind. The weights plus any share of a direction up to 1 are distributions.
 
-    ``aware`` keeps what each row has where W is positive and gives the rest of its mass anew, at random, to keys
-    where W is zero. ``breaking`` gives all mass that a row has where W is positive, at random, to the other keys.
-    ``random`` gives all of a row's mass anew to all keys. A row whose W is positive everywhere, or nowhere, is split at
-    its median instead, so that every row has both sides.
+    ``aware`` keeps the weights of a row where W is positive, and distributes the rest of its mass again, at random,
+    over the keys where W is zero. ``breaking`` moves all mass from the keys where W is positive to the other keys, at
+    random. ``random`` distributes all mass of a row again over all keys. If W is positive everywhere or nowhere in a
+    row, the row is split at the median of W instead, so that every row has both kinds of keys.
 
     Examples:
         >>> import torch
@@ -39,19 +39,19 @@ def perturbation_directions(
     if weights.shape != structure.shape or weights.shape[-1] < 2:
         shapes = f"{tuple(structure.shape)} and {tuple(weights.shape)}"
         raise InputError(f"expected W of the weights' shape and at least 2 keys; got {shapes}.")
-    given, kept = weights.double(), _support(structure)
+    given, support = weights.double(), _support(structure)
     generator = torch.Generator().manual_seed(seed)
 
     def shares(allowed: Tensor) -> Tensor:
-        # Exponential numbers over their sum are even on the simplex.
+        # Exponential random numbers divided by their sum are uniform on the simplex.
         drawn = torch.empty(given.shape, dtype=torch.float64).exponential_(generator=generator).to(given.device)
         return normalise_rows(drawn * allowed)
 
-    inside, outside = given * kept, given * ~kept
+    inside, outside = given * support, given * ~support
     return {
-        "aware": outside.sum(-1, keepdim=True) * shares(~kept) - outside,
-        "breaking": inside.sum(-1, keepdim=True) * shares(~kept) - inside,
-        "random": given.sum(-1, keepdim=True) * shares(torch.ones_like(kept)) - given,
+        "aware": outside.sum(-1, keepdim=True) * shares(~support) - outside,
+        "breaking": inside.sum(-1, keepdim=True) * shares(~support) - inside,
+        "random": given.sum(-1, keepdim=True) * shares(torch.ones_like(support)) - given,
     }
 
 
@@ -74,14 +74,14 @@ def perturbed(
     """
     reach = float(torch.linalg.matrix_norm(direction))
     if not 0 <= size <= reach * (1 + 1e-9):
-        raise InputError(f"the size must lie in [0, {reach:.3g}], the direction's own norm; got {size:.3g}.")
+        raise InputError(f"the size must lie in [0, {reach:.3g}], the norm of the direction; got {size:.3g}.")
     return (weights.double() + direction * (size / reach if reach else 0.0)).clamp_min(0.0)
 
 
 def _support(structure: Tensor) -> Tensor:
-    kept = structure > 0
+    support = structure > 0
     half = structure > structure.median(-1, keepdim=True).values
     first = torch.arange(structure.shape[-1], device=structure.device) < (structure.shape[-1] + 1) // 2
     half = torch.where((half.any(-1) & ~half.all(-1))[..., None], half, first)
-    whole = kept.all(-1) | ~kept.any(-1)
-    return torch.where(whole[..., None], half, kept)
+    whole = support.all(-1) | ~support.any(-1)
+    return torch.where(whole[..., None], half, support)

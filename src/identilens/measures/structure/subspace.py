@@ -1,4 +1,4 @@
-"""The subspace R that a stream of texts spans (structure2025, Eq. 6), and how much of it each text uses."""
+"""The subspace R of a stream of texts (structure2025, Eq. 6), and how much of it each text uses."""
 
 from dataclasses import dataclass
 
@@ -12,17 +12,17 @@ from identilens.linalg import ProjectedValues, relative_tolerance
 
 @dataclass(frozen=True)
 class Subspace:
-    """R of some heads, its basis kept as eigenvectors of the Gram matrix.
+    """R of some heads; its basis is stored as eigenvectors of the Gram matrix.
 
-    Its weighted version keeps the directions with an eigenvalue of at least a ``share`` in [0, 1]; 0 gives R itself.
+    The weighted R has only the directions with an eigenvalue of at least a ``share`` in [0, 1]; 0 gives R itself.
 
     Attributes:
-        eigenvalues: Largest first: the mean over texts of how much of a direction the head's output can tell (cos² of
-            its angle to col(T)). 1 in every text, 0 in none.
+        eigenvalues: Largest first: how visible a direction is in the head's output, as the mean over texts of cos² of
+            its angle to col(T). 1 means visible in every text, 0 in none.
         vectors: Orthonormal, one column for each eigenvalue.
-        dimension: dim R: eigenvalues above the tolerance.
-        tolerance: Relative threshold: roots of eigenvalues up to this share of the largest count as zero.
-        texts: How many texts were added.
+        dimension: dim R: number of eigenvalues above the tolerance.
+        tolerance: Relative threshold: square roots of eigenvalues up to this share of the largest count as zero.
+        texts: Number of texts that were added.
     """
 
     eigenvalues: Float[Tensor, "head key"]
@@ -32,7 +32,7 @@ class Subspace:
     texts: int
 
     def basis(self, head: int, share: float = 0.0) -> Float[Tensor, "key r"]:
-        """Return the structures S_1, …, S_r of one head: an orthonormal basis of R, or of its weighted version."""
+        """Return the structures S_1, …, S_r of one head: an orthonormal basis of R, or of the weighted R."""
         return self.vectors[head][:, self._kept(share)[head]]
 
     def dimension_at(self, share: float) -> Int[Tensor, " head"]:
@@ -40,16 +40,16 @@ class Subspace:
         return self._kept(share).sum(-1)
 
     def effective_dimension(self, part: float = 0.95) -> Int[Tensor, " head"]:
-        """Return how many leading directions carry this part of the trace, which is the mean rank of T."""
+        """Return how many leading directions have this part of the trace; the trace is the mean rank of T."""
         total = self.eigenvalues.sum(-1, keepdim=True)
         return ((self.eigenvalues.cumsum(-1) < part * total).sum(-1) + 1).clamp_max(self.eigenvalues.shape[-1])
 
     def project(self, weights: Float[Tensor, "head query key"], share: float = 0.0) -> Float[Tensor, "head query key"]:
-        """Return proj_R of each row of some weights (structure2025, III.B), or its weighted version."""
+        """Return the projection of each row of weights on R (structure2025, III.B), or on the weighted R."""
         return weights @ self.projector(share).to(weights.dtype)
 
     def projector(self, share: float = 0.0) -> Float[Tensor, "head key key"]:
-        """Return the orthogonal projector on R, or on its weighted version."""
+        """Return the orthogonal projector on R, or on the weighted R."""
         basis = self.vectors * self._kept(share)[:, None, :]
         return basis @ basis.mT
 
@@ -70,25 +70,25 @@ def subspace_of(gram: Float[Tensor, "head key key"], texts: int, d_model: int) -
     """Return R from the sum of projectors over texts.
 
     ker(T')^⊥ is col(T), so R = (∩ ker T_i')^⊥ = Σ col(T_i) (Eq. 6), the range of Σ U_i U_iᵀ with U_i an orthonormal
-    basis of col(T_i). Every text counts the same, however large its values. ``gram`` is the sum Σ U_i U_iᵀ over so
-    many texts, ``d_model`` the columns of T.
+    basis of col(T_i). Every text counts the same, however large its values. ``gram`` is the sum Σ U_i U_iᵀ over
+    ``texts`` texts; ``d_model`` is the number of columns of T.
     """
     values, vectors = torch.linalg.eigh(gram.double() / texts)
     values, vectors = values.flip(-1).clamp_min(0.0), vectors.flip(-1)
     tolerance = relative_tolerance(gram.shape[-1], d_model)
-    # Roots of eigenvalues are the singular values of all bases side by side.
+    # Square roots of the eigenvalues are the singular values of all bases, joined as columns.
     dimension = (values.sqrt() > tolerance * values[:, :1].sqrt()).sum(-1)
     return Subspace(values.clamp_max(1.0), vectors, dimension, tolerance, texts)
 
 
 @dataclass(frozen=True)
 class AgainstR:
-    """One text's ker(T')^⊥ beside R; one entry a head.
+    """One text's ker(T')^⊥ compared with R; one entry per head.
 
     Attributes:
-        ignored_dimension: dim R − dim(col(T) ∩ R), by trace: directions of R that this text's values send to zero.
-        ignored: ‖proj of A on R ⊖ col(T)‖² / ‖A‖²: the share of this text's attention in them, in [0, 1].
-        outside: tr(P_col(T) (I − P_R)) / rank(T): the share of ker(T')^⊥ outside R; 0 for a text that R was made of.
+        ignored_dimension: dim R − dim(col(T) ∩ R), by trace: directions of R that this text's values map to zero.
+        ignored: ‖proj of A on R ⊖ col(T)‖² / ‖A‖²: the share of this text's attention in these directions, in [0, 1].
+        outside: tr(P_col(T) (I − P_R)) / rank(T): the share of ker(T')^⊥ outside R; 0 for a text that R includes.
     """
 
     ignored_dimension: Float[Tensor, " head"]
@@ -99,14 +99,13 @@ class AgainstR:
 def against_subspace(
     weights: Float[Tensor, "head query key"], column: Float[Tensor, "head key key"], kept: Float[Tensor, "head key key"]
 ) -> AgainstR:
-    r"""Return what one text's ker(T')^⊥ is against R (structure2025, III.B).
+    r"""Compare one text's ker(T')^⊥ with R (structure2025, III.B).
 
-    The draft sends proj_{ker(T')^⊥ \ R}(A) to zero. For a text of the set that R is made of, col(T) = ker(T')^⊥ lies
-    inside R and that part is empty; what its values do send to zero is the other difference, R ⊖ ker(T')^⊥. Both
-    are given: ``outside`` is the draft's, ``ignored`` the other. ``column`` projects on col(T), ``kept`` on R or on its
-    weighted version.
+    The draft maps proj_{ker(T')^⊥ \ R}(A) to zero. For a text that R includes, col(T) = ker(T')^⊥ is inside R and that
+    part is empty. What the text's values do map to zero is the other difference, R ⊖ ker(T')^⊥. Both are returned:
+    ``outside`` is the draft's, ``ignored`` the other. ``column`` projects on col(T), ``kept`` on R or the weighted R.
     """
-    rank, dimension = (one.diagonal(dim1=-2, dim2=-1).sum(-1) for one in (column, kept))
+    rank, dimension = (projector.diagonal(dim1=-2, dim2=-1).sum(-1) for projector in (column, kept))
     shared = (column * kept).sum((-2, -1))
     given = weights.double()
     left = (given - given @ column) @ kept

@@ -1,4 +1,4 @@
-"""The structure W of a head (structure2025, Eq. 7 and 8): attention added up, cut and normalised."""
+"""The structure W of a head (structure2025, Eq. 7 and 8): attention summed, cut and normalised."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -18,7 +18,7 @@ Penalty = float | Callable[[Tensor], Tensor]
 def cut(
     summed: Float[Tensor, "*batch query key"], threshold: float, penalty: Penalty = 0.0
 ) -> Float[Tensor, "*batch query key"]:
-    """Return Cut_l: entries of at least l, in units of ``summed``, stay; smaller ones become h of themselves (Eq. 8).
+    """Return Cut_l (Eq. 8): entries of at least l, in units of ``summed``, stay; a smaller entry x becomes h(x).
 
     A share c in [0, 1) gives h(x) = c x (0 is the draft's choice); a function must have 0 <= h(x) < x. At x = 0 the
     draft's condition cannot hold; there h must be 0.
@@ -49,7 +49,7 @@ def cut(
 
 
 def normalise_rows(matrix: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
-    """Return the matrix with every row summing to 1; rows of zeros stay so, as there is nothing in them to share.
+    """Return the matrix with every row scaled to sum to 1; rows of zeros stay zero.
 
     Examples:
         >>> import torch
@@ -68,9 +68,9 @@ def structure_weights(
 ) -> Float[Tensor, "*batch query key"]:  # fmt: skip
     """Return W = Norm(Cut_l(Ã)), the structure of a head (structure2025, III.B.1).
 
-    The draft cuts the sum Ã over n texts. Its entries grow with n, so that an l fits one n only; cutting the mean
-    Ã/n at l is cutting the sum at n·l, and gives the same W. ``scale`` says in which of the two units l is given: in
-    [0, 1] on the mean, in [0, n] on the sum, for which ``texts`` is n. For ``penalty`` see `cut`.
+    The draft cuts the sum Ã over n texts. Its entries grow with n, so an l is valid for one n only. Cutting the mean
+    Ã/n at l is the same as cutting the sum at n·l, and gives the same W. ``scale`` is the unit of l: in [0, 1] for the
+    mean, in [0, n] for the sum, with n = ``texts``. For ``penalty`` see `cut`.
 
     Examples:
         >>> import torch
@@ -87,22 +87,22 @@ def structure_weights(
 
 
 def check_threshold(threshold: float, texts: int, scale: Scale) -> None:
-    """Raise unless a threshold lies between nothing and what weights can reach."""
+    """Raise unless a threshold is between 0 and the largest possible weight."""
     if scale not in ("mean", "sum"):
         raise InputError(f"scale must be mean or sum; got {scale!r}.")
     limit = texts if scale == "sum" else 1
     if not 0 <= threshold <= limit:
         raise InputError(
             f"the threshold l of the {scale} of {texts} texts' weights lies in [0, {limit}]; got {threshold}. "
-            f"{'Pass scale=sum (--scale sum) to cut the sum.' if scale == 'mean' else 'Nothing is left above it.'}"
+            f"{'Pass scale=sum (--scale sum) to cut the sum.' if scale == 'mean' else 'No weight is above it.'}"
         )
 
 
 def check_weights(weights: Tensor, name: str) -> None:
-    """Raise for weights that are negative, NaN or infinite, or no matrix."""
+    """Raise for weights that are negative, NaN or infinite, or not a matrix."""
     if bool((weights < 0).any()):
         raise InputError(
             f"{name} have negative entries (least {float(weights.min()):.3g}); a structure is made of attention "
-            "weights of 0 or more. Take the sizes (weights.abs()) of effective or efficient attention."
+            "weights of 0 or more. Use the absolute values (weights.abs()) of effective or efficient attention."
         )
     check_structure(weights)

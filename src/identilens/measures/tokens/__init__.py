@@ -1,4 +1,4 @@
-"""Token identifiability: can the input token still be read off its hidden state (Brunner et al. 2020, 4)."""
+"""Token identifiability: can the input token be recovered from its hidden state (Brunner et al. 2020, 4)."""
 
 from identilens.measures.tokens.closed_form import RidgeFit as RidgeFit
 from identilens.measures.tokens.closed_form import fit_ridge as fit_ridge

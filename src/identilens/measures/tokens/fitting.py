@@ -31,15 +31,16 @@ def fit_probes(
 ) -> list[FittedProbe]:  # fmt: skip
     """Return the probe fitted on every fold of every (layer, target) pair, fold by fold.
 
-    Each equals ``probe.fit`` on the same tokens, but all of them train as one stack. Nothing is copied
-    for a fold, an offset or a target: they are rows of the same tensors.
+    Each result equals ``probe.fit`` on the same tokens, but all probes are trained as one stack. No data is copied for
+    a fold, an offset or a target: they are rows of the same tensors.
 
-    Targets are the inputs alone, or ``hidden`` itself to go from layer to layer; pairs are every layer with target 0
-    when not given. The offset is that of the neighbour to predict (Brunner et al. 2020, B.5). A trained probe searches
-    its rate on every fold, or on the first for the others too; pairs whose ``rates`` are given are not searched.
+    Targets are the inputs, or ``hidden`` itself to predict one layer from another. The default pairs are every layer
+    with target 0. The offset is that of the neighbour to predict (Brunner et al. 2020, B.5). A trained probe searches
+    its learning rate in every fold, or only in the first fold, whose rate the others use. For pairs with a rate in
+    ``rates`` there is no search.
 
     Raises:
-        InputError: Data that does not fit together, is not finite, or leaves a part without tokens.
+        InputError: Data that do not fit together or are not finite, or a part without tokens.
     """
     checked_lengths(lengths, hidden.shape[1])
     if not splits:
@@ -53,10 +54,10 @@ def fit_probes(
     for folds in [slice(0, 1), slice(1, None)] if searched else [slice(None)]:
         cells = [(pair, place) for place in range(len(splits))[folds] for pair in pairs]
         jobs = [_job(probe, pair, rows[place], offset, known.get(pair)) for pair, place in cells]
-        for (pair, place), one in zip(cells, probe.fit_all(jobs, hidden, targets, progress), strict=True):
-            fitted.append(FittedProbe(*pair, splits[place], one))
-            if searched and isinstance(one, TrainedProbe) and one.outcome_:
-                known[pair] = one.outcome_.learning_rate
+        for (pair, place), copy in zip(cells, probe.fit_all(jobs, hidden, targets, progress), strict=True):
+            fitted.append(FittedProbe(*pair, splits[place], copy))
+            if searched and isinstance(copy, TrainedProbe) and copy.outcome_:
+                known[pair] = copy.outcome_.learning_rate
     return fitted
 
 

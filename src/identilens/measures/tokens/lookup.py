@@ -1,4 +1,4 @@
-"""Nearest neighbour look-up within a sentence: which input token a predicted vector points to."""
+"""Nearest neighbour look-up within a sentence: the input token that is nearest to a predicted vector."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ from identilens.measures.tokens.splits import Lengths, checked_lengths, packed
 
 Distance = Literal["cosine", "l2"]
 
-# Look-up runs in float64, so what is left between two computed distances below this share of their
-# size is rounding: whether the vectors are the same cannot be told apart from it.
+# Look-up runs in float64. A difference of two computed distances below this share of their size is rounding:
+# the vectors may be the same.
 TIE = 1e-12
-BLOCK_ENTRIES = 4_000_000  # Float64 entries that one block of vectors or distances may hold: 32 MB.
+BLOCK_ENTRIES = 4_000_000  # Largest number of float64 entries of one block of vectors or distances: 32 MB.
 
 
 @dataclass(frozen=True, eq=False)
 class LookUp:
     """Token identifiability rate of a set of predicted vectors, in [0, 1]; token rates are None without token ids.
 
-    Brunner's rate is the share of tokens whose own position is the nearest; for the token rate any position with the
-    same token id counts. Chance is the expected rate of a random guess, the mean of 1/n over the tokens looked up.
-    Credit is what each of them adds to the rate: 1, 0, or a share on ties.
+    Brunner's rate is the share of tokens for which their own position is the nearest. For the token rate, any position
+    with the same token id counts. Chance is the expected rate of a random guess: the mean of 1/n over the tokens.
+    Credit is what each token adds to the rate: 1, 0, or a share on ties.
     """
 
     rate: float
@@ -46,15 +46,14 @@ def look_up(
 ) -> LookUp:  # fmt: skip
     """Return how often the nearest input of the same sentence is the right one.
 
-    c(e_i) = NN(g(e_i)) = x_i (Brunner et al. 2020, section 4). An input x_i holds its position, so each
-    position is its own target, also where a token is repeated. **Ties**: where m inputs are nearest at
-    the same distance (to within the rounding of float64), the token earns 1/m if its target is among
-    them: what a fair draw would earn on average. So a constant prediction scores what its ties allow and
-    no more: with cosine distance a zero vector is equally far from everything and scores 1/n. A sentence
-    of one token is always recovered, and chance there is 1. Cost O(n² d) a sentence.
+    c(e_i) = NN(g(e_i)) = x_i (Brunner et al. 2020, section 4). An input x_i includes its position, so each position is
+    its own target, also where a token is repeated. **Ties**: if m inputs are nearest at the same distance (up to the
+    rounding of float64), the token gets a credit of 1/m if its target is among them, the average of a random choice.
+    So a constant prediction gets no more than this: with cosine distance a zero vector is equally far from all inputs
+    and gets 1/n. A sentence of one token is always recovered, and its chance is 1. Cost O(n² d) per sentence.
 
-    The target of token i is i + offset; tokens without it in their sentence are left out. Vocabulary ids of the
-    inputs give the rate that ignores position.
+    The target of token i is i + offset; tokens without a target in their sentence are left out. The vocabulary ids of
+    the inputs give the token rate, which ignores position.
 
     Examples:
         >>> import torch
@@ -102,10 +101,10 @@ def _looked_up(
 
 
 def check_finite(values: Float[Tensor, "..."], name: str) -> None:
-    """Raise InputError when a tensor, named for the message, holds NaN or infinity, or nothing at all."""
+    """Raise InputError if a tensor is empty or has NaN or infinite entries; ``name`` is used in the message."""
     if values.numel() == 0:
         raise InputError(f"expected {name}, got an empty tensor of shape {tuple(values.shape)}; check the input texts")
-    # A sum is NaN or infinite if any entry is, and needs no mask as large as the tensor.
+    # The sum is NaN or infinite if any entry is, and needs no mask of the tensor's size.
     if not values.sum().isfinite() and (bad := int((~values.isfinite()).sum())):
         raise InputError(
             f"expected finite {name}, got {bad} entries that are NaN or infinite in a tensor of shape "
@@ -146,12 +145,12 @@ def _nearest(queries: Tensor, table: Tensor, real: Tensor, distance: Distance) -
     """Return, as 0 or 1, which real rows of the table are nearest to each query: one, or several on a tie."""
     queries, table = queries.double(), table.double()
     if distance == "cosine":
-        # Multiplied by the reciprocal: dividing by a broadcast column takes several times as long.
+        # Multiplying by the reciprocal is several times as fast as dividing by a broadcast column.
         queries, table = (v * v.norm(dim=-1, keepdim=True).clamp_min(1e-300).reciprocal() for v in (queries, table))
         far = -(queries @ table.mT)
         size = torch.ones_like(far[..., :1])
     else:
-        # ‖g − x‖² less ‖g‖², which is the same for every x.
+        # ‖g − x‖² minus ‖g‖², which is the same for every x.
         squared = table.square().sum(-1)[:, None, :]
         far = squared - 2 * (queries @ table.mT)
         largest = squared.amax(-1, keepdim=True)

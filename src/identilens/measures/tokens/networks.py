@@ -1,4 +1,4 @@
-"""The maps a probe may learn, and their loss: for one set of parameters or for a stack of them."""
+"""The maps that a probe learns, and their loss, for one set of parameters or for a stack of them."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,8 @@ from torch.nn.init import xavier_uniform_
 
 from identilens.measures.tokens.lookup import Distance
 
-NORM_FLOOR = 1e-24  # Keeps a zero vector from dividing by zero.
-# Matrices are held transposed, d_in x d_out, so that gradients have their memory order and no step reorders them.
+NORM_FLOOR = 1e-24  # Avoids division by zero for zero vectors.
+# Matrices are stored transposed, d_in x d_out: gradients have the same memory order, so no step reorders them.
 Parameters = tuple[Tensor, ...]
 Features = Float[Tensor, "*stack row d_in"]
 Vectors = Float[Tensor, "*stack row d_out"]
@@ -58,16 +58,16 @@ class MlpNetwork:
 Network = LinearNetwork | MlpNetwork
 
 
-def row_losses(predicted: Vectors, wanted: Vectors, distance: Distance) -> Float[Tensor, "*stack row"]:
+def row_losses(predicted: Vectors, targets: Vectors, distance: Distance) -> Float[Tensor, "*stack row"]:
     """Return the loss of each row (Brunner et al. 2020, 4.1).
 
     "l2": the mean over coordinates of (g(e) − x)²; "cosine": 1 − cos(g(e), x).
     """
     if distance == "l2":
-        return (predicted - wanted).square().mean(-1)
-    # The products before the division: torch.cosine_similarity divides every vector, which takes twice as long.
-    norms = vector_norm(predicted, dim=-1) * vector_norm(wanted, dim=-1)
-    return 1 - (predicted * wanted).sum(-1) / norms.clamp_min(NORM_FLOOR)
+        return (predicted - targets).square().mean(-1)
+    # Products are computed before the division: torch.cosine_similarity divides every vector and takes twice as long.
+    norms = vector_norm(predicted, dim=-1) * vector_norm(targets, dim=-1)
+    return 1 - (predicted * targets).sum(-1) / norms.clamp_min(NORM_FLOOR)
 
 
 def _glorot(d_in: int, d_out: int, generator: torch.Generator) -> Tensor:

@@ -1,4 +1,4 @@
-"""Probes that read the input token off a hidden state, in the style of scikit-learn: ``fit`` returns self."""
+"""Probes that recover the input token from a hidden state, in the style of scikit-learn: ``fit`` returns self."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -26,11 +26,11 @@ HeldInputs = Float[Tensor, "validation d_out"]
 Report = Callable[[Progress], None]
 Jobs = Sequence[Job]
 
-PENALTIES = (0.0, *(10 ** (power / 2) for power in range(-16, 3)))  # None, then two a decade.
+PENALTIES = (0.0, *(10 ** (power / 2) for power in range(-16, 3)))  # No penalty, then two per factor of ten.
 
 
 class Probe(ABC):
-    """What every probe can do; its distance, "cosine" or "l2", is that of the look-up and of the loss."""
+    """Base of all probes. The distance, "cosine" or "l2", is used in the look-up and in the loss."""
 
     distance: Distance
 
@@ -44,7 +44,7 @@ class Probe(ABC):
     def fit_all(
         self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
     ) -> Sequence["Probe"]:
-        """Return one fitted copy of the probe for each job, all fitted together."""
+        """Return a fitted copy of the probe for each job; all are fitted together."""
 
     @abstractmethod
     def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
@@ -57,7 +57,7 @@ class Probe(ABC):
 
 @dataclass(eq=False)
 class NaiveProbe(Probe):
-    """g(e) = e: the hidden state itself looks up the nearest input (Brunner et al. 2020, 4.2)."""
+    """g(e) = e: the hidden state itself is used in the look-up (Brunner et al. 2020, 4.2)."""
 
     distance: Distance = "cosine"
 
@@ -65,19 +65,19 @@ class NaiveProbe(Probe):
         self, hidden: Hidden, inputs: Inputs,
         validation_hidden: HeldHidden | None = None, validation_inputs: HeldInputs | None = None,
     ) -> "NaiveProbe":  # fmt: skip
-        """Return self; there is nothing to learn, only widths to check."""
+        """Return self; only the widths are checked, since nothing is learned."""
         _check_widths(hidden, inputs)
         return self
 
     def fit_all(
         self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
     ) -> list["NaiveProbe"]:
-        """Return one copy for each job."""
+        """Return a copy for each job."""
         _check_widths(hidden, targets)
         return [replace(self) for _ in jobs]
 
     def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
-        """Return the hidden states as they are."""
+        """Return the hidden states unchanged."""
         return hidden
 
     def score(self, hidden: Hidden, inputs: Inputs, lengths: Lengths) -> float:
@@ -90,7 +90,7 @@ class NaiveProbe(Probe):
 class TrainedProbe(Probe):
     """A probe trained by Adam with early stopping (Brunner et al. 2020, B.1).
 
-    The learning rate is one, several to search by validation loss, or None for the paper's seven; the seed is that of
+    Give one learning rate, several to search by validation loss, or None for the paper's seven. The seed is used for
     the initial weights and the batches. For the other settings see `Schedule`, for ``outcome_`` see `Outcome`.
     """
 
@@ -105,7 +105,7 @@ class TrainedProbe(Probe):
     @property
     @abstractmethod
     def network(self) -> Network:
-        """What is trained."""
+        """The map that is trained."""
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -128,7 +128,7 @@ class TrainedProbe(Probe):
     def fit_all(
         self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
     ) -> list["TrainedProbe"]:
-        """Return one fitted copy for each job; rates and seeds are those of the jobs."""
+        """Return a fitted copy for each job; rates and seeds are those of the jobs."""
         schedule = Schedule(self.distance, self.batch_size, self.patience, self.max_epochs)
         fitted = []
         for outcome in train_probes(jobs, hidden, targets, self.network, schedule, progress):
@@ -184,12 +184,12 @@ class RidgeProbe(Probe):
     def fit_all(
         self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
     ) -> list["RidgeProbe"]:
-        """Return one fitted copy for each job; their rates and seeds play no part."""
+        """Return a fitted copy for each job; the rates and seeds of jobs are not used."""
         check_jobs(jobs, hidden, targets)
         fitted = []
         for number, job in enumerate(jobs, 1):
-            states, wanted = hidden[job.layer], targets[job.target]
-            parts = ((states[rows], wanted[rows + job.offset]) for rows in (job.train, job.validation))
+            states, inputs = hidden[job.layer], targets[job.target]
+            parts = ((states[rows], inputs[rows + job.offset]) for rows in (job.train, job.validation))
             fitted.append(replace(self).fit(*chain.from_iterable(parts)))
             if progress is not None:
                 progress(Progress(jobs_done=number, jobs=len(jobs), epoch=1, running=0))
@@ -202,7 +202,7 @@ class RidgeProbe(Probe):
 
 def _apply(network: Network, parameters: Parameters | None, hidden: Tensor) -> Tensor:
     if parameters is None:
-        raise InputError("expected a fitted probe, got one that has not seen data; call fit first")
+        raise InputError("expected a fitted probe, got one that is not fitted; call fit first")
     width = len(parameters[0])
     if hidden.shape[1] != width:
         raise InputError(
@@ -215,7 +215,7 @@ def _apply(network: Network, parameters: Parameters | None, hidden: Tensor) -> T
 def _check_pairs(**pairs: tuple[Tensor, Tensor]) -> None:
     for name, (hidden, inputs) in pairs.items():
         if len(hidden) != len(inputs):
-            raise InputError(f"expected one input a hidden state for {name}, got {len(hidden)} and {len(inputs)}")
+            raise InputError(f"expected one input for each hidden state of {name}, got {len(hidden)} and {len(inputs)}")
         check_finite(hidden, f"hidden states for {name}")
         check_finite(inputs, f"inputs for {name}")
 
@@ -224,5 +224,5 @@ def _check_widths(hidden: Tensor, inputs: Tensor) -> None:
     if hidden.shape[-1] != inputs.shape[-1]:
         raise InputError(
             f"expected hidden states as wide as the inputs, got {hidden.shape[-1]} and {inputs.shape[-1]}; "
-            "without a learned map they cannot be compared: use LinearProbe"
+            "only a learned map can compare them: use LinearProbe"
         )

@@ -1,4 +1,4 @@
-"""Train, validation and test parts of a corpus, cut between sentences and never inside one."""
+"""Training, validation and test parts of a corpus; no sentence is split between parts."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ Thing = TypeVar("Thing")
 
 @dataclass(frozen=True)
 class Split:
-    """Which sentences train (in random order), stop and test one fold, from 0; the parts have none in common."""
+    """The sentences for training (in random order), validation and test of a fold, from 0; the parts are disjoint."""
 
     fold: int
     train: tuple[int, ...]
@@ -30,13 +30,13 @@ class Split:
 def split_sentences(
     sentences: int, *, folds: int = PAPER_FOLDS, seed: int = 0, shares: tuple[float, float, float] = PAPER_SHARES
 ) -> list[Split]:
-    """Return one split a fold, each with 70/15/15 % of the sentences for training, validation and test.
+    """Return one split per fold, each with 70/15/15 % of the sentences for training, validation and test.
 
-    Ten folds with 15 % test sentences (Brunner et al. 2020, 4.1) cannot be ten disjoint test parts. Here
-    the sentences are shuffled once onto a circle; fold f starts at the f-th of ``folds`` equally spaced
-    points, and the first 15 % of the circle from there are tested, the next 15 % validate, the rest
-    trains. Every fold has the stated shares, and with the default shares and at least 7 folds every
-    sentence is tested, each about equally often (once or twice with 10 folds).
+    Ten folds with 15 % test sentences (Brunner et al. 2020, 4.1) cannot have disjoint test parts. Here the sentences
+    are shuffled once and placed on a circle. Fold f starts at the f-th of ``folds`` equally spaced points: the first
+    15 % of the circle from there are the test part, the next 15 % the validation part, the rest the training part.
+    Every fold has the given shares. With the default shares and at least 7 folds, every sentence is in a test part,
+    about equally often (once or twice with 10 folds).
 
     Examples:
         >>> from identilens.measures.tokens import split_sentences
@@ -77,10 +77,10 @@ def split_sentences(
 
 
 def keep_training_share(split: Split, share: float) -> Split:
-    """Return the split with only a share of its training sentences; smaller shares are parts of larger ones.
+    """Return the split with only a share of its training sentences; a smaller share is a subset of a larger one.
 
-    For Brunner et al. 2020, B.2: 50, 80, 90 and 100 % of the training data, same validation and test part. At least
-    one sentence is kept.
+    For Brunner et al. 2020, B.2: 50, 80, 90 and 100 % of the training data, with the same validation and test parts. At
+    least one training sentence remains.
 
     Examples:
         >>> from identilens.measures.tokens import keep_training_share, split_sentences
@@ -97,10 +97,10 @@ def keep_training_share(split: Split, share: float) -> Split:
 
 
 def token_rows(lengths: Lengths, sentences: Sequence[int], *, offset: int = 0) -> Int[Tensor, " row"]:
-    """Return the rows of the chosen sentences' tokens, in their order, in a corpus stored sentence after sentence.
+    """Return the rows of the tokens of the chosen sentences, in this order, in a corpus stored sentence by sentence.
 
-    With an offset k only tokens i stay whose neighbour i + k is in the same sentence (Brunner et al.
-    2020, B.5); the neighbour's row is the returned row plus k, which is negative for neighbours to the left.
+    With an offset k, only tokens i whose neighbour i + k is in the same sentence are included (Brunner et al. 2020,
+    B.5). The row of the neighbour is the returned row plus k; k is negative for neighbours to the left.
 
     Examples:
         >>> from identilens.measures.tokens import token_rows
@@ -108,7 +108,7 @@ def token_rows(lengths: Lengths, sentences: Sequence[int], *, offset: int = 0) -
         tensor([5, 6, 7, 8, 0, 1, 2])
 
     Raises:
-        InputError: A sentence has no token, or a chosen one does not exist.
+        InputError: A sentence without tokens, or a chosen sentence that does not exist.
     """
     sizes = checked_lengths(lengths)
     starts = [0, *accumulate(sizes)]
@@ -122,7 +122,7 @@ def token_rows(lengths: Lengths, sentences: Sequence[int], *, offset: int = 0) -
 
 
 def checked_lengths(lengths: Lengths, tokens: int | None = None) -> list[int]:
-    """Return the sentence lengths as a list; raise InputError unless they describe a corpus of so many tokens."""
+    """Return the sentence lengths as a list; raise InputError unless they sum to the number of tokens."""
     sizes = [int(size) for size in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
     if not sizes:
         raise InputError("expected a corpus with at least one sentence, got an empty one; check the input file")
@@ -140,7 +140,7 @@ def checked_lengths(lengths: Lengths, tokens: int | None = None) -> list[int]:
 
 
 def packed(things: Iterable[Thing], fits: Callable[[list[Thing]], bool]) -> Iterator[list[Thing]]:
-    """Yield the things in runs as long as they fit; a run has one at least."""
+    """Yield the things in consecutive groups, each as large as fits; a group has at least one."""
     chosen: list[Thing] = []
     for thing in things:
         if chosen and not fits([*chosen, thing]):

@@ -1,4 +1,4 @@
-"""Members of a stack of probes: what each is trained on, and their losses batch by batch."""
+"""Members of a stack of probes: their training data, and their losses batch by batch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ PAPER_RATES = (0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001, 0.000003)  # Brun
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One probe to train with each of its rates; row r of its layer is paired with row r + offset of its target."""
+    """One probe to train with each of its rates. Row r of its layer is paired with row r + offset of its target."""
 
     layer: int
     target: int
@@ -33,10 +33,10 @@ class Job:
 def check_jobs(
     jobs: Sequence[Job], hidden: Float[Tensor, "layer token d_in"], targets: Float[Tensor, "target token d_out"]
 ) -> None:
-    """Raise InputError unless every job has tokens and finds their pairs in the data."""
+    """Raise InputError unless every job has tokens, and the data contain their pairs."""
     if hidden.shape[1] != targets.shape[1]:
         raise InputError(
-            f"expected one input a hidden state, got {hidden.shape[1]} hidden states and {targets.shape[1]} inputs; "
+            f"expected one input per hidden state, got {hidden.shape[1]} hidden states and {targets.shape[1]} inputs; "
             "take both from the same texts"
         )
     for job in jobs:
@@ -60,7 +60,7 @@ def check_jobs(
 
 
 def batches(rows: Sequence[Tensor], size: int) -> Iterator[tuple[list[int], list[Tensor]]]:
-    """Yield, batch by batch, which members have rows left, and those rows."""
+    """Yield, batch by batch, the members that have rows left, and these rows."""
     for parts in zip_longest(*(each.split(size) for each in rows)):
         left = [(place, part) for place, part in enumerate(parts) if part is not None]
         yield [place for place, _ in left], [part for _, part in left]
@@ -68,7 +68,7 @@ def batches(rows: Sequence[Tensor], size: int) -> Iterator[tuple[list[int], list
 
 @dataclass(eq=False)
 class Member:
-    """One rate of a job in training; ``best`` are its parameters at its lowest validation loss, ``loss``."""
+    """One learning rate of a job; ``best`` are the parameters with the lowest validation loss, which is ``loss``."""
 
     job: Job
     rate: float
@@ -81,11 +81,11 @@ class Member:
     converged: bool = False
 
     def shuffled(self) -> Int[Tensor, " train"]:
-        """Return its training rows in the order of a new epoch."""
+        """Return the training rows in the order of a new epoch."""
         return self.job.train.cpu()[torch.randperm(len(self.job.train), generator=self.generator)]
 
     def record(self, loss: float, patience: int) -> bool:
-        """Write down the validation loss after an epoch; return whether training goes on."""
+        """Record the validation loss after an epoch; return whether training continues."""
         self.epochs += 1
         if loss < self.loss:
             self.loss, self.best_epoch = loss, self.epochs
@@ -96,7 +96,7 @@ class Member:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What all members share: the data, held once, the architecture and the loss."""
+    """What all members share: the data (stored once), the architecture and the loss."""
 
     hidden: Float[Tensor, "layer token d_in"]
     targets: Float[Tensor, "target token d_out"]
@@ -105,7 +105,7 @@ class Task:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the type members compute in: float32, or float64 where the hidden states have it."""
+        """Return the precision of members: float64 if the hidden states have it, else float32."""
         return torch.float64 if self.hidden.dtype == torch.float64 else torch.float32
 
     def initial(self, generator: torch.Generator) -> Parameters:
@@ -114,16 +114,16 @@ class Task:
         return tuple(p.to(self.hidden.device, self.dtype).requires_grad_() for p in drawn)
 
     def member(self, job: Job, rate: float) -> Member:
-        """Return an untrained member; the rates of a job have the same weights, and the same batches to come."""
+        """Return an untrained member; all rates of a job have the same initial weights and the same batches."""
         generator = torch.Generator().manual_seed(job.seed)
         return Member(job, rate, generator, self.initial(generator))
 
     def losses(self, members: Sequence[Member], rows: Sequence[Tensor]) -> Float[Tensor, " member"]:
-        """Return each member's mean loss over rows of its own, computed as one stack."""
+        """Return each member's mean loss over its own rows, computed as one stack."""
         device, tokens = self.hidden.device, self.hidden.shape[1]
         places = [(m.job.layer * tokens, m.job.target * tokens + m.job.offset) for m in members]
         layer, target = torch.tensor(places, device=device).T[..., None]
-        # Filled up with row 0, which counts for nothing.
+        # Padded with row 0, which is not counted.
         padded = pad_sequence(list(rows), batch_first=True).to(device)
         sizes = torch.tensor([len(each) for each in rows], device=device)[:, None]
         stacked = tuple(torch.stack(same) for same in zip(*(m.parameters for m in members), strict=True))
@@ -132,7 +132,7 @@ class Task:
         return (each * (torch.arange(padded.shape[1], device=device) < sizes) / sizes).sum(1)
 
     def _gather(self, vectors: Tensor, places: Int[Tensor, "member row"]) -> Float[Tensor, "member row d"]:
-        """Return the vectors at places counted over all layers."""
+        """Return the vectors at positions that count over all layers."""
         # Row 0 of the padding has no neighbour to its left.
         chosen = vectors.flatten(0, 1).index_select(0, places.flatten().clamp(min=0))
         return chosen.view(*places.shape, -1).to(self.dtype)

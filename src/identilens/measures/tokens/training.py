@@ -1,4 +1,4 @@
-"""Training of many probes, of all layers, folds and learning rates, as one batched computation."""
+"""Training of many probes (all layers, folds and learning rates) as one batched computation."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,20 +15,22 @@ from identilens.measures.tokens.networks import Network, Parameters
 from identilens.measures.tokens.splits import packed
 from identilens.measures.tokens.stack import Job, Member, Task, batches, check_jobs
 
-# Parameters that train at once on the CPU: about a third-level cache. Larger stacks are no faster there,
-# they only move their parameters to and from memory at every step.
+# Size of the parameters that are trained at once on the CPU: about a third-level cache. Larger stacks are not
+# faster there: they move their parameters to and from memory at every step.
 CPU_STACK_BYTES = 32 * 2**20
 GPU_SHARE = 0.5
-MEMBER_COPIES = 7  # Parameters, gradients, two moments, the best so far, and what a step stacks with its gradient.
+MEMBER_COPIES = (
+    7  # Parameters, gradients, two moments, the best so far, and the stacked copy of a step with its gradient.
+)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and in what steps members train.
+    """Batches and stopping of training.
 
-    A step takes ``batch_size`` tokens. A member stops after ``patience`` epochs without a lower validation loss, or
-    ``max_epochs``; the paper names no limit. ``stack_bytes``, the memory for the members trained at once, changes the
-    speed and not the result; None takes what fits the cache of the CPU or half of the free memory of the GPU.
+    A step uses ``batch_size`` tokens. A member stops after ``patience`` epochs without a lower validation loss, or
+    after ``max_epochs``; the paper gives no limit. ``stack_bytes`` is the memory for members that are trained at once.
+    It changes the speed, not the result. None means the cache of the CPU, or half of the free memory of the GPU.
     """
 
     distance: Distance
@@ -40,11 +42,11 @@ class Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """The best member of a job, and how every rate did, in the order of the job.
+    """The best member of a job, and the results of every rate in the order of the job.
 
-    The parameters are those of the epoch with the lowest validation loss. ``losses`` are the lowest of each rate,
-    infinite where it diverged; ``best_epochs`` count from 1, 0 where it diverged; ``converged`` says whether it stopped
-    for lack of improvement, not at the limit or diverging.
+    The parameters are those of the epoch with the lowest validation loss. ``losses`` are the lowest losses of each
+    rate, infinite if it diverged. ``best_epochs`` count from 1; 0 means that the rate diverged. ``converged`` is True
+    if training stopped because the loss no longer improved, and False if it reached the limit or diverged.
     """
 
     parameters: Parameters
@@ -58,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training stands after an epoch of a stack: jobs finished, all jobs, and members that still train."""
+    """The state of training after an epoch of a stack: finished jobs, all jobs, and members still in training."""
 
     jobs_done: int
     jobs: int
@@ -73,15 +75,15 @@ def train_probes(
 ) -> list[Outcome]:  # fmt: skip
     """Return the best probe of each job, all trained together as stacked parameters.
 
-    Brunner et al. 2020, B.1: Adam (0.9, 0.999), Glorot uniform weights, early stopping on the validation
-    loss, the best rate of a search. Every member has its own batches, step count and early stopping, so it
-    ends where it would end if trained alone with the same seed, to rounding. A member that stops leaves
-    the stack. Training runs where ``hidden`` lives; the data is held once, whatever the number of members.
+    Brunner et al. 2020, B.1: Adam (0.9, 0.999), Glorot uniform weights, early stopping on the validation loss, the best
+    rate of a search. Every member has its own batches, step count and early stopping, so its result equals that of
+    training it alone with the same seed, up to rounding. A member that stops leaves the stack. Training runs on the
+    device of ``hidden``; the data are stored once for all members.
 
-    Targets are the inputs x as one set, or one set a layer. Progress is called after every epoch of a stack.
+    Targets are the inputs x as one set, or one set per layer. ``progress`` is called after every epoch of a stack.
 
     Raises:
-        InputError: NaN in the data, a job without tokens or rates, or settings that make no sense.
+        InputError: NaN in the data, a job without tokens or rates, or settings out of range.
         NumericalError: Every rate of a job diverged.
     """
     _check(jobs, hidden, targets, schedule)
@@ -104,7 +106,7 @@ def _epochs(task: Task, members: list[Member], schedule: Schedule) -> Iterator[l
     optimiser = Adam([{"params": same, "lr": rate} for rate, same in groups.items()], fused=True)
     while members and members[0].epochs < schedule.max_epochs:
         for active, rows in batches([member.shuffled() for member in members], schedule.batch_size):
-            # Adam passes over a member without gradient: one that has stopped or has no rows left.
+            # Adam skips members without gradients: those that have stopped or have no rows left.
             optimiser.zero_grad()
             task.losses([members[place] for place in active], rows).sum().backward()
             optimiser.step()
@@ -135,11 +137,11 @@ def _outcome(members: list[Member]) -> Outcome:
 
 
 def _stacks(jobs: Sequence[Job], task: Task, budget: int | None) -> Iterator[list[Job]]:
-    """Yield groups of jobs whose members fit the memory for one stack; at least one job each."""
+    """Yield groups of jobs whose members fit into the memory of one stack; a group has at least one job."""
     size = MEMBER_COPIES * sum(p.nbytes for p in task.initial(torch.Generator()))
     room = CPU_STACK_BYTES if budget is None else budget
     if budget is None and task.hidden.is_cuda:
-        # What a batch takes beside the parameters is small: it is paid from the other half.
+        # A batch needs little memory beside the parameters; it uses the other half.
         room = int(GPU_SHARE * torch.cuda.mem_get_info(task.hidden.device)[0])
     return packed(jobs, lambda group: size * sum(len(job.rates) for job in group) <= room)
 

@@ -103,7 +103,7 @@ class Alternatives(Result):
         maps = views.viewer_maps(self.found, self.matrices, self.tokens)
         charts = [views.changes_of_head(self.found, self.changes)] if len(self.changes) else []
         note = (
-            f"This page holds {len(maps)} of {len(self.found)} alternatives, to stay small. In Python, "
+            f"This page contains {len(maps)} of {len(self.found)} alternatives, to stay small. In Python, "
             "Alternatives.load(folder).matrices has them all."
         )
         left_out = note if len(maps) < len(self.found) else ""

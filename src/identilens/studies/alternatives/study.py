@@ -1,4 +1,4 @@
-"""What else the attention could have been, put back into the model."""
+"""Alternatives of attention weights with the same output, each put back into the model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from identilens.studies.items import read_items
 
 @dataclass(frozen=True, kw_only=True)
 class AlternativeSettings(KindSettings):
-    """Which heads, and what is looked for.
+    """Which heads, and which alternatives.
 
     Attributes:
-        realisable: Also look for other queries and keys that give the same output, and parameters that make them.
-        distance: Mean total variation distance that these are to reach.
-        starts: Random starts a row in the search for a far alternative, beside those that empty its largest weights.
-        seed: Of the random numbers.
+        realisable: Also search for other queries and keys with the same output, and for parameters that produce them.
+        distance: Mean total variation distance that the realisable alternative must reach.
+        starts: Random starts for each row in the search for a far alternative. Other starts empty its largest weights.
+        seed: Seed of the random numbers.
     """
 
     realisable: bool = False
@@ -39,12 +39,12 @@ class AlternativeSettings(KindSettings):
 
 
 class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
-    """Find other attention weights with the same output, and see what the model makes of them.
+    """Find other attention weights with the same output, and run the model with them.
 
-    For each head: one drawn evenly from all alternatives (``sampled``), the farthest found (``far``, with a distance
-    that none exceeds), the most even one (``maximum_entropy``) and, when asked for, one that other queries and keys
-    give (``realisable``) and the weights that the model itself computes with the parameters changed accordingly
-    (``parameters``). Each is put back into the model, and the change of every hidden state, the logits and the loss is
+    For each head: an alternative drawn uniformly from all (``sampled``); the farthest found (``far``), with an upper
+    bound of the distance of any; and the most even one (``maximum_entropy``). On request also an alternative that other
+    queries and keys give (``realisable``), and the weights that the model computes with parameters changed to give it
+    (``parameters``). Each is put back into the model. The changes of every hidden state, the logits and the loss are
     measured. Derivations and limits: docs/alternatives.md.
 
     Args:
@@ -55,7 +55,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         InputError: For texts or settings that cannot be used, a head the model lacks, or attention with sinks.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If an answer cannot be certified.
-        OutputFolderError: If ``out`` holds something else or cannot be written.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
     """
 
     name = "alternatives"
@@ -88,7 +88,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         )
 
     def _unchanged(self, text: int) -> ModelRun:
-        """Return the model's own run on a text; the present one's is kept."""
+        """Return the model's run with its own weights; the run of the current text is stored."""
         if text not in self._plain:
             self._plain = {text: self.lens.substitute({}, self.heads.items[text])}
         return self._plain[text]

@@ -31,7 +31,7 @@ MAP_CELLS = 250_000
 """Cells of these maps, all together."""
 
 STATES = 40_000
-"""Changes of single hidden states that a page holds."""
+"""Changes of single hidden states that a page contains."""
 
 _LEAST = 1e-16
 _LEAST_STATE = 1e-9
@@ -81,7 +81,7 @@ def changes_of_head(found: pl.DataFrame, changes: pl.DataFrame) -> AnyChart:
 
 
 def viewer_maps(found: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> list[TokenMap]:
-    """Return raw, effective and alternative attention of every alternative, as far as a page holds them."""
+    """Return raw, effective and alternative attention of every alternative, as far as a page contains them."""
     left, maps = MAP_BUDGET, []
     for row in found.iter_rows(named=True):
         # What does not fit is not read.

@@ -38,7 +38,7 @@ def certain_rows(
     queries: Sequence[int],
     sinks: Sequence[int],
 ) -> list[list[dict[str, Any]]]:
-    """Return, head by head, what is certain of the rows of a layer that holds these queries only.
+    """Return, head by head, what is certain of the rows of a layer that contains these queries only.
 
     ``projected`` are the values of its heads, ``sinks`` the position of each head's sink. Nothing is of heads whose
     weights are known in half precision only (`Head.attention`).

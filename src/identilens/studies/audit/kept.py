@@ -21,8 +21,8 @@ def kept_trust(maps: pl.DataFrame, audit: Result, query: int | str) -> Trust:
     """
     if len(maps) != 1:
         raise InputError(
-            f"expected one map with its matrices kept; {len(maps)} fit. Keep those of a text with examples= or "
-            "matrices=True, name the kind where there are several, or use identilens.trust, which runs the model."
+            f"expected one map with saved matrices; {len(maps)} match. Save matrices with examples= or "
+            "matrices=True, give the kind if there are several, or use identilens.trust, which runs the model."
         )
     row = maps.row(0, named=True)
     key = MatrixKey(**{name: row[name] for name in HEAD}, name="raw")

@@ -50,10 +50,9 @@ NO_MAPS = (
     "with --examples 3, or with --matrices for every text (in Python: examples=3 or matrices=True)."
 )
 READING = (
-    "Raw attention, head output. Raw attention A is what a head computes after the softmax: row by row, how much each "
-    "key token is weighed for a query token. The head's output is A T, where T holds one row for each key token: its "
-    "value vector (bias included, unless the setting “value bias” says “out”) times the head's block of the output "
-    "projection.",
+    "Raw attention, head output. Raw attention A is what a head computes after the softmax: each row has the weight of "
+    "every key token for one query token. The head's output is A T, where T has one row for each key token: its value "
+    "vector (bias included, unless the setting “value bias” is “out”) times the head's block of the output projection.",
     "Null space, rank, nullity. Weights can be changed by any x with xᵀT = 0 without changing the output: these x are "
     "the left null space of T. Its dimension, the nullity, is the number of keys less the rank of T, and the rank is "
     "at most d_v, the size of a head's values (Brunner et al. 2020, Eq. 6). Where it is 0, every direction of the "

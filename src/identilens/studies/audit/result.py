@@ -114,7 +114,7 @@ class Audit(Result):
         places = [row["layer"] == layer and row["head"] == head for row in held.iter_rows(named=True)]
         if True not in places:
             raise InputError(
-                f"the map of text {text}, layer {layer}, head {head} was not kept. Keep those of a text with examples= "
+                f"the map of text {text}, layer {layer}, head {head} was not saved. Save maps with examples= "
                 "or matrices=True."
             )
         return MapView(page_maps(held, self.matrices, self.tokens), places.index(True))
@@ -182,7 +182,7 @@ class Audit(Result):
     def sections(self) -> list[Section]:
         """Return what the report shows under the finding."""
         types = ["token_types_raw", "token_types_effective", "attention_to_type"] if len(self.token_types) else []
-        said = reading.TYPES if types else ["This audit holds no token types."]
+        said = reading.TYPES if types else ["This audit contains no token types."]
         notes = views.heads_note(self.by_head()), views.length_note(self.table)
         heads = ["null_share_map", "correlation_map"]
         return [
@@ -210,8 +210,8 @@ class Audit(Result):
         if kept.is_empty():
             return Section("maps", title, note=reading.NO_MAPS)
         some = (
-            f"The audit kept {len(kept)} maps; to keep this file small it holds {len(shown)} of them, of texts that do "
-            "not fit whole the heads with the largest null share. In Python, Audit.load(folder).matrices has them all."
+            f"The audit saved {len(kept)} maps; to keep this file small it shows {len(shown)} of them. In a text with "
+            "too many maps, the heads with the largest null share are shown. Audit.load(folder).matrices has all."
         )
         maps = page_maps(shown, self.matrices, self.tokens)
         return Section("maps", title, [reading.MAPS], maps=maps, note=some if len(shown) < len(kept) else "")

@@ -46,10 +46,13 @@ class Runner:
 
     def run(self, part: range) -> Output:
         """Return the tables and kept matrices of one part of the corpus."""
+        return self.lens.in_batches(partial(self._run, part), self.settings.batch_size)
+
+    def _run(self, part: range, batch_size: int) -> Output:
         measured = _Part(self)
         # Texts of like length share a batch, so that little is padded.
         order = sorted(part, key=lambda text: self.items[text].length)
-        for batch in alike(self.items, order, self.settings.batch_size):
+        for batch in alike(self.items, order, batch_size):
             items = [self.items[text] for text in batch]
             self.lens.run(items, partial(measured.attend, batch, Lengths(items)))
         return measured.output()

@@ -11,20 +11,20 @@ from identilens.runs.settings import Numbers, Settings
 
 @dataclass(frozen=True, kw_only=True)
 class AuditSettings(Settings):
-    """What is audited, and which matrices are kept.
+    """What is audited, and which matrices are saved.
 
     Attributes:
         layers: Layers, counted from 0 within each kind of attention; all by default.
-        batch_size: Texts in one forward pass.
+        batch_size: Number of texts in one forward pass.
         max_length: Cut longer texts to this many tokens.
-        stream: Hold weights in blocks of rows: always, never, or auto for texts of more than 1,024 tokens.
-        matrices: Keep raw and effective attention of every text.
-        examples: Keep them for so many texts, the longest that are not above example_length, for the report.
-        example_length: Most tokens of an example.
-        certain_rows: Rows of each map, drawn by the seed, whose certain mass is found by linear programs (about 20 ms
-            a row of 100 keys); by default 4 for the examples and none for other texts.
-        seed: Draws the rows.
-        value_bias: Leave the bias in the values (what the weights mix), or take it out.
+        stream: Compute weights in blocks of rows: always, never, or auto (only for texts of more than 1,024 tokens).
+        matrices: Save raw and effective attention of every text.
+        examples: Number of texts whose matrices are saved for the report: the longest of at most example_length tokens.
+        example_length: Largest number of tokens in an example.
+        certain_rows: Rows of each map whose certain mass is computed by linear programs (about 20 ms for a row of 100
+            keys). The rows are drawn at random. Default: 4 for each example, none for other texts.
+        seed: Seed of the drawn rows.
+        value_bias: Include the bias in the values (in), as the weights mix it, or remove it (out).
     """
 
     layers: Numbers | None = None
@@ -39,6 +39,6 @@ class AuditSettings(Settings):
     value_bias: Literal["in", "out"] = "in"
 
     def check(self) -> None:
-        """Check that weights which are to be kept are held."""
+        """Check that weights are not streamed when their matrices are to be saved."""
         if self.matrices and self.stream == "always":
-            raise SettingError("stream", "auto or never with matrices, which hold every weight", self.stream)
+            raise SettingError("stream", "auto or never with matrices, which contain every weight", self.stream)

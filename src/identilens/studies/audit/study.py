@@ -1,4 +1,4 @@
-"""How much of each attention map is determined, how much has influence, how much has no effect on the output."""
+"""How much of each attention map is determined, how much is influential, and how much has no effect on the output."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -18,20 +18,20 @@ from identilens.studies.heads import LensStudy
 from identilens.studies.items import identities, read_items
 
 _PART = 32
-"""Texts in one part of a folder run: what an interruption can cost."""
+"""Number of texts in one part of a run. An interruption loses at most one part."""
 
 _FIRST = 1000
-"""Of texts that are tokenised only when they are measured, so many may be examples."""
+"""Where texts are tokenised only when they are measured, examples are chosen from this many first texts."""
 
 
 class AuditStudy(LensStudy[AuditSettings, Audit]):
     """Measure how much of every attention map is determined, influential, and without effect on its head's output.
 
-    Determined: certain mass of rows drawn by the seed (linear programs). Influential: norms of head outputs and of the
-    token that draws most attention. Without effect: rank and nullity of T (Brunner et al. 2020, Eq. 6), the share of
-    squared weight in its null space (Eq. 8, 9), the correlation of raw and effective attention (Fig. 1a), and what
-    each token type receives (Fig. 1b, 1c, 5). Measures are taken while the model runs, layer by layer; padding is cut
-    away first. Definitions: docs/concepts.md.
+    Determined: certain mass of randomly drawn rows (linear programs). Influential: norms of head outputs and of the
+    token that receives most attention. Without effect: rank and nullity of T (Brunner et al. 2020, Eq. 6), the share
+    of squared weight in its null space (Eq. 8, 9), the correlation of raw and effective attention (Fig. 1a), and the
+    attention to each token type (Fig. 1b, 1c, 5). Measures are computed layer by layer while the model runs. Padding
+    is removed first. Definitions: docs/concepts.md.
 
     Args:
         lens: The model.
@@ -41,7 +41,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         InputError: For texts or settings that cannot be used.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If the model's attention has NaN or infinite entries, naming where.
-        OutputFolderError: If ``out`` holds something else or cannot be written.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
     """
 
     name = "audit"
@@ -69,14 +69,14 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         return [len(part) for part in self.parts]
 
     def run(self, part: int) -> Output:
-        """Return the rows and kept matrices of one part."""
+        """Return the rows and saved matrices of one part."""
         return self.runner.run(self.parts[part])
 
 
 def _kept_texts(items: Sequence[Item], settings: AuditSettings) -> set[int]:
     if settings.matrices:
         return set(range(len(items)))
-    # Of very many texts the first ones: to look at all of them would be to read them twice.
+    # Of a stream of texts only the first ones are considered: otherwise all texts would be read twice.
     first = range(len(items) if isinstance(items, list) else min(len(items), _FIRST))
     lengths = {text: items[text].length for text in first}
     fitting = [text for text, length in lengths.items() if length <= settings.example_length]

@@ -51,7 +51,7 @@ class TextMeasure:
         self._require_finite(compact, "values")
         self.compact = compact
         self.builder = SummaryBuilder(ProjectedValues(compact, d_model), n_query, self._visible(), *types)
-        # The last type holds every token without a type of its own.
+        # The last type contains every token without a type of its own.
         self._parked = ParkedBuilder(compact, types[1][:, :-1].any(-1))
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
 

@@ -10,7 +10,7 @@ from identilens.studies.dyck_train.result import DyckRuns
 
 @dataclass(frozen=True, kw_only=True)
 class DyckAnalysis(DyckRuns):
-    """What `DyckRuns` holds of trained models, for models that were saved; there are no training losses."""
+    """What `DyckRuns` contains of trained models, for models that were saved; there are no training losses."""
 
     analysis: ClassVar = "dyck analyse"
     title: ClassVar = "Saved Dyck transformers"

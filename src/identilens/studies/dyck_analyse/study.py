@@ -1,4 +1,4 @@
-"""Saved Dyck models looked into, with the measures of training."""
+"""Measures of saved Dyck models: the same as after training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,23 +29,23 @@ _OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class DyckAnalyseSettings(DyckLaw, Measuring):
-    """Which models, and the law to test them with.
+    """Which models, and the distribution of the test sequences.
 
     Attributes:
-        models: Folders of Dyck models of one configuration.
+        models: Folders of Dyck models, all with the same configuration.
     """
 
     models: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=True), NOT_RECORDED]
 
 
 class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
-    """Look into saved models: accuracy, stack-likeness, what each head's attention is used for, balance.
+    """Measure saved models: accuracy, stack-likeness, how each head's attention is used, balance.
 
-    The same measures as in training; a model's number in the list stands for its seed.
+    The measures are those of training. In the tables, a model's number in the list takes the place of its seed.
 
     Raises:
-        InputError: For models that are no Dyck transformers, or of different configurations.
-        OutputFolderError: If the folder holds something else or cannot be written.
+        InputError: For models that are not Dyck transformers, or that have different configurations.
+        OutputFolderError: If the folder contains something else or cannot be written.
     """
 
     name = "dyck analyse"

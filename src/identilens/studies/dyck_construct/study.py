@@ -1,4 +1,4 @@
-"""The constructions run and checked: uniform and balanced attention at every length, and what breaks them."""
+"""The constructed models, tested: uniform and balanced attention at every length, and off balance."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -29,14 +29,14 @@ class ConstructSettings(Settings):
     """What is built, and how it is tested.
 
     Attributes:
-        types: Types of brackets, k; with one there is nothing to balance.
-        depth: Most brackets open at once, D; with one there is nothing to balance.
-        open_probability: Of an open bracket where an open and a closing one are possible, q.
-        lengths: Brackets in the test prefixes.
-        count: Prefixes of each length.
-        off_balance: Sizes, in logits, by which the balanced layer's attention is moved off Eq. 11.
+        types: Number of bracket types, k; at least 2, since with one there is nothing to balance.
+        depth: Largest number of open brackets, D; at least 2, since with one there is nothing to balance.
+        open_probability: Probability of an opening bracket where a closing one is also possible, q.
+        lengths: Numbers of brackets in the test prefixes.
+        count: Number of prefixes of each length.
+        off_balance: Sizes, in logits, of the perturbations that move the balanced layer's attention off Eq. 11.
         spread: Size of the balanced layer's attention logits.
-        seed: Of embeddings, logits, perturbations and prefixes.
+        seed: Seed of embeddings, logits, perturbations and prefixes.
     """
 
     types: Annotated[int, Ge(2)] = 2
@@ -57,14 +57,15 @@ class ConstructSettings(Settings):
 class DyckConstructStudy(Study[ConstructSettings, Constructions]):
     """Build uniform and balanced attention that generates Dyck of any length, test it, and break it.
 
-    ``uniform``: the two layers of uniform attention of Corollary 1, in float32; the model is saved as ``model`` in the
-    folder, for `identilens.load`. ``balanced``: Theorem 1's layer behind random linearly independent embeddings, its
-    random attention logits balanced, or moved off the balance condition by a stated size. ``support`` is a share of
-    the places of all prefixes, ``argmax`` and ``threshold`` of those of at least nine tenths of the length.
+    ``uniform``: the two layers of uniform attention of Corollary 1, in float32. The model is saved as ``model`` in the
+    folder, for `identilens.load`. ``balanced``: Theorem 1's layer on random linearly independent embeddings. Its random
+    attention logits are balanced, or moved off the balance condition by a stated size. ``support`` is a share of the
+    positions of all prefixes; ``argmax`` and ``threshold`` are shares of the positions from nine tenths of the length
+    on.
 
     Raises:
         InputError: For settings that cannot be used.
-        OutputFolderError: If ``out`` holds something else or cannot be written.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
     """
 
     name = "dyck construct"

@@ -1,4 +1,4 @@
-"""Theorem 3 measured: how near pruned random transformers come to a small target; and Corollary 3's pair."""
+"""Theorem 3 measured: how close pruned random transformers come to a small target; and the pair of Corollary 3."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,20 +20,20 @@ from identilens.studies.dyck_prune.result import Prunings
 
 @dataclass(frozen=True, kw_only=True)
 class PruneSettings(Settings):
-    """What is hidden in what.
+    """Sizes of the target and of the random transformers, and how errors are measured.
 
     Attributes:
-        layers: Layers of the target, L; the random transformer has 4 L.
+        layers: Number of layers of the target, L; the random transformer has 4 L.
         size: Embedding size of the target, m.
-        key_size: Size of the target's queries and keys, m_a; that of its embeddings by default.
+        key_size: Size of the target's queries and keys, m_a; the embedding size by default.
         width: Width of the target's feed-forward block, w.
         norm_constant: C_LN, above 0 (Lemma 10).
-        candidates: Random products for each weight of the target, which set the random transformer's width.
-        seeds: Random transformers for each number of candidates.
-        target_seed: Of the target; the second target has the next one.
-        inputs: Random inputs that errors are taken over.
-        starts: Inputs from which gradient ascent looks for larger errors; half of them the worst random ones.
-        steps: Steps of the ascent.
+        candidates: Numbers of random products for each weight of the target; they set the random transformer's width.
+        seeds: Number of random transformers for each number of candidates.
+        target_seed: Seed of the target; the second target has the next seed.
+        inputs: Number of random inputs on which errors are measured.
+        starts: Number of inputs where gradient ascent for larger errors starts; half are the worst random inputs.
+        steps: Number of steps of the ascent.
         shared_layer: Layer of the random transformer whose pruned weights both targets share (Corollary 3).
     """
 
@@ -51,7 +51,7 @@ class PruneSettings(Settings):
     shared_layer: Annotated[int, Ge(0)] = 0
 
     def check(self) -> None:
-        """Check that there is something to prune, and that the shared layer is one of it."""
+        """Check that there are candidates, and that the shared layer exists."""
         if not self.candidates:
             raise SettingError("candidates", "with at least one value", self.candidates)
         if self.shared_layer >= 4 * self.layers:
@@ -59,16 +59,16 @@ class PruneSettings(Settings):
 
 
 class DyckPruneStudy(Study[PruneSettings, Prunings]):
-    """Prune larger random transformers down to a small target (Theorem 3), and to two that share a layer.
+    """Prune larger random transformers to a small target (Theorem 3), and to two targets that share a layer.
 
-    Random transformers of growing width lose all weights but those whose sums make the target's. The error is the
-    largest of a token: over random inputs, and over those that gradient ascent finds in the unit ball, a lower bound of
-    the largest of all. A second target pruned from the same weights agrees with the first on every weight of one layer
-    (Corollary 3).
+    Random transformers of growing width are pruned to the weights whose sums give those of the target. The error is
+    the largest over tokens: of random inputs, and of inputs that gradient ascent finds in the unit ball. It is a lower
+    bound of the largest error of all. A second target, pruned from the same weights, agrees with the first on every
+    weight of one layer (Corollary 3).
 
     Raises:
         InputError: For settings that cannot be used.
-        OutputFolderError: If ``out`` holds something else or cannot be written.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
     """
 
     name = "dyck prune"

@@ -91,7 +91,7 @@ def probe_patterns(model: DyckForCausalLM) -> list[tuple[int, int, Tensor]]:
     found = []
     for head in captured.heads:
         if head.weights is None:
-            raise RuntimeError("weights were asked for")
+            raise RuntimeError("weights were requested")
         found.append((head.layer, head.head, head.weights))
     return found
 

@@ -9,8 +9,8 @@ from identilens.charts.viewer import TokenMap
 from identilens.studies.dyck_train.views import pattern
 
 _GALLERY = (
-    "One seed's attention on the same prefix, the one that holds brackets of all types at all depths: a row for each "
-    "token that looks, a column for each token looked at. Models of a setting differ in nothing but their seed."
+    "One seed's attention on the same prefix, which has brackets of all types at all depths: a row per query token, "
+    "a column per key token. Models of a setting differ only in their seed."
 )
 _ACCURACY = (
     "Argmax: the right closing bracket has the largest logit of all closing brackets, over prefixes that end with a "

@@ -1,4 +1,4 @@
-"""Dyck transformers trained, measured and looked into (Wen et al. 2023, section 4, B.1, D)."""
+"""Training of Dyck transformers, and measures of them (Wen et al. 2023, section 4, B.1, D)."""
 
 import json
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ class DyckTrainSettings(DyckTraining, Measuring):
     """What is trained, and from which seeds.
 
     Attributes:
-        types: Types of brackets.
-        depth: How many brackets may be open at once.
-        open_probability: Of an open bracket where both are possible.
-        layers: Layers; behind a minimal first layer one.
-        heads: Heads in a layer.
+        types: Number of bracket types.
+        depth: Largest number of open brackets.
+        open_probability: Probability of an opening bracket where a closing one is also possible.
+        layers: Number of layers; 1 with a minimal first layer.
+        heads: Number of heads in a layer.
         hidden: Size of hidden states and feed-forward block.
-        block: Standard block (gpt), the paper's Eq. 6, or attention alone (minimal).
+        block: Standard block (gpt), the block of the paper's Eq. 6 (paper), or attention alone (minimal).
         first_layer: Learned token embeddings, or a minimal first layer by Eq. 19, 20 or 21.
         positions: Position encoding.
         seeds: Seeds of initial weights and batches, such as 0-29.
-        at_once: Seeds in one batched computation; all by default.
-        device: Where to train.
+        at_once: Number of seeds in one batched computation; all by default.
+        device: Device to train on.
     """
 
     types: Annotated[int, Ge(1)] = 2
@@ -54,7 +54,7 @@ class DyckTrainSettings(DyckTraining, Measuring):
     device: Annotated[str, NOT_RECORDED] = "cpu"
 
     def check(self) -> None:
-        """Check that there is a seed, and what training and measuring check."""
+        """Check that there is a seed; check the settings of training and measuring too."""
         super().check()
         if not self.seeds:
             raise SettingError("seeds", "with at least one number", self.seeds)
@@ -80,20 +80,20 @@ class DyckTrainSettings(DyckTraining, Measuring):
 
 
 class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
-    """Train Dyck transformers from several seeds at once and look into them (Wen et al. 2023, section 4, B.1, D).
+    """Train Dyck transformers from several seeds at once and measure them (Wen et al. 2023, section 4, B.1, D).
 
     For each seed: accuracy in distribution and on long prefixes, by both measures; attention on the prefix with all
-    brackets at all depths, and its variation over seeds; how stack-like each head looks and what changing its
-    attention does; behind a minimal first layer, the balance violation. Models go to ``models`` in the folder.
+    brackets at all depths, and its variation over seeds; how stack-like each head looks, and the effect of changing
+    its attention; with a minimal first layer, the balance violation. Models are saved to ``models`` in the folder.
 
     Args:
-        kinds: Several kinds of models (`identilens.dyck.settings.DyckSetting`) in place of the one that the settings
-            describe; from Python only.
+        kinds: Several kinds of models (`identilens.dyck.settings.DyckSetting`) instead of the one that the settings
+            describe; only in Python.
 
     Raises:
         InputError: For settings or seeds that cannot be used, or more seeds at once than memory allows.
         NumericalError: If a loss is not finite.
-        OutputFolderError: If the folder holds something else or cannot be written.
+        OutputFolderError: If the folder contains something else or cannot be written.
     """
 
     name = "dyck train"
@@ -123,7 +123,7 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         return [len(seeds) for _, seeds in self.parts]
 
     def run(self, part: int) -> Output:
-        """Return what becomes of some seeds of one kind."""
+        """Train some seeds of one kind, and return their measures."""
         kind, seeds = self.parts[part]
 
         def told(epoch: int, epochs: int, loss: float) -> None:

@@ -119,7 +119,7 @@ class Intervals(Result):
         """Return the bars of every row, and heads and queries in numbers."""
         shown = views.within_page(self.table).select(list(_ROW)).n_unique()
         left_out = (
-            f"This page holds the first {shown} of {len(self.rows)} rows, to stay small. In Python, "
+            f"This page contains the first {shown} of {len(self.rows)} rows, to stay small. In Python, "
             "Intervals.load(folder).table has them all."
         )
         bars = Section(

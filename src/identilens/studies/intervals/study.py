@@ -1,4 +1,4 @@
-"""What is certain about each attention weight: intervals, pinned weights, certified order."""
+"""What is certain about each attention weight: its interval, whether it is pinned, the certified order of keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class IntervalSettings(RowSettings):
     """Which rows of which heads.
 
     Attributes:
-        pin_tolerance: Width up to which a weight counts as pinned.
+        pin_tolerance: Largest width of an interval whose weight counts as pinned.
     """
 
     pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
@@ -32,9 +32,9 @@ class IntervalSettings(RowSettings):
 class IntervalStudy(RowStudy[IntervalSettings, Intervals]):
     """Bound every attention weight over all distributions with the same output, and certify the order of keys.
 
-    For each row: lo and hi of each weight by linear programs, proven; whether it is pinned; the pairs of keys whose
-    order every alternative keeps; the key that stays first; the alternative of least norm. About a second a row of
-    100 tokens. Derivation and limits: docs/alternatives.md.
+    For each row: proven bounds lo and hi of each weight, from linear programs; whether the weight is pinned; the pairs
+    of keys that have the same order in every alternative; the key that is first in every alternative; the alternative
+    of least norm. A row of 100 tokens takes about a second. Derivation and limits: docs/alternatives.md.
 
     Args:
         lens: The model.
@@ -45,7 +45,7 @@ class IntervalStudy(RowStudy[IntervalSettings, Intervals]):
             sinks.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If an interval cannot be proven.
-        OutputFolderError: If ``out`` holds something else or cannot be written.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
     """
 
     name = "intervals"

@@ -63,7 +63,7 @@ def every_row(table: pl.DataFrame, positions: pl.DataFrame, order: pl.DataFrame)
 
 
 def within_page(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the weights of the first rows, as many as a page holds."""
+    """Return the weights of the first rows, as many as a page contains."""
     return of_whole_groups(table, ROW, CELLS)
 
 

@@ -1,4 +1,4 @@
-"""Could queries and keys of the head's size give the alternatives (Bhardwaj et al. 2021, Fig. 5)."""
+"""Whether queries and keys of the head's size could give the alternatives (Bhardwaj et al. 2021, Fig. 5)."""
 
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -21,9 +21,9 @@ class LogitRankSettings(HeadSettings):
     """Which heads, and how many alternatives of each.
 
     Attributes:
-        count: Alternatives of each head; the paper has 1,000.
-        lengths: Texts of so many times d_v tokens take part, from and up to; the paper takes 2-4.
-        seed: Of the random numbers.
+        count: Number of alternatives of each head; the paper uses 1,000.
+        lengths: Shortest and longest text that is used, in multiples of d_v; the paper uses 2-4.
+        seed: Seed of the random numbers.
     """
 
     count: Annotated[int, Ge(1)] = 1000
@@ -37,11 +37,11 @@ class LogitRankSettings(HeadSettings):
 
 
 class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
-    """Find the least logit ranks of random alternatives, beside what the head could produce.
+    """Compute the least logit ranks of random alternatives, and compare them with the ranks that the head can produce.
 
-    The protocol of Bhardwaj et al. 2021, Fig. 5: alternatives with coefficients uniform on [−10, 10] in LN([T, 1]),
-    rows scaled to stay on the simplex; one is held at a time. Bidirectional attention only: a mask leaves the
-    hidden logits free.
+    The protocol of Bhardwaj et al. 2021, Fig. 5: alternatives have coefficients uniform on [−10, 10] in LN([T, 1]),
+    and their rows are scaled to stay on the simplex. One alternative is in memory at a time. Bidirectional attention
+    only: under a mask, the hidden logits are free.
 
     Args:
         lens: The model.
@@ -50,7 +50,7 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
     Raises:
         InputError: For texts or settings that cannot be used, no text of a fitting length, or masked attention.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
-        OutputFolderError: If ``out`` holds something else or cannot be written.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
     """
 
     name = "logit-ranks"
@@ -62,7 +62,7 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
         items = lens.read(texts, settings.max_length)
         if all(site.kind != "encoder" for site in lens.sites(items[0])):
             raise InputError(
-                "the model has no bidirectional attention: a mask leaves the hidden logits, and the rank, open."
+                "the model has no bidirectional attention: under a mask, hidden logits are free and the rank is open."
             )
         heads, (low, high) = TextHeads.of(lens, items, settings, "encoder"), settings.lengths
         fit = [place for place in heads.places if low * _d_v(place) <= items[place.text].length <= high * _d_v(place)]
@@ -79,9 +79,7 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
         place = self.heads.places[part]
         head = self.heads.read(place)
         if head.visible is not None:
-            raise InputError(
-                f"layer {head.layer} hides keys from some queries (a window), so that its logit rank is open."
-            )
+            raise InputError(f"layer {head.layer} hides keys from some queries (a window), so its logit rank is open.")
         generator = torch.Generator().manual_seed(self.settings.seed + part)
         found = logit_rank_study(
             head.attention, head.projected, head.d_k, count=self.settings.count, generator=generator

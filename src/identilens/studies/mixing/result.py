@@ -70,12 +70,12 @@ class Mixing(Result):
         Texts count from 0. Encoder–decoders have three kinds, of which one must be named.
 
         Raises:
-            InputError: If the result holds no such text or kind.
+            InputError: If the result contains no such text or kind.
         """
         rows = self.table.filter(text=text, kind=self._kind(kind))
         if not len(rows):
             raise InputError(
-                f"the result holds no text {text}; it holds 0 to {self.table['text'].max()}. Texts count from 0."
+                f"the result has no text {text}; it has the texts 0 to {self.table['text'].max()}. Texts count from 0."
             )
         return array_of(rows, measure)
 
@@ -95,7 +95,8 @@ class Mixing(Result):
         """Return the same result with a token to show through the layers: the first one of that name.
 
         Raises:
-            InputError: If no text holds it, naming some that occur; marks of a word's start or middle may be left out.
+            InputError: If no text contains it, naming some that occur; marks of a word's start or middle may be left
+                out.
         """
         hidden = self.token_names.filter(kind=self.kinds[0], side="hidden").sort("text", "position")
         texts = hidden.group_by("text", maintain_order=True).agg("token")

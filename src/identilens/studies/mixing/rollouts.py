@@ -29,8 +29,8 @@ def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
     sites = lens.sites(item)
     if lens.other_layers:
         raise UnsupportedModelError(
-            f"rollout multiplies the attention of all layers, and {', '.join(lens.other_layers)} hold none. "
-            "Take a model whose layers all hold attention, or audit this one, which looks at one layer at a time."
+            f"rollout multiplies the attention of all layers, and {', '.join(lens.other_layers)} have none. "
+            "Choose a model with attention in every layer, or use the audit, which needs one layer at a time."
         )
     collector = Collector(sites, [item], weights=True)
     lens.run([item], collector)

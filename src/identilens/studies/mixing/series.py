@@ -93,7 +93,7 @@ class Series:
         found = []
         for token in [name for name in CLASS_TOKENS if name in opening][:1]:
             for centre in [token, *[name for name in SEPARATORS if name in held][:1]]:
-                with suppress(InputError):  # No text holds both of them and something beside.
+                with suppress(InputError):  # No text contains both of them and something beside.
                     frame = mixing.context_of_token(self.table, self.tokens, token, centre)
                     found.append(ClassContext(token, centre, frame.filter(kind="encoder")))
         return found

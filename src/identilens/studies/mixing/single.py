@@ -17,7 +17,7 @@ Measure = Literal["contribution", "standard_error", "norm", "raw_rollout", "effe
 
 MOST_TEXTS = 20
 TEXT_BUDGET = 4_000_000
-"""Texts, and characters spent on them, whose every number a report holds."""
+"""Texts, and characters spent on them, whose every number a report contains."""
 
 _MOST_TOKENS = 200
 _SPECIAL = [*CLASS_TOKENS, *SEPARATORS]

@@ -1,4 +1,4 @@
-"""How much of each input token is in each hidden token (Brunner et al. 2020, 5)."""
+"""How much each input token contributes to each hidden token (Brunner et al. 2020, 5)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,21 +31,21 @@ from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
 
 @dataclass(frozen=True, kw_only=True)
 class MixingSettings(Settings):
-    """How norms are found, and what is told of them.
+    """How norms are computed, and which tables are added.
 
     Attributes:
-        layers: Layers to keep: 1 is the first layer's output; all by default. Fewer save space, not time.
-        method: Exact norms, or a sketch by random probes with standard errors, about ten times as fast.
-        wrt: What contributes: what enters the first layer, or what enters the norm before it.
-        sketch_probes: Probes of each token in a sketch; 32 by default.
-        leading: How many of them follow leading directions; a quarter by default.
-        memory_budget: Bytes of tensors that a sweep may hold at once, such as 512MiB.
+        layers: Layers in the result; 1 is the first layer's output. All by default. Fewer layers save space, not time.
+        method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
+        wrt: What contributes: the input of the first layer (embeddings), or of the norm before it (embedding_sum).
+        sketch_probes: Number of probes for each token in a sketch; 32 by default.
+        leading: Number of these probes that follow leading directions; a quarter by default.
+        memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB.
         max_length: Cut longer texts to this many tokens.
         rollouts: Add raw and effective attention rollout, for comparison.
-        seed: Of the random probes.
-        tags: Parts of speech of a treebank or pipeline: its own tags, or universal ones.
-        spacy: spaCy pipeline that tags the parts of speech of texts that carry none.
-        track: Show what this token takes from where, layer by layer.
+        seed: Seed of the random probes.
+        tags: Which tags of a treebank or pipeline are used: its own (xpos) or the universal ones (upos).
+        spacy: spaCy pipeline that adds part-of-speech tags to texts without tags.
+        track: Show which inputs contribute to this token, layer by layer.
     """
 
     layers: Numbers | None = None
@@ -62,18 +62,19 @@ class MixingSettings(Settings):
     track: Annotated[str | None, NOT_RECORDED] = None
 
     def check(self) -> None:
-        """Check that exact norms take no probes."""
+        """Check that no probes are given for exact norms."""
         for name in ("sketch_probes", "leading"):
             if self.method == "exact" and getattr(self, name) is not None:
-                raise SettingError(name, "to be left out: exact norms take no probes", getattr(self, name))
+                raise SettingError(name, "to be left out: exact norms use no probes", getattr(self, name))
 
 
 class MixingStudy(LensStudy[MixingSettings, Mixing]):
-    """Find the contribution of every input token to every hidden token (Hidden Token Attribution).
+    """Compute the contribution of every input token to every hidden token (Hidden Token Attribution).
 
-    Brunner et al. 2020, Eq. 11. Each text runs by itself, without padding, in evaluation mode. Encoder–decoders give
-    three kinds of hidden states: the encoder's, the decoder's by decoder input, and the decoder's by encoder input
-    ("cross"); each is normalised by itself, and the column ``norm`` lets them be compared.
+    Brunner et al. 2020, Eq. 11. Each text runs alone, without padding, in evaluation mode. Encoder–decoders have three
+    kinds of contributions: of the encoder's inputs to its states, of the decoder's inputs to its states, and of the
+    encoder's inputs to the decoder's states ("cross"). Each kind is normalised separately; the column ``norm`` allows
+    comparing them.
 
     Args:
         lens: The model, in single or double precision.
@@ -84,7 +85,7 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
         InputError: For texts or options that cannot be used, half precision, or too small a budget.
         UnsupportedModelError: If the model's attention cannot be captured or its first layer not be found.
         NumericalError: If a derivative is NaN or infinite, naming the text.
-        OutputFolderError: If ``out`` holds something else or cannot be written.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
     """
 
     name = "mixing"

@@ -62,7 +62,7 @@ def _token_tags(parts: Sequence[str], tokenizer: Any, tagger: Tagger | None, tag
     """Return each token's tag: that of the word it shares most characters with, or its own if it is a special token."""
     if not getattr(tokenizer, "is_fast", False):
         raise InputError(
-            f"{type(tokenizer).__name__} does not tell which characters make up a token. "
+            f"{type(tokenizer).__name__} does not give the characters of a token. "
             "Pass a fast tokenizer: AutoTokenizer.from_pretrained(..., use_fast=True)."
         )
     spans = [_spans(part, tagger, tags) for part in parts]

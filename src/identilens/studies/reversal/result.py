@@ -27,7 +27,7 @@ class Reversal(Result):
         table: One row: epochs, accuracy on validation and test tokens (given the right ones before), share of ``whole``
             test sequences without a wrong token, share of tokens right when it goes on from its own (``written``; none
             for the transformer), and the seconds that training took.
-        heads: Mean over inputs of n − rank(T), one row a head.
+        heads: Mean over inputs of n − rank(T), one row per head.
         course: Loss and validation accuracy of each epoch.
         sweep: `threshold_sweep` of every head, raw and effective.
         perturbations: Perturbed cross attention put back into the transformer, as in a structure analysis, W at the

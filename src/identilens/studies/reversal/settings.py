@@ -1,4 +1,4 @@
-"""What the reversal task and its models can be told."""
+"""Options of the reversal task and its models."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -11,25 +11,25 @@ from identilens.runs.settings import Settings
 Reverser = Literal["lstm", "transformer"]
 TRANSFORMER_HEADS = 4
 RATES: dict[Reverser, float] = {"lstm": 3e-3, "transformer": 1e-3}
-"""Learning rate of each model where none is given."""
+"""Default learning rate of each model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings(Settings):
-    """What the draft says about the task (length, epochs, accuracy), and what it leaves open.
+    """The settings that the draft gives (length, epochs, accuracy), and those that it does not give.
 
     Attributes:
-        length: Tokens in a sequence (structure2025, Fig. 1).
+        length: Number of tokens in a sequence (structure2025, Fig. 1).
         vocabulary: Number of different tokens.
         hidden: Size of the LSTMs, or d_model of the transformer.
-        train: Sequences to train on.
-        held_out: Sequences for validation, and as many for the test.
-        batch_size: Sequences in a step.
-        learning_rate: Of Adam; 3e-3 for the LSTM and 1e-3 for the transformer by default.
-        epochs: Epochs at most (the draft has 150).
-        accuracy: Share of tokens right on validation at which training stops.
-        inputs: Test inputs whose attention makes W (the draft has 100).
-        seed: Of data, weights and order.
+        train: Number of training sequences.
+        held_out: Number of validation sequences; the test has as many.
+        batch_size: Number of sequences in a training step.
+        learning_rate: Learning rate of Adam; 3e-3 for the LSTM and 1e-3 for the transformer by default.
+        epochs: Largest number of epochs (the draft has 150).
+        accuracy: Training stops at this share of correct tokens on validation.
+        inputs: Number of test inputs whose attention gives W (the draft has 100).
+        seed: Seed of data, initial weights and batches.
     """
 
     length: Annotated[int, Ge(2)] = 20
@@ -45,7 +45,7 @@ class TaskSettings(Settings):
     seed: Annotated[int, Ge(0)] = 0
 
     def check(self) -> None:
-        """Check that there are as many test inputs as W is made of."""
+        """Check that the test has enough inputs for W."""
         if self.inputs > self.held_out:
             raise SettingError("inputs", f"of at most held_out = {self.held_out} test sequences", self.inputs)
 
@@ -55,7 +55,7 @@ class ReversalSettings(TaskSettings):
     """Which model learns the task.
 
     Attributes:
-        model: LSTM encoder and decoder as in the draft, or a transformer with one layer of each.
+        model: LSTM encoder and decoder as in the draft, or a transformer with one encoder and one decoder layer.
     """
 
     model: Reverser = "lstm"

@@ -29,12 +29,12 @@ Rows = Sequence[Mapping[str, Any]]
 class ReversalStudy(Study[ReversalSettings, Reversal]):
     """Train a model to reverse sequences, and sweep the threshold l over the structure W of its cross attention.
 
-    Where a model looks to reverse a sequence is known (structure2025, V): W should be the antidiagonal. Perturbed
-    cross attention is put back into the transformer; the LSTM is none of transformers' models.
+    The attention that reverses a sequence is known (structure2025, V): W should be the antidiagonal. Perturbed cross
+    attention is put back into the transformer, but not into the LSTM, which is not a model of transformers.
 
     Raises:
         InputError: For settings that cannot be used.
-        OutputFolderError: If ``out`` holds something else or cannot be written.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
     """
 
     name = "reversal"
@@ -44,7 +44,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
     result_type = Reversal
 
     def identity(self) -> Identity:
-        """Return the model, with the learning rate as it turned out."""
+        """Return the model, with the learning rate that is used."""
         return Identity({"name": f"reversal {self.settings.model}"}, [], {"learning_rate": self.settings.rate})
 
     def sizes(self) -> Sequence[int]:
@@ -53,7 +53,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
 
     def run(self, part: int) -> Output:
         """Return everything about the model."""
-        # Weights are drawn from a generator of their own state, which is put back.
+        # The state of torch's global generator is restored afterwards.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.settings.seed)
             return self._trained()
@@ -87,7 +87,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
             "perturbations": self._perturbed(model, source, seen.weights, effective) if changed else [],
         }
         tables = {name: table_of(columns, rows[name]) for name, columns in Reversal.schema.items()}
-        # Where T has no null space, effective weights are the weights themselves: files hold no tensor twice.
+        # Where T has no null space, effective weights are the weights themselves: safetensors refuses shared tensors.
         return Output(tables, {"cross.weights": seen.weights, "cross.effective": effective.clone(), "source": source})
 
     def _perturbed(
@@ -102,7 +102,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
 
 
 def _sweep(weights: Float[Tensor, "head text n n"], effective: Float[Tensor, "head text n n"]) -> Rows:
-    # On the sum, l runs over the same numbers as on the mean: what 0.4 is there is told apart.
+    # The same values of l are used on the sum as on the mean, so that the two scales can be compared.
     return [
         {"head": head, "weights": name, **row}
         for head in range(len(weights))

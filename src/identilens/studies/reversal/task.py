@@ -70,7 +70,7 @@ def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
     mirrored, kept = W.flip(-1), W > 0
     mass, size = float(mirrored.diagonal().sum()), float(torch.linalg.matrix_norm(W))
     hits = float(kept.flip(-1).diagonal().sum())
-    # A diagonal of the mirrored matrix s to the right holds keys s before the antidiagonal's.
+    # A diagonal of the mirrored matrix s to the right contains keys s before the antidiagonal's.
     shifts = {-shift: float(mirrored.diagonal(shift).mean()) for shift in range(-n // 2, n // 2 + 1)}
     return AntidiagonalMatch(
         mass / (size * n**0.5) if size else 0.0,

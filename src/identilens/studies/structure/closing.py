@@ -28,7 +28,7 @@ def frame(name: str, rows: Rows) -> pl.DataFrame:
 
 
 def head_rows(key: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each head of a layer: tensors and lists have an entry a head, anything else is one for all."""
+    """Return a row for each head of a layer: tensors and lists have an entry per head, anything else is one for all."""
     kind, layer = key.split(".layer")
     lists = {name: held.tolist() if isinstance(held, Tensor) else held for name, held in columns.items()}
     heads = next(len(held) for held in lists.values() if isinstance(held, list))

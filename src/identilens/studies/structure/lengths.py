@@ -63,7 +63,7 @@ def _too_short(item: Item, number: int, length: int) -> bool:
 def _pieces(lens: Lens, entry: Any, number: int, length: int) -> Iterator[list[int]]:
     if isinstance(entry, str):
         if lens.tokenizer is None:
-            raise InputError(f"text {number} needs a tokenizer, and the model came without one. Give token ids.")
+            raise InputError(f"text {number} needs a tokenizer, and the model has none. Give token ids.")
         ids = list(lens.tokenizer(entry, verbose=False)["input_ids"])
     elif isinstance(entry, list):
         ids = list(entry)

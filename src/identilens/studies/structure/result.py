@@ -27,7 +27,7 @@ class Structure(Result):
     """Every number of a structure analysis (structure2025, II.B and III).
 
     Attributes:
-        table: One row a head: dim R, patterns raw and effective.
+        table: One row per head: dim R, patterns raw and effective.
         growth: dim R against the number of texts.
         spectrum: Eigenvalues of R's Gram matrix.
         texts: Each text's ker(T')^⊥ against R, and what Naim & Asher's projection does to its weights.

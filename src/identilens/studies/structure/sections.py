@@ -99,7 +99,7 @@ _R = (
 )
 _GROWTH = (
     "Growth shows dim R; directions visible in at least half of the texts so far; directions that hold 95 % of the "
-    "spectrum, and of the values' energy (T T′, scaled to one a text). In the spectrum the largest come first; for "
+    "spectrum, and of the values' energy (T T′, scaled to one per text). In the spectrum the largest come first; for "
     "directions that have nothing to do with position, all eigenvalues would be equal to the mean rank of T over n."
 )
 _POSITIONS = (
@@ -127,7 +127,7 @@ _STABILITY = (
 _UNPERTURBED = "No weights were perturbed in this run (--perturbed 0, or every head hides keys from its queries)."
 _PERTURBED = (
     "Representatives' weights are perturbed and put back into the running model, one head at a time: “aware” moves "
-    "keep what W holds and reshuffle the rest, “breaking” ones take away what W holds, “random” ones reshuffle "
+    "keep what W contains and reshuffle the rest, “breaking” ones take away what W contains, “random” ones reshuffle "
     "everything. At one size all three have the same Frobenius norm. The question is which norm of the change says "
     "best how far the final hidden state moves."
 )

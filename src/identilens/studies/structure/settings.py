@@ -1,4 +1,4 @@
-"""What a structure analysis can be told."""
+"""Options of a structure analysis."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -14,20 +14,20 @@ from identilens.studies.structure.lengths import Cut, Shorter
 
 @dataclass(frozen=True, kw_only=True)
 class StructureSettings(Settings):
-    """How texts are cut to one length, and what is made of their attention.
+    """How texts are cut to one length, and how the structure of their attention is computed.
 
     Attributes:
-        length: Tokens of every text, special tokens included.
-        cut: Keep the start of each text (clip), or all windows of the length (window).
-        shorter: Texts that are too short are an error, or are left out (skip).
-        threshold: l of Eq. 8: smaller weights are cut; 2/n on the mean by default, twice what uniform attention has.
-        scale: Whether l is in units of the mean or of the sum of the representatives' weights.
-        penalty: What is left of a weight that is cut, as a share of it: h(x) = penalty · x.
-        clusters: Number of representative texts; by the largest silhouette by default.
-        pool: Texts, drawn evenly, among which representatives are sought.
-        compared_pairs: Pairs of texts whose null spaces are compared.
-        perturbed: Representatives whose weights are perturbed and put back into the model.
-        seed: Of clusters, pool and perturbations.
+        length: Number of tokens of every text, special tokens included.
+        cut: Use the start of each text (clip), or all its windows of this length (window).
+        shorter: What happens to texts that are too short: stop with an error (error), or leave them out (skip).
+        threshold: l of Eq. 8: smaller weights are cut. Default: 2/n on the mean, twice the uniform weight.
+        scale: Whether l refers to the mean or to the sum of the representatives' weights.
+        penalty: Share of a cut weight that remains: h(x) = penalty · x.
+        clusters: Number of representative texts. Default: the number with the largest silhouette.
+        pool: Largest number of texts, drawn at random, from which representatives are chosen.
+        compared_pairs: Number of pairs of texts whose null spaces are compared.
+        perturbed: Number of representatives whose weights are perturbed and put back into the model.
+        seed: Seed of clusters, pool and perturbations.
     """
 
     length: Annotated[int, Ge(2), Parameter(alias="-n")]

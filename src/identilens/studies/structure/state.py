@@ -107,7 +107,7 @@ class State:
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
-        """``<kind>.layer<l>.<name>``: float64 sums [head, n, n]; ``embeddings``: the pool's, one row a text."""
+        """``<kind>.layer<l>.<name>``: float64 sums [head, n, n]; ``embeddings``: the pool's, one row per text."""
 
     @property
     def bytes(self) -> int:

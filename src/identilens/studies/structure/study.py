@@ -1,4 +1,4 @@
-"""Texts in, results out: what the attention of a corpus has in common, head by head (structure2025)."""
+"""What the attention of a corpus has in common, head by head (structure2025)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,12 +16,12 @@ from identilens.studies.structure.settings import StructureSettings
 
 
 class StructureStudy(Study[StructureSettings, Structure]):
-    """Say for every head what the attention of texts of one length has in common: W, the subspace R, patterns, norms.
+    """Compute for every head what the attention of texts of one length shares: W, the subspace R, patterns, norms.
 
-    Two passes over the texts (structure2025, II.B and III). The first adds up the Gram matrix of R (Eq. 6) and raw and
-    effective weights, and gathers what representatives are chosen by (III.B.1). The second compares each text with R,
-    and adds up the representatives' weights, which make W (Eq. 7, 8). Only sums are stored: memory does not grow with
-    the number of texts, but for their token ids and the embeddings of at most ``pool`` of them.
+    Two passes over the texts; only sums are stored (structure2025, II.B and III). The first pass sums the Gram matrix
+    of R (Eq. 6) and the raw and effective weights, and collects the embeddings from which representatives are chosen
+    (III.B.1). The second pass compares each text with R, and sums the representatives' weights to W (Eq. 7, 8). With
+    more texts, memory grows only by their token ids and by the embeddings of at most ``pool`` of them.
 
     Args:
         lens: The model.
@@ -31,12 +31,12 @@ class StructureStudy(Study[StructureSettings, Structure]):
         InputError: For texts that are too short or too few, or options outside their range.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If weights or values are NaN or infinite, naming where.
-        OutputFolderError: If ``out`` holds something else or cannot be written.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
     """
 
     name = "structure"
     unit = "steps"
-    alone = "each part adds to the sums of the one before"
+    alone = "each part adds to the sums of the previous part"
     settings_type = StructureSettings
     result_type = Structure
 
@@ -45,14 +45,14 @@ class StructureStudy(Study[StructureSettings, Structure]):
         self.items = texts_of_length(lens, texts, settings.length, cut=settings.cut, shorter=settings.shorter)
         most = min(len(self.items), settings.pool)
         if settings.clusters is not None and settings.clusters > most:
-            raise SettingError("clusters", f"of at most {most}, one a text", settings.clusters)
+            raise SettingError("clusters", f"of at most {most}, one per text", settings.clusters)
         self.runner = Runner(lens, self.items, settings)
 
     def identity(self) -> Identity:
-        """Return the model and the texts, with the threshold as it turned out."""
+        """Return the model and the texts, with the threshold that is used."""
         tolerance = f"max(n, d_model) * {FLOAT32_EPS} * largest singular value"
         facts: dict[str, Any] = {"special_positions": self.runner.special, "rank_tolerance": tolerance}
-        # What is reported is l on the mean, whatever units it was given in.
+        # The reported l refers to the mean, also where it was given for the sum.
         if self.settings.threshold is None:
             facts |= {"threshold": 2 / self.settings.length, "scale": "mean"}
         return Identity(self.lens.facts, [item.identity for item in self.items], facts)
@@ -62,7 +62,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         return [size for size, *_ in self.runner.parts]
 
     def begin(self, folder: RunFolder | None) -> None:
-        """Take up the sums that an interrupted run has left."""
+        """Read the sums that an interrupted run has saved."""
         self.runner.begin(folder)
 
     def run(self, part: int) -> Output:

@@ -1,4 +1,4 @@
-"""Many training runs, one row each: tasks by kind of heads by key size by seed (Bhardwaj et al. 2021, Table 1)."""
+"""Many training runs, one row each: every task, kind of heads, key size and seed (Bhardwaj et al. 2021, Table 1)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ from identilens.studies.train.study import TrainStudy
 
 @dataclass(frozen=True, kw_only=True)
 class SweepSettings(TrainingSettings):
-    """The grid, and what all of its runs share.
+    """The grid of runs, and the settings that all runs share.
 
     Attributes:
-        tasks: Tasks, with commas between.
-        heads: Kinds of heads: con, add, or both with a comma between.
+        tasks: Tasks, separated by commas.
+        heads: Kinds of heads, separated by commas: con, add.
         d_k: Sizes of queries and keys, such as 1,2,64.
-        seeds: A run each, such as 0-4; Table 1 has one.
-        keep_models: Keep each run's model.
+        seeds: Seeds, such as 0-4, with one run for each; Table 1 has one seed.
+        keep_models: Keep the model of each run. By default it is deleted after the run.
     """
 
     tasks: Annotated[tuple[TaskName, ...], LIST]
@@ -51,19 +51,19 @@ class SweepSettings(TrainingSettings):
 
 
 class SweepStudy(Study[SweepSettings, EncoderSweep]):
-    """Train every combination of tasks, heads, key sizes and seeds; Table 1, measured beside published.
+    """Train every combination of tasks, heads, key sizes and seeds, and compare with Table 1 as published.
 
-    Each run has a folder of its own under ``runs``; an interrupted sweep goes on inside the run that was cut off.
+    Each run has its own folder under ``runs``. An interrupted sweep continues inside the interrupted run.
 
     Raises:
         InputError: For a task, file, row or setting that cannot be used.
-        OutputFolderError: If the folder holds something else or cannot be written.
+        OutputFolderError: If the folder contains something else or cannot be written.
     """
 
     name = "sweep"
     unit = "runs"
     takes = ()
-    leaves = "a sweep leaves its runs"
+    leaves = "a sweep saves its runs"
     settings_type = SweepSettings
     result_type = EncoderSweep
 
@@ -95,7 +95,7 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
             self.tell(f"{name}: step {done} of {steps}; {note}".rstrip("; "))
 
         study = TrainStudy(one, self._splits(one.task, one.seed))
-        # The sweep itself has asked whether other versions may go on.
+        # The sweep itself has already checked the versions of the libraries.
         found = run_study(study, out=folder, resume=folder.exists(), allow_version_change=True, progress=told)
         if not self.settings.keep_models:
             Manifest(folder).remove("model/")

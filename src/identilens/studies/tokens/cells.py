@@ -55,8 +55,8 @@ def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
     missing = sorted(set(settings.layers or ()) - set(every))
     if missing:
         raise InputError(
-            f"the model gives hidden states of the layers 1 to {layers}; got {missing}. "
-            "Layer 1 is the first layer's output; the embeddings (0) are what is to be recovered."
+            f"the model has hidden states of the layers 1 to {layers}; got {missing}. "
+            "Layer 1 is the first layer's output; the embeddings (0) are the inputs to recover."
         )
     trained = settings.layers or every
     if settings.experiment == "across-layers":

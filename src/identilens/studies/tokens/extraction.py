@@ -60,7 +60,7 @@ def extract(
     Raises:
         InputError: For texts that cannot be used, or input that is not made of tokens.
         NumericalError: If a hidden state is NaN or infinite, naming the text.
-        OutputFolderError: If the folder cannot be written or what it holds cannot be read.
+        OutputFolderError: If the folder cannot be written or what it contains cannot be read.
     """
     items = lens.read(texts, max_length)
     if batch_size < 1:
@@ -85,7 +85,7 @@ def check_tokens(items: Sequence[Item]) -> None:
     for index, item in enumerate(items):
         if "input_ids" not in item.tensors:
             raise InputError(
-                f"text {index} is not made of tokens (it holds {', '.join(sorted(item.tensors))}); "
+                f"text {index} is not made of tokens (it contains {', '.join(sorted(item.tensors))}); "
                 "token identifiability needs texts or token ids"
             )
 
@@ -95,7 +95,7 @@ def layer_shape(lens: Lens, item: Item) -> tuple[int, int, np.dtype]:
     states = _states(lens, [item])[0]
     if states.shape[1] != len(item.tensors["input_ids"]):
         raise InputError(
-            f"expected one hidden state a token, got {states.shape[1]} for {len(item.tensors['input_ids'])} tokens; "
+            f"expected one hidden state per token, got {states.shape[1]} for {len(item.tensors['input_ids'])} tokens; "
             "the model shortens its sequences, so its states have no input token of their own"
         )
     return states.shape[0], states.shape[2], np.dtype("f8" if states.dtype == torch.float64 else "f4")
@@ -135,8 +135,8 @@ def _fill(lens: Lens, items: list[Item], folder: Path, batch_size: int, progress
             for index, states in zip(chosen, _states(lens, [items[index] for index in chosen]), strict=True):
                 if not bool(states.isfinite().all()):
                     raise NumericalError(
-                        f"text {index}: hidden states hold NaN or infinity; load the model in float32, or look for a "
-                        "broken checkpoint"
+                        f"text {index}: hidden states have NaN or infinite entries; load the model in float32, or look "
+                        "for a broken checkpoint"
                     )
                 for layer, rows in enumerate(states.cpu().to(torch.float64 if kind.itemsize == 8 else torch.float32)):
                     file.seek(offset + (layer * starts[-1] + starts[index]) * row)
@@ -181,7 +181,7 @@ def _opened(folder: Path) -> HiddenStates:
         array = np.load(folder / _STATES, mmap_mode="c", allow_pickle=False)
         tokens = pl.read_parquet(folder / _TOKENS, glob=False)
     except (OSError, ValueError, pl.exceptions.PolarsError) as error:
-        raise OutputFolderError(f"{folder} holds hidden states that cannot be read ({error}). Remove it.") from error
+        raise OutputFolderError(f"{folder} contains hidden states that cannot be read ({error}). Remove it.") from error
     lengths = tokens.group_by("text", maintain_order=True).len()["len"].to_list()
     ids = torch.from_numpy(tokens["token_id"].to_numpy().copy())
     return HiddenStates(torch.from_numpy(array), tuple(lengths), ids, tuple(tokens["token"].to_list()), folder)

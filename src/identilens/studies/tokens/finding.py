@@ -29,7 +29,7 @@ def finding(table: pl.DataFrame, means: pl.DataFrame) -> Finding:
         (percent(best["rate"]), f"recovered {where} by the best probe ({_name(best)})"),
         (percent(chance), "by guessing a position of the sentence (chance)"),
         (f"{len(folds)}", "folds of 70 / 15 / 15 % of the sentences"),
-        (f"{folds['tokens'].max():,}", f"test tokens a fold, in {folds['sentences'].max():,} sentences"),
+        (f"{folds['tokens'].max():,}", f"test tokens per fold, in {folds['sentences'].max():,} sentences"),
     )
     return Finding("\n".join([*_sentences(means, len(folds)), last]), numbers, headline)
 

@@ -23,7 +23,7 @@ CELL = {
 
 @dataclass(frozen=True, kw_only=True)
 class TokenIdentifiability(Result):
-    """Every number of a token identifiability analysis, one row a cell and fold (Brunner et al. 2020, 4, B, D.1)."""
+    """Every number of a token identifiability analysis, one row per cell and fold (Brunner et al. 2020, 4, B, D.1)."""
 
     analysis: ClassVar = "tokens"
     title: ClassVar = "Token identifiability"
@@ -42,7 +42,7 @@ class TokenIdentifiability(Result):
         return self.table["experiment"][0]
 
     def means(self) -> pl.DataFrame:
-        """Return the mean of each measure over folds, with its standard error, one row a cell.
+        """Return the mean of each measure over folds, with its standard error, one row per cell.
 
         Tokens and sentences are sums over folds, epochs the most, converged a share. The standard error is the folds'
         standard deviation over the root of their number, null for one fold. Folds share sentences, so it says how much

@@ -20,7 +20,7 @@ _OPTIONAL = {
 
 
 def sections(means: pl.DataFrame, charts: Sequence[str]) -> list[Section]:
-    """Return the parts of the report from the means over folds, a row a cell, and the names of its charts."""
+    """Return the parts of the report from the means over folds, a row per cell, and the names of its charts."""
     groups = [
         Section(anchor, title, (text,), own, note=_BARS)
         for anchor, (title, beginnings, text) in _GROUPS.items()
@@ -63,7 +63,7 @@ _GROUPS = {
         "Layer by layer", ("rate_by_layer", "token_rate_by_layer"),
         "The share of test tokens whose own input vector is the nearest one in the sentence to what the probe makes of "
         "the hidden state (Brunner et al. 2020, Fig. 2a; from layer to layer Fig. 11 to 13). The second figure also "
-        "counts another position that holds the same token.",
+        "counts another position that contains the same token.",
     ),
     "across": (
         "Trained on one layer, tested on all", "across_layers",
@@ -98,7 +98,7 @@ _READING = (
     "recovered when, of the input vectors of the same sentence, x_i is the nearest to g(e_i^l) (Brunner et al. 2020, "
     "section 4). The input x is what the embedding block gives: token, position and segment. Each position is its own "
     "target, also where a token is repeated; where several inputs are equally near, the token earns its share of one.",
-    "Any position: the same, but any position of the sentence that holds the same token of the vocabulary counts.",
+    "Any position: the same, but any position of the sentence that contains the same token of the vocabulary counts.",
     "Probes: Naive is the hidden state itself. Linear is one matrix without bias. MLP has one hidden layer with GELU. "
     "Ridge is the linear L2 probe in closed form, its penalty chosen on validation sentences. Linear and MLP are "
     "trained by Adam, with early stopping on validation sentences.",

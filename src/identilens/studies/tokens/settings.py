@@ -1,4 +1,4 @@
-"""What can be asked of token identifiability."""
+"""Options of token identifiability."""
 
 from dataclasses import dataclass
 from math import inf
@@ -22,27 +22,27 @@ _NEGATIVE = Parameter(allow_leading_hyphen=True)  # A list on the command line m
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSettings(Settings):
-    """What is recovered from what, and how probes are found.
+    """Which tokens are recovered from which hidden states, and how probes are trained.
 
     Attributes:
-        experiment: What is recovered from what.
+        experiment: Which tokens are recovered from which hidden states.
         probes: Maps from hidden state to input.
-        distances: Of loss and look-up; ridge is always l2.
-        folds: Random 70/15/15 splits of the sentences.
-        mlp_folds: Fit the MLP, which takes longest, on the first so many folds only.
-        layers: Layers to train on, counted from 1; all by default, for data-share the last but one.
-        offsets: Neighbours to recover, for neighbours.
+        distances: Distances of loss and look-up; ridge always uses l2.
+        folds: Number of random 70/15/15 splits of the sentences.
+        mlp_folds: Number of folds for the MLP, the slowest probe; the first ones are used.
+        layers: Layers to train on, counted from 1. Default: all; for data-share the last but one.
+        offsets: Relative positions of the tokens to recover, for neighbours.
         shares: Shares of the training sentences, for data-share.
-        learning_rates: Of trained probes, one or several to search; the paper's seven by default.
-        search: Where the learning rate is searched; the first fold's choice serves the others.
-        batch_size: Tokens in a step of training.
-        patience: Epochs without a lower validation loss before training stops.
-        max_epochs: Limit on the epochs; the paper names none.
+        learning_rates: Learning rates of trained probes, one or several to search; the paper's seven by default.
+        search: Folds in which the learning rate is searched. With "first fold", its choice is used in the others.
+        batch_size: Number of tokens in a training step.
+        patience: Number of epochs without a lower validation loss after which training stops.
+        max_epochs: Largest number of epochs; the paper gives no limit.
         hidden_units: Width of the MLP's hidden layer.
         max_length: Cut longer texts to this many tokens.
-        seed: Of splits, initial weights and batches.
-        compare_model: A second checkpoint on the same texts, such as after fine-tuning; in Python also a lens.
-        states: Folder to keep hidden states in for later runs; states/ in the run's folder by default.
+        seed: Seed of splits, initial weights and batches.
+        compare_model: A second checkpoint to run on the same texts, such as a fine-tuned one; in Python also a lens.
+        states: Folder where hidden states are stored for later runs; states/ in the run's folder by default.
     """
 
     experiment: Experiment = "same-layer"

@@ -1,4 +1,4 @@
-"""Can the input token still be read off its hidden state (Brunner et al. 2020, section 4)."""
+"""Whether the input token can be recovered from its hidden state (Brunner et al. 2020, section 4)."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,27 +24,27 @@ from identilens.studies.tokens.settings import TokenSettings
 
 
 class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
-    """Say for every layer how many input tokens can be recovered from their hidden states.
+    """Measure for every layer how many input tokens can be recovered from their hidden states.
 
-    Brunner et al. 2020, section 4, B, D.1: a probe g is trained to predict the input x_i from the hidden state e_i^l,
-    and a token counts as recovered when x_i is the nearest of the inputs in its own sentence to g(e_i^l). x is what
-    the embedding block gives (``hidden_states[0]``: token, position and segment embeddings behind their norm).
-    Sentences are never split between training, validation and test. All layers (and rates) of a fold train as one
-    stack.
+    Brunner et al. 2020, section 4, B, D.1: a probe g is trained to predict the input x_i from the hidden state e_i^l.
+    A token counts as recovered when x_i is nearer to g(e_i^l) than any other input of the same sentence. x is the
+    output of the embedding block (``hidden_states[0]``: token, position and segment embeddings after their norm).
+    A sentence is never split between training, validation and test. All layers (and rates) of a fold are trained
+    together as one stack.
 
     Args:
-        lens: The model. Where it is on a GPU with room for the hidden states, probes train there too.
-        texts: Texts, pairs, token ids or a batch: each is one sentence for splits and look-up.
+        lens: The model. If it is on a GPU with enough memory for the hidden states, probes are trained there too.
+        texts: Texts, pairs, token ids or a batch. Each text is one sentence for splits and look-up.
 
     Raises:
         InputError: For texts or settings that cannot be used.
         NumericalError: If hidden states are NaN or infinite, naming the text, or no learning rate gives a finite loss.
-        OutputFolderError: If a folder holds something else or cannot be written.
+        OutputFolderError: If a folder contains something else or cannot be written.
     """
 
     name = "tokens"
     unit = "folds"
-    alone = "later folds take up the learning rates of the first"
+    alone = "later folds use the learning rates of the first"
     settings_type = TokenSettings
     result_type = TokenIdentifiability
 
@@ -65,7 +65,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         self._temporary: finalize | None = None
 
     def identity(self) -> Identity:
-        """Return model and texts, the second checkpoint, and no settings that play no part in the experiment."""
+        """Return model, texts and the second checkpoint; settings that the experiment does not use become None."""
         other = {"compared": self.lenses["compared"].facts if "compared" in self.lenses else None}
         for name, experiment in (("offsets", "neighbours"), ("shares", "data-share")):
             if self.settings.experiment != experiment:
@@ -77,7 +77,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         return [1] * len(self.parts)
 
     def begin(self, folder: RunFolder | None) -> None:
-        """Choose where hidden states lie, and recall the learning rates that finished parts have found."""
+        """Choose the folder of the hidden states, and read the learning rates that finished parts have chosen."""
         if self._cache is None and folder is not None:
             self._cache = folder.path / "states"
         if self._cache is None:
@@ -92,7 +92,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         return Output({"table": self.runner.run(self.parts[part])})
 
     def finish(self, tables: Tables) -> Output:
-        """Drop hidden states that were kept for this run alone."""
+        """Delete hidden states that were stored for this run only."""
         if self._temporary is not None:
             self._temporary()
         return Output(tables)
@@ -110,7 +110,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
     def _states(self, name: str) -> HiddenStates:
         """Return the hidden states of a checkpoint, extracted when first asked for."""
         if name not in self._held and self._cache is not None:
-            # Hidden states outlive the run: another one on the same texts takes them up.
+            # Hidden states stay after the run: later runs on the same texts use them.
             with listed(None):
                 self._held[name] = extract(
                     self.lenses[name], self.texts, self._cache, max_length=self.settings.max_length,

@@ -14,7 +14,7 @@ _SHARES = (("rate", "chance", ", by layer"), ("token_rate", "token_chance", ", a
 
 
 def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
-    """Return the charts of an experiment by name, from its means over folds, a row a cell."""
+    """Return the charts of an experiment by name, from its means over folds, a row per cell."""
     experiment = means["experiment"][0]
     rows = means.rename({"rate_error": _ERROR}).with_columns(
         pl.col("checkpoint").cast(pl.String),

@@ -21,22 +21,22 @@ from identilens.studies.train.result import EncoderRun
 
 
 class TrainStudy(Study[EncoderSettings, EncoderRun]):
-    """Train an identifiable encoder on one of ten tasks; the model, metrics of every epoch and test accuracy are kept.
+    """Train an identifiable encoder on one of ten tasks; save the model, the metrics of every epoch and the accuracy.
 
-    The best epoch's model goes to ``model`` in the folder (weights, configuration, tokenizer, for `identilens.load`),
-    until the end ``checkpoints`` stand beside it, from which an interrupted run goes on. Launched on several processes
-    (torchrun), they share each batch and the first one writes and reports.
+    The model of the best epoch is saved to ``model`` in the folder (weights, configuration, tokenizer, for
+    `identilens.load`). During training, ``checkpoints`` are saved too; an interrupted run continues from the last one.
+    If several processes are launched (torchrun), they share each batch; the first process writes and reports.
 
     Raises:
         InputError: For a task, file, row or setting that cannot be used, if accelerate is not installed, or without a
             folder.
-        OutputFolderError: If the folder holds something else or cannot be written.
+        OutputFolderError: If the folder contains something else or cannot be written.
     """
 
     name = "train"
     unit = "steps"
     takes = ()
-    leaves = "training leaves a model"
+    leaves = "training saves a model"
     settings_type = EncoderSettings
     result_type = EncoderRun
 
@@ -73,7 +73,7 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
         self.processes.wait_for_everyone()
 
     def begin(self, folder: RunFolder | None) -> None:
-        """Find the last whole checkpoint that an interrupted run has left."""
+        """Find the last complete checkpoint of an interrupted run."""
         super().begin(folder)
         with self.in_turn():
             self.checkpoint = last_whole(self.folder or Path())
@@ -87,7 +87,7 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
         return Output({"table": table, "outcome": table_of(EncoderRun.schema["outcome"], [metrics])})
 
     def finish(self, tables: Tables) -> Output:
-        """Drop the checkpoints: no part is left to go on from them."""
+        """Delete the checkpoints, which are not needed after the last part."""
         Manifest(self.folder or Path()).remove(f"{CHECKPOINTS}/")
         return Output(tables)
 

@@ -57,7 +57,7 @@ def trust_rows(
     nothing else has weight or the output is zero. The verdict calls a weight determined by its interval alone.
 
     Raises:
-        InputError: Weights that are no distribution over T's rows.
+        InputError: Weights that are not a distribution over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
     T = head_values(projected_values)

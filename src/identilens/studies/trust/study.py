@@ -12,11 +12,11 @@ from identilens.studies.trust.rows import named_rows, trust_rows
 
 
 class TrustStudy(RowStudy[RowSettings, Trust]):
-    """Say of each attention weight whether the output determines it, and whether its key influences the output.
+    """Say for each attention weight whether the output determines it, and whether its key influences the output.
 
-    For each row: the interval of each weight over all distributions with the same output, proven; the share of each key
-    in what the keys add; its Contribution Weight; what removing it changes; a verdict in plain words. At most two
-    linear programs a weight. Words and thresholds: docs/trust.md.
+    For each row: a proven interval of each weight over all distributions with the same output; each key's share of
+    what the keys add; its Contribution Weight; the change when it is removed; a verdict in plain words. At most two
+    linear programs for each weight. Words and thresholds: docs/trust.md.
 
     Args:
         lens: The model.
@@ -27,7 +27,7 @@ class TrustStudy(RowStudy[RowSettings, Trust]):
             sinks.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If an interval cannot be proven.
-        OutputFolderError: If ``out`` holds something else or cannot be written.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
     """
 
     name = "trust"

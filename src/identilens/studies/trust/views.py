@@ -122,7 +122,7 @@ def certain_by_head(heads: pl.DataFrame) -> AnyChart:
 
 
 def within_page(table: pl.DataFrame) -> pl.DataFrame:
-    """Return the weights of the first rows, as many as a page holds."""
+    """Return the weights of the first rows, as many as a page contains."""
     return of_whole_groups(table, ROW, CELLS)
 
 

@@ -1,0 +1,96 @@
+"""``identilens rerun`` and ``identilens.rerun``: a run made again from the request in its folder."""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from identilens.cli.commands import study_command
+from identilens.cli.options import INPUTS, RunOptions, console
+from identilens.errors import InputError
+from identilens.runs.differences import model_and_texts
+from identilens.runs.reading import read_record
+from identilens.runs.remote import url_in
+from identilens.runs.request import Request
+from identilens.runs.result import Result
+from identilens.runs.settings import Settings, hints_of
+from identilens.runs.stored import present
+from identilens.runs.study import Progress, bound_study, run_study
+from identilens.studies.registry import STUDIES, study_named
+
+
+def rerun(
+    folder: str | Path, *, out: str | Path | None = None, lens: Any = None, texts: Any = None,
+    progress: Progress | None = None,
+) -> Result:  # fmt: skip
+    """Return the result of a run made again: the study, inputs and settings that ``run.toml`` in its folder names.
+
+    A warning says where the model or the texts are not those of the first run, by their digests.
+
+    Args:
+        folder: Of the run.
+        out: Folder to write into; nothing is written when not given.
+        lens: The model, where it was given in Python, or another one.
+        texts: The texts, where they were given in Python, or others.
+        progress: Called with (units done, units in all, a note on what is being done).
+
+    Raises:
+        InputError: If the folder holds no request, or inputs that were given in Python are not given again.
+        IdentilensError: Whatever the study raises.
+    """
+    place = present(folder)
+    study, groups = _asked(place, {"lens": lens, "texts": texts})
+    given = {"lens": lens, "texts": texts}
+    inputs = [groups[name].load() if given[name] is None else given[name] for name in study.takes]
+    result = run_study(bound_study(study, inputs, groups["settings"]), out=out, progress=progress)
+    if changed := _changed(place, result.provenance):
+        warnings.warn(f"not the run of {folder}: {changed}", stacklevel=2)
+    return result
+
+
+def rerun_folder(
+    folder: str, /, *, out: Annotated[str | None, Parameter(alias="-o")] = None,
+    resume: Annotated[bool, Parameter(negative="")] = False, overwrite: Annotated[bool, Parameter(negative="")] = False,
+) -> None:  # fmt: skip
+    """Run a finished or interrupted run again into a new folder, and say whether model and texts are the same.
+
+    Args:
+        folder: Folder of the run, with its run.toml.
+        out: Folder for the results; the first folder's name with -again by default.
+        resume: Go on with an interrupted run in the new folder.
+        overwrite: Drop the run that the new folder holds: the files that its manifest lists, and no other.
+    """
+    place = present(folder)
+    study, groups = _asked(place, {})
+    new = out or f"{folder.rstrip('/') if url_in(folder) else place.absolute()}-again"
+    study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
+    changed = _changed(place, read_record(present(new)) or {})
+    console.print(f"results: {new}", soft_wrap=True, highlight=False)
+    console.print(f"against {folder}: {changed or 'the same model and texts'}.", soft_wrap=True, highlight=False)
+
+
+def _asked(folder: Path, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given."""
+    request = Request.read(folder, list(STUDIES))
+    study = study_named(request.study)
+    lost = [name for name in request.lost if given.get(name) is None]
+    if lost:
+        ways = [f"identilens.rerun(folder, {name}=...)" for name in lost if name in INPUTS]
+        raise InputError(
+            f"the {' and '.join(lost)} of {folder} were given in Python and are not stored. "
+            f"{'Pass them: ' + ', '.join(ways) if len(ways) == len(lost) else 'Run the lines of Python again'}."
+        )
+    kinds: dict[str, type[Settings]] = {name: INPUTS[name][1] for name in study.takes if given.get(name) is None}
+    kinds["settings"] = study.settings_type
+    return study, {name: _made(kind, request.options) for name, kind in kinds.items()}
+
+
+def _made(kind: type[Settings], options: Mapping[str, Any]) -> Any:
+    return kind.of(None, {name: value for name, value in options.items() if name in hints_of(kind)})
+
+
+def _changed(folder: Path, record: Mapping[str, Any]) -> str:
+    before = read_record(folder)
+    return "" if before is None else model_and_texts(before, record)

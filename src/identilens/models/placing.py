@@ -1,0 +1,45 @@
+"""Where a model's parameters are put, and in which precision."""
+
+from typing import Literal, get_args
+
+import torch
+
+from identilens.errors import InputError
+
+Precision = Literal["float32", "float16", "bfloat16", "float64"]
+Dtype = Literal["auto", Precision]
+
+
+def usable_device(given: str | torch.device | None) -> torch.device:
+    """Return a device after a tensor could be put there; CUDA where there is one, else the CPU, for None.
+
+    Raises:
+        InputError: If there is no such device.
+    """
+    try:
+        place = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InputError(
+            f"cannot use device {str(given)!r}: {first_line(error)}. Leave it out for the CPU, or for CUDA "
+            "where there is one."
+        ) from error
+    return place
+
+
+def precision_name(dtype: str | torch.dtype, choices: object = Precision) -> str:
+    """Return the name of a precision that a model can have.
+
+    Raises:
+        InputError: For any other, listing the choices.
+    """
+    name = str(dtype).removeprefix("torch.")
+    known = [one for group in get_args(choices) for one in (get_args(group) or (group,))]
+    if name not in known:
+        raise InputError(f"expected dtype to be {' or '.join(known)}; got {dtype!r}.")
+    return name
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says, or its kind where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
