@@ -24,7 +24,8 @@ PART = 32
 TEXT = "The keeper of the lighthouse wrote down every ship, although none had stopped there for years, number {}."
 
 ENGINES: dict[str, Engine | None] = {
-    "this process": None, "1 local worker": idl.Local(1), "2 local workers": idl.Local(2), "1 actor": idl.Ray(workers=1),
+    "this process": None, "1 local worker": idl.Local(1), "2 local workers": idl.Local(2),
+    "1 actor": idl.Ray(workers=1),
 }  # fmt: skip
 
 MEMORY = """

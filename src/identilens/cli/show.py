@@ -19,7 +19,7 @@ def report(folder: str, /, *, out: Annotated[Path | None, Parameter(alias="-o")]
     """Write the report of a finished run as one self-contained HTML file.
 
     Args:
-        folder: Folder of the run, or URL: what was given to its --out.
+        folder: Folder or URL of the run: what was given to its --out.
         out: File to write; report.html in the folder by default.
     """
     console.print(f"report: {shown_place(write_report(folder, out))}", soft_wrap=True, highlight=False)
@@ -61,7 +61,7 @@ def figures(
     """Write the charts of a finished run as files for print.
 
     Args:
-        folder: Folder of the run, or URL: what was given to its --out.
+        folder: Folder or URL of the run: what was given to its --out.
         out: Folder to write to; figures/ in the run's folder by default.
         formats: Any of png, svg and pdf, separated by commas.
     """

@@ -45,14 +45,11 @@ def load(
             f"expected a hub id or a folder; got {type(model).__name__}. For a model in memory: identilens.Lens(model, "
             "tokenizer)."
         )
-    place, precision = resolved(model), precision_name(dtype, Dtype)
+    place = resolved(model)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    chosen = {
-        "dtype": precision if precision == "auto" else getattr(torch, precision),
-        "attn_implementation": attn_implementation, "use_safetensors": True, **common,
-    }  # fmt: skip
+    precision, put = precision_name(dtype, Dtype), usable_device(device)
     try:
-        lens = _loaded(place, str(model), usable_device(device), chosen, common)
+        lens = _loaded(place, str(model), put, precision, attn_implementation, common)
     except ModelNotFoundError as error:
         if (damage := damaged_file(place)) is not None:
             raise ModelError(damage) from error
@@ -68,7 +65,9 @@ def load(
     return lens
 
 
-def _loaded(model: str | Path, name: str, device: torch.device, chosen: dict[str, Any], common: dict[str, Any]) -> Lens:
+def _loaded(
+    model: str | Path, name: str, device: torch.device, precision: str, attention: str | None, common: dict[str, Any]
+) -> Lens:
     try:
         config = AutoConfig.from_pretrained(model, **common)
     except (OSError, ValueError) as error:
@@ -76,7 +75,11 @@ def _loaded(model: str | Path, name: str, device: torch.device, chosen: dict[str
             f"no model found under {str(model)!r}: expected a hub id or a folder with a config.json, bundled or "
             f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({first_line(error)})"
         ) from error
-    network = _with_weights(model, _model_class(config), {"config": config, **chosen})
+    options = {
+        "config": config, "dtype": precision if precision == "auto" else getattr(torch, precision),
+        "attn_implementation": attention, "use_safetensors": True, **common,
+    }  # fmt: skip
+    network = _with_weights(model, _model_class(config), options)
     network.to(device).eval()
     tokenizer, images = (_processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor))
     absent = _absent_files(tokenizer, model, common)

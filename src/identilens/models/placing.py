@@ -21,8 +21,8 @@ def usable_device(given: str | torch.device | None) -> torch.device:
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, TypeError) as error:
         raise InputError(
-            f"cannot use device {str(given)!r}: {first_line(error)}. Leave it out for the CPU, or for CUDA "
-            "where there is one."
+            f"cannot use device {str(given)!r}: {first_line(error)}. Leave it out to use the CPU, or CUDA "
+            "where it is available."
         ) from error
     return place
 
