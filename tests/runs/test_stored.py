@@ -77,7 +77,7 @@ def test_damage_and_strangers_are_named(client, monkeypatch):
     toy(layers="1-2", out=url)
     elsewhere(monkeypatch)
     client.put_object(Bucket=BUCKET, Key="damaged/table.parquet", Body=b"no table")
-    with pytest.raises(OutputFolderError, match=r"s3://runs/damaged/table.parquet is not as the run wrote it"):
+    with pytest.raises(OutputFolderError, match=r"s3://runs/damaged/table.parquet differs from what the run wrote"):
         Toy.load(url)
     client.put_object(Bucket=BUCKET, Key="foreign/mine.txt", Body=b"mine")
     with pytest.raises(OutputFolderError, match="s3://runs/foreign exists and contains no run"):
