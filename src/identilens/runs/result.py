@@ -14,7 +14,7 @@ from torch import Tensor
 
 from identilens.charts.kit import AnyChart
 from identilens.charts.notebook import folded_maps
-from identilens.charts.page import Page, Section, write_page
+from identilens.charts.page import Page, Section, table_html, write_page
 from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
@@ -235,4 +235,4 @@ class Result(ABC):
     def _repr_html_(self) -> str:
         lines = "".join(f"<p>{escape(line)}</p>" for line in self.summary().text.splitlines())
         lines += notebook_html(self.token_lines()) + folded_maps(self.notebook_maps())
-        return lines + "".join(frame._repr_html_() for frame in list(self.overview().values())[:1])
+        return lines + "".join(map(table_html, list(self.overview().values())[:1]))

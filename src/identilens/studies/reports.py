@@ -67,7 +67,7 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
         place = local_place(folder)
         joined = joined_results(place, result.provenance)
         more = [section for one in joined for section in _apart(one)]
-        said = [f"{one.title}: {one.summary().text.splitlines()[0]}" for one in joined]
+        said = [f"{_opening(one)} {one.summary().text.splitlines()[0]}" for one in joined]
         with listed(Manifest(place)):
             return result.to_html(path or place / "report.html", more=more, said=said)
 
@@ -116,6 +116,10 @@ def _as_one(results: Sequence[Result]) -> Result:
     return type(first).of(tables, first.provenance, matrices, tokens)
 
 
+def _opening(result: Result) -> str:
+    return result.title if result.title.endswith("?") else f"{result.title}:"
+
+
 def _apart(result: Result) -> list[Section]:
     """Return the sections of a result, charts put in, whose places and headings say which result they are of."""
     name, charts = result.analysis.replace(" ", "-"), result.page_charts()
@@ -123,7 +127,7 @@ def _apart(result: Result) -> list[Section]:
         replace(
             section,
             anchor=f"{name}-{section.anchor}",
-            title=f"{result.title}: {section.title}",
+            title=f"{_opening(result)} {section.title}",
             charts=[charts[one] if isinstance(one, str) else one for one in section.charts],
         )
         for section in result.sections()

@@ -242,10 +242,8 @@ class Audit(Result):
         if len(looked):
             layers = self.by_layer().drop_nulls("certain_mass").sort("certain_mass", maintain_order=True)
             least, most = (layers.row(place, named=True) for place in (0, -1))
-            apart = (
-                f"; most in {_layer(most)} ({percent(most['certain_mass'])}), least in {_layer(least)} "
-                f"({percent(least['certain_mass'])})" if len(layers) > 1 else ""
-            )  # fmt: skip
+            low, high = (percent(one["certain_mass"]) for one in (least, most))
+            apart = "" if low == high else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
             yield (
                 f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention lies where it is seen in "
                 f"every alternative with the same output (mean certain mass of {int(looked['certain_rows'].sum()):,} "
