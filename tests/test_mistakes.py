@@ -50,7 +50,7 @@ IN_PYTHON = {
     "an unknown option": (lambda lens: idl.audit(lens, [TEXT], layer=3), "one of the options layers, batch_size"),
     "an option left out": (lambda lens: idl.structure(lens, [TEXT]), "expected length to be given"),
     "settings as a dictionary": (lambda lens: idl.audit(lens, [TEXT], settings={"seed": 1}), "AuditSettings(...)"),
-    "a bar for progress": (lambda lens: idl.audit(lens, [TEXT], progress=True), "a function of (done, total, note)"),
+    "a bar for progress": (lambda lens: idl.audit(lens, [TEXT], progress="yes"), "a function of (done, total, note)"),
     "a word that is not there": (
         lambda lens: idl.trust(lens, TEXT, layers=0, heads=0, queries="zebra"),
         "its tokens are [CLS] the ferry",

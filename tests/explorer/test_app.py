@@ -12,16 +12,19 @@ from starlette.testclient import TestClient
 import identilens as idl
 from helpers.serving import TOKEN
 from helpers.zoo import build
+from identilens.errors import IdentilensError
 from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, explorer_app
 from identilens.explorer.desk import Desk
+from identilens.explorer.realised import realised
 from identilens.explorer.runs import Runs
-from identilens.explorer.work import measured, moved_row
+from identilens.explorer.work import contributions, measured, moved_row
 
 HOST = "127.0.0.1:8765"
 TEXT = (
     "The engine had run without a pause for eleven days when the noise began, and the second engineer put it down to "
     "a loose plate somewhere above the shaft until it grew regular and they opened the housing."
 )
+QUIET = (lambda: None, lambda step: None)
 GOOD = {"host": HOST, "x-identilens-token": TOKEN, "origin": f"http://{HOST}", "content-type": "application/json"}
 
 
@@ -129,7 +132,7 @@ def test_an_alternative_is_put_back(client, held):
 
 
 def test_a_change_by_hand_is_cut_to_what_the_output_allows(bundled):
-    at = measured(bundled, TEXT, lambda: None, lambda step: None)
+    at = measured(bundled, TEXT, *QUIET)
     head = at.head(3, 10, "encoder")
     asked = torch.zeros(head.attention.shape[1])
     asked[0] = -0.3
@@ -143,7 +146,7 @@ def test_a_change_by_hand_is_cut_to_what_the_output_allows(bundled):
 
 def test_next_tokens_of_a_decoder_stand_beside_each_other():
     lens = idl.Lens(build("gpt2"))
-    at = measured(lens, [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16], lambda: None, lambda step: None)
+    at = measured(lens, [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16], *QUIET)
     moved = moved_row(lens, at, at.head(0, 1, "decoder"), 9, [0.01 * (-1) ** key for key in range(14)])
     assert moved["output_error"] < 1e-9
     assert len(moved["states"]) == len(at.layers) + 1
@@ -178,30 +181,78 @@ def test_pages_do_not_see_each_others_texts(client, held, desk):
     assert desk.held(other)[1] is not desk.held(held)[1]
 
 
-def test_work_that_nobody_waits_for_stops(bundled):
-    desk, told = Desk({"model": bundled}), []
+def test_other_matrices_are_put_into_the_model():
+    lens = idl.Lens(build("gpt2"))
+    at = measured(lens, torch.randint(50, (30,), generator=torch.Generator().manual_seed(0)).tolist(), *QUIET)
+    found = realised(lens, at, at.head(1, 0, "decoder"))
+    assert 0.09 < found["distance"] < 0.12
+    assert found["dimension"] > 0
+    assert found["output_error"] < 1e-4
+    assert sorted(found["moved"]) == ["W_K", "W_Q"]
+    assert min(found["moved"].values()) > 0.01
+    before, after = found["states"][:2], found["states"][2:]
+    assert [one["change"] for one in before] == [0, 0]
+    assert 0 < max(one["change"] for one in after) < 1e-4
+    assert found["logits_change"] < 1e-4
 
-    def job(check, tell):
-        for step in range(200):
-            tell({"step": step})
-            told.append(time.monotonic())
-            time.sleep(0.02)
+
+@pytest.mark.parametrize(
+    ("family", "length", "words"),
+    [("llama", 20, "serve 2 query heads"), ("gpt_neox", 20, "rotary"), ("gpt2", 6, "the local dimension is 0")],
+)
+def test_other_matrices_are_refused_with_the_reason(family, length, words):
+    lens = idl.Lens(build(family))
+    at = measured(lens, [3 + place % 40 for place in range(length)], *QUIET)
+    with pytest.raises(IdentilensError, match=words):
+        realised(lens, at, at.head(0, 0, "decoder"))
+
+
+def test_long_texts_are_cut_and_other_matrices_refused(monkeypatch):
+    monkeypatch.setattr("identilens.explorer.realised.ROOM", 10**6)
+    lens = idl.Lens(build("gpt2"))
+    at = measured(lens, list(range(3, 90)) * 4, *QUIET)
+    assert len(at.item.tokens["encoder"]) == 128
+    with pytest.raises(IdentilensError, match="at most 204 conditions .* Take a shorter text"):
+        realised(lens, at, at.head(0, 0, "decoder"))
+
+
+def left(desk, job, after):
+    """Ask for a job, leave after some seconds, and return how long the worker then still worked."""
 
     async def leave():
-        left = time.monotonic() + 0.2
+        end = time.monotonic() + after
 
         async def gone():
-            return time.monotonic() > left
+            return time.monotonic() > end
 
         async for _ in desk.steps("model", job, gone):
-            if time.monotonic() > left:
+            if time.monotonic() > end:
                 break
         return time.monotonic()
 
     # In a thread: the browser of other tests has a loop running in this one.
     with ThreadPoolExecutor(1) as apart:
         ended = apart.submit(lambda: asyncio.run(leave())).result()
-    time.sleep(0.6)
-    desk.close()
+    desk.idle("model")
+    return time.monotonic() - ended
+
+
+def test_work_that_nobody_waits_for_stops(bundled):
+    desk, told = Desk({"model": bundled}), []
+
+    def job(check, tell):
+        for step in range(200):
+            tell({"step": step})
+            told.append(step)
+            time.sleep(0.02)
+
+    assert left(desk, job, 0.2) < 0.5
     assert 1 < len(told) < 100
-    assert told[-1] - ended < 0.5
+    desk.close()
+
+
+def test_exact_contributions_stop_in_the_midst_of_a_text(bundled):
+    desk = Desk({"model": bundled})
+    at = measured(bundled, TEXT, *QUIET)
+    assert left(desk, lambda check, tell: contributions(bundled, at, True, check, tell), 0.5) < 0.5
+    desk.close()

@@ -14,13 +14,13 @@ TOKEN = "start-token"
 
 
 @contextmanager
-def explorer(lenses, texts=()):
+def explorer(lenses, texts=(), runs=None):
     """Yield the address of a running explorer, without its token."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     desk = Desk(lenses)
-    app = explorer_app(desk, TOKEN, [f"127.0.0.1:{port}"], texts)
+    app = explorer_app(desk, TOKEN, [f"127.0.0.1:{port}"], texts, runs)
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

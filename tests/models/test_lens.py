@@ -1,5 +1,7 @@
 """A lens follows its model: what it says of the weights is said of those that are there now."""
 
+import re
+
 import pytest
 import torch
 
@@ -52,3 +54,48 @@ def test_an_audit_after_training_is_that_of_a_fresh_lens(change):
         torch.optim.SGD(model.parameters(), 1.0).step()
     again, fresh = (idl.audit(one, [ids(20)], value_bias="out").table for one in (lens, Lens(model)))
     assert again.equals(fresh)
+
+
+def test_a_lens_says_what_it_is_in_two_lines(bundled_path):
+    lens = idl.load(bundled_path)
+    model, sizes = repr(lens).splitlines()
+    assert model == f"Lens({str(bundled_path)!r}: BertModel, bert, float32 on cpu,"
+    assert sizes == "     6 layers × 12 heads, d_v 32; attention is looked for on the first text)"
+    lens.sites(lens.read("Snow fell.")[0])
+    assert repr(lens).splitlines()[1] == (
+        "     encoder: 6 layers × 12 heads, d_v 32; captured where the model hands it over)"
+    )
+
+
+def test_a_lens_names_each_kind_of_attention():
+    lens = Lens(build("t5"))
+    lens.sites(lens.read(ids(6))[0])
+    assert all(f"{kind}: 2 layers × 4 heads" in repr(lens) for kind in ("encoder", "decoder", "cross")), repr(lens)
+
+
+def test_a_lens_goes_into_another_precision_and_is_looked_into_anew():
+    lens = Lens(build("bert"))
+    item = lens.read(ids(6))[0]
+    before = [site.value_bias.dtype for site in lens.sites(item)]
+    assert lens.to("cpu", "float64") is lens
+    assert (lens.dtype, lens.facts["dtype"], before[0]) == (torch.float64, "float64", torch.float32)
+    assert next(iter(lens.capture(ids(6)))).layers[0].queries.dtype == torch.float64
+    assert lens.to(dtype=torch.float32).dtype == torch.float32
+    assert str(lens.to(torch.device("cpu")).device) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"dtype": "half"}, "expected dtype to be float32 or float16 or bfloat16 or float64; got 'half'"),
+        ({"dtype": torch.int8}, "got torch.int8"),
+        ({"device": "cuda:99"}, "cannot use device 'cuda:99'"),
+        ({"device": "gpu"}, "cannot use device 'gpu'"),
+    ],
+)
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_lens_goes_nowhere_else(given, expected):
+    lens = Lens(build("bert"))
+    with pytest.raises(idl.errors.InputError, match=re.escape(expected)):
+        lens.to(**given)
+    assert (lens.dtype, str(lens.device)) == (torch.float32, "cpu")

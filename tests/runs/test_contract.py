@@ -32,8 +32,15 @@ def test_a_folder_and_memory_give_the_same(tmp_path):
     equal(held, Toy.load(tmp_path / "run"))
     assert written.notes["word"].to_list() == ["odd", "even"]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        ".lock", "manifest.txt", "matrices", "notes.parquet", "provenance.json", "table.parquet"
+        ".lock", "manifest.txt", "matrices", "notes.parquet", "provenance.json", "run.toml", "table.parquet"
     ]  # fmt: skip
+
+
+def test_a_result_says_its_finding_its_size_and_where_it_is(tmp_path):
+    made = toy(layers="1-4", out=tmp_path / "run")
+    assert repr(made).startswith(f"Toy: {made.summary().text}\ntable of {len(made.table)} rows, notes of 2 rows")
+    assert repr(made).endswith(f"matrices; in {tmp_path / 'run'}")
+    assert repr(toy()).endswith("; in memory")
 
 
 def test_save_and_load_give_it_back(tmp_path):

@@ -178,7 +178,7 @@ def test_a_refused_run_names_what_differs(tmp_path):
         toy(layers="1,2,9", seed=3, out=tmp_path / "run", resume=True)
     for words in ("layers is [1, 2, 3, 4] there and [1, 2, 9] here", "share is 0.25 there and 0.5 here", "and 2 more"):
         assert words in str(refused.value)
-    with pytest.raises(OutputFolderError, match="4 texts there and 5 here"):
+    with pytest.raises(OutputFolderError, match="number of texts is 4 there and 5 here"):
         toy(layers="1-5", share=0.25, out=tmp_path / "run", resume=True)
 
 

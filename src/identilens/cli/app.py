@@ -9,12 +9,14 @@ from cyclopts import App, CycloptsError
 from rich.console import Console
 from rich.text import Text
 
+from identilens.cli.settings_file import SettingsFile
 from identilens.errors import CheckFailedError, IdentilensError, SettingError
 from identilens.reproduce.registry import REPRODUCTIONS
 from identilens.studies.registry import STUDIES
 
 COMMANDS = {
     "report": ("identilens.cli.show:report", "Write the report of a finished run again."),
+    "rerun": ("identilens.cli.again:rerun_folder", "Run a finished or interrupted run again, from its run.toml."),
     "compare": ("identilens.cli.show:compare_runs", "Compare two finished runs of the same study."),
     "explore": ("identilens.cli.explore:explore", "Open a local web page: type a text, look at a model's attention."),
     "figures": ("identilens.cli.show:figures", "Write the charts of a finished run as files for print."),
@@ -28,13 +30,18 @@ COMMANDS = {
 """Commands that are not studies: module and function of each, and its help."""
 
 
-def make_app() -> App:
-    """Return the program with all its commands: studies, reproductions and others. No command is imported yet."""
+def make_app(file: SettingsFile | None = None) -> App:
+    """Return the program with all its commands: studies, reproductions and others. No command is imported yet.
+
+    Args:
+        file: Reads the file that ``--config`` names.
+    """
     app = App(
         name="identilens",
         help="How much of a transformer's attention and hidden states is determined by what it computes, and how much "
         "has an effect.",
         version=version("identilens"), suppress_keyboard_interrupt=False,
+        config=file or SettingsFile(),
     )  # fmt: skip
     groups = {
         "": app,
@@ -65,10 +72,11 @@ def main() -> None:
     """Run the command line: exit code 2 for bad input, 1 for a failed check, 130 and 143 when stopped, 0 otherwise."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     before = signal.signal(signal.SIGTERM, _terminate)
+    file = SettingsFile()
     try:
-        make_app()(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
+        make_app(file)(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
     except (CycloptsError, IdentilensError) as error:
-        _complain(_words(error))
+        _complain(_words(error, file))
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
     except (KeyboardInterrupt, Terminated) as stop:
         _stopped(signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
@@ -87,13 +95,13 @@ def _stopped(by: signal.Signals) -> NoReturn:
     sys.exit(128 + by)
 
 
-def _words(error: Exception) -> str:
+def _words(error: Exception, file: SettingsFile) -> str:
     """Return the message of an error; options are named as they are typed."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, IdentilensError):
         cause = cause.__cause__
     if isinstance(cause, SettingError):
-        return f"expected --{cause.setting.replace('_', '-')} {cause.expected}; got {cause.got!r}."
+        return file.complaint(cause)
     return str(cause or error)
 
 

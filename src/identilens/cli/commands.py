@@ -3,13 +3,11 @@
 import inspect
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from identilens.cli.options import INPUTS, EngineOptions, PrintOptions, RunOptions, console, quiet_transformers
-from identilens.cli.progress import progress_bar
 from identilens.runs.settings import Settings
 from identilens.runs.study import bound_study, run_study
 from identilens.studies.registry import study_named
@@ -35,10 +33,9 @@ def study_command(study: Any) -> Callable[..., None]:
         # Texts are read first, so that errors in them appear before a model is loaded.
         cut = {"texts": {"max_length": getattr(given["settings"], "max_length", None)}}
         inputs = [given[name].load(**cut.get(name, {})) for name in reversed(study.takes)][::-1]
-        bound = bound_study(study, inputs, given["settings"])
+        bound = bound_study(study, inputs, given["settings"], [given[name] for name in study.takes])
         shown = bound.reports and not (prints.json or prints.quiet)
-        with progress_bar(study.unit) if shown else nullcontext() as update:
-            result = run_study(bound, out=run.out, progress=update, engine=given["engine"].made(), **run.choices)
+        result = run_study(bound, out=run.out, progress=shown, engine=given["engine"].made(), **run.choices)
         if not bound.reports:
             return
         report = write_report(run.out)

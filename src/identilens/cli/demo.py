@@ -7,7 +7,6 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from identilens.cli.options import ModelOptions, console
-from identilens.cli.progress import progress_bar
 from identilens.studies.audit.study import audit
 from identilens.studies.reports import write_report
 
@@ -28,15 +27,7 @@ def demo(
     texts = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()
     lens = ModelOptions(model="bundled-decoder" if decoder else "bundled", device="cpu", dtype="float32").load()
     lens.name = "Wikipedia decoder (bundled)" if decoder else "all-MiniLM-L6-v2 (bundled)"
-    with progress_bar("texts") as update:
-        result = audit(
-            lens,
-            [text for text in texts if text],
-            out=out,
-            overwrite=overwrite,
-            progress=update,
-            examples=3,
-            max_length=256 if decoder else None,
-        )
+    read, longest = [text for text in texts if text], 256 if decoder else None
+    result = audit(lens, read, out=out, overwrite=overwrite, examples=3, max_length=longest)
     result.show()
     console.print(f"report: {write_report(out).resolve()}", soft_wrap=True, highlight=False)

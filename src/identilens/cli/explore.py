@@ -43,7 +43,8 @@ def explore(
         raise InputError("give each --model only once.")
     texts = [*text, *(str(one) for one in (read_texts(file) if file else ()))][:_MOST_TEXTS]
     lenses = {name: ModelOptions(model=name, device=device, dtype=dtype).load() for name in model}
+    load = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value not in (None, "auto")}
     import_module("identilens.explorer.server").serve(
-        {Path(name).name or name: lens for name, lens in lenses.items()}, texts, port=port, runs=runs,
+        lenses, texts, port=port, runs=runs, load=load,
         announce=lambda address: console.print(f"explorer: {address}", soft_wrap=True, highlight=False),
     )  # fmt: skip

@@ -35,12 +35,14 @@ class ModelOptions(Settings):
         model: Hub id or local folder of a transformers model, or one of the bundled models: bundled, bundled-decoder.
         device: Device to run on: cpu, cuda, cuda:1, mps. Default: the best device that is available.
         dtype: Precision of the loaded model. Default: the precision of the checkpoint.
+        revision: Branch, tag or commit on the hub.
         trust_remote_code: Run the Python code that the checkpoint contains.
     """
 
     model: Annotated[str, Parameter(alias="-m")]
     device: str | None = None
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "auto"
+    revision: str | None = None
     trust_remote_code: Annotated[bool, Parameter(negative="")] = False
 
     def load(self) -> Lens:
@@ -58,7 +60,10 @@ class ModelOptions(Settings):
 
     def _loaded(self) -> Lens:
         try:
-            return load(self.model, device=self.device, dtype=self.dtype, trust_remote_code=self.trust_remote_code)
+            return load(
+                self.model, device=self.device, dtype=self.dtype, revision=self.revision,
+                trust_remote_code=self.trust_remote_code,
+            )  # fmt: skip
         except ModelNotFoundError as error:
             if (damage := damaged_file(self.model)) is not None:
                 raise ModelError(damage) from error
@@ -131,12 +136,14 @@ class RunOptions(Settings):
     """Where the results of a run are written.
 
     Attributes:
+        config: TOML file with options by name, at its top or under the command's name. Typed options have priority.
         out: Folder for the results.
         resume: Continue an interrupted run.
         overwrite: Delete the previous run in the folder. Only the files that its manifest lists are deleted.
         allow_version_change: Continue a run that was started with other versions of the libraries.
     """
 
+    config: Path | None = None
     out: Annotated[Path, Parameter(alias="-o")]
     resume: Annotated[bool, Parameter(negative="")] = False
     overwrite: Annotated[bool, Parameter(negative="")] = False

@@ -5,9 +5,9 @@ from typing import Any
 
 from identilens.cli.commands import with_options
 from identilens.cli.options import RunOptions, console, quiet_transformers
-from identilens.cli.progress import progress_bar
 from identilens.reproduce.record import Recipe, write_reproduction
 from identilens.reproduce.registry import recipe_named
+from identilens.runs.progress import watched
 
 
 def __getattr__(name: str) -> Callable[..., None]:
@@ -24,7 +24,7 @@ def reproduction_command(recipe: Recipe) -> Callable[..., None]:
         quiet_transformers()
         run = given["run"]
         settings = given.get("settings") or recipe.settings_type()
-        with progress_bar(recipe.unit) as update:
+        with watched(recipe.unit, True) as update:
             found = recipe.make(settings, run.out, progress=update, **run.choices)
         write_reproduction(found, run.out)
         console.print(found.findings, markup=False, highlight=False)

@@ -21,6 +21,7 @@ from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.viewer import looks_script, viewer_script
 from identilens.errors import IdentilensError, InputError
 from identilens.explorer.desk import Desk
+from identilens.explorer.realised import realised
 from identilens.explorer.runs import Runs
 from identilens.explorer.work import Check, Measured, Tell, alternative, contributions, measured, moved_row, proven_row
 
@@ -46,10 +47,14 @@ _STATIC = Path(__file__).parent / "static"
 
 
 def explorer_app(
-    desk: Desk, token: str, hosts: Sequence[str], texts: Sequence[str] = (), runs: Runs | None = None
-) -> Starlette:
-    """Return the application: ``token`` opens it, ``hosts`` (with their port) are the names that it answers to."""
-    site = _Site(desk, Guard(token, hosts), texts, runs)
+    desk: Desk, token: str, hosts: Sequence[str], texts: Sequence[str] = (), runs: Runs | None = None,
+    load: Mapping[str, str] | None = None,
+) -> Starlette:  # fmt: skip
+    """Return the application: ``token`` opens it, ``hosts`` (with their port) are the names that it answers to.
+
+    Models go by what `identilens.load` takes; ``load`` are the options that they were loaded with.
+    """
+    site = _Site(desk, Guard(token, hosts), {"texts": list(texts), "load": load or {}}, runs)
     return Starlette(
         routes=[
             Route("/", site.page),
@@ -64,15 +69,15 @@ def explorer_app(
 class _Site:
     """Answers requests."""
 
-    def __init__(self, desk: Desk, guard: "Guard", texts: Sequence[str], runs: Runs | None) -> None:
-        self.desk, self.guard, self.texts, self.runs = desk, guard, texts, runs
+    def __init__(self, desk: Desk, guard: "Guard", start: Mapping[str, Any], runs: Runs | None) -> None:
+        self.desk, self.guard, self.runs = desk, guard, runs
+        self.start = {"models": list(desk.lenses), **start}
 
     async def page(self, request: Request) -> Response:
         if refused := self.guard.refuses(request, request.query_params.get("token", "")):
             return refused
         html = (_STATIC / "explorer.html").read_text(encoding="utf-8")
-        runs = self.runs and self.runs.names()
-        start = {"models": list(self.desk.lenses), "texts": list(self.texts), "runs": runs}
+        start = {**self.start, "runs": self.runs and self.runs.names()}
         return HTMLResponse(html.replace("{{ start }}", _in_html(json.dumps(start))), headers=HEADERS)
 
     async def report(self, request: Request) -> Response:
@@ -163,6 +168,8 @@ def _of_head(desk: Desk, model: str, at: Measured, what: str, body: Mapping[str,
     if what == "alternative":
         which = str(body["which"])
         return model, lambda check, tell: {"alternative": alternative(lens, at, head, which, check)}
+    if what == "parameters":
+        return model, lambda check, tell: {"alternative": realised(lens, at, head)}
     if what == "weights":
         query, change = int(body["query"]), [float(weight) for weight in body["change"]]
         return model, lambda check, tell: {"moved": moved_row(lens, at, head, query, change)}

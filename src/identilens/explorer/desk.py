@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from torch.overrides import TorchFunctionMode
+
 from identilens.errors import IdentilensError, InputError
 from identilens.explorer.work import Check, Measured, Tell
 from identilens.models.lens import Lens
@@ -22,6 +24,18 @@ Job = Callable[[Check, Tell], Mapping[str, Any] | None]
 
 class GivenUpError(Exception):
     """The one who asked has left."""
+
+
+class Stoppable(TorchFunctionMode):
+    """Asks before every operation on tensors whether the work goes on, so that it ends wherever it is."""
+
+    def __init__(self, check: Check) -> None:
+        super().__init__()
+        self._check = check
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._check()
+        return func(*args, **(kwargs or {}))
 
 
 class Desk:
@@ -82,7 +96,8 @@ class Desk:
         def run() -> None:
             try:
                 check()
-                last = job(check, tell) or {}
+                with Stoppable(check):
+                    last = job(check, tell) or {}
             except GivenUpError:
                 return
             except IdentilensError as error:
@@ -105,6 +120,10 @@ class Desk:
                     return
         finally:
             stopped.set()
+
+    def idle(self, model: str) -> None:
+        """Return once a model's worker has done all that it was asked for."""
+        self._workers[model].submit(lambda: None).result()
 
     def close(self) -> None:
         """Let the workers go."""

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from identilens.errors import InputError
-from identilens.explorer.work import MOST_TOKENS, Check, Tell, given_up
+from identilens.explorer.work import Check, Tell, given_up, most_tokens
 from identilens.models.lens import Lens
 from identilens.studies.audit.study import audit
 from identilens.studies.reports import write_report
@@ -33,7 +33,7 @@ class Runs:
             raise InputError("expected a name of letters, digits, - and _, at most 64; got another.")
         if (self.folder / name).exists():
             raise InputError(f"there is a run {name} already; choose another name.")
-        options = {"matrices": True, "certain_rows": 4, "max_length": MOST_TOKENS}
+        options = {"matrices": True, "certain_rows": 4, "max_length": most_tokens(lens)}
         audit(lens, [text], out=self.folder / name, progress=given_up(check, tell), **options)
         return self.names()
 

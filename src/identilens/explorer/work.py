@@ -12,6 +12,8 @@ from identilens.charts.packing import HeadSpace, packed_matrix
 from identilens.charts.viewer import TokenMap, viewer_data
 from identilens.errors import InputError
 from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
+from identilens.measures.attention.simplex import total_variation
+from identilens.models.families import position_limit
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
@@ -56,10 +58,16 @@ class Measured:
         raise InputError(f"the model has no {kind} layer {layer} with a head {head}.")
 
 
+def most_tokens(lens: Lens) -> int:
+    """Return at how many tokens the texts of a model are cut."""
+    return min(MOST_TOKENS, position_limit(lens.model.config) or MOST_TOKENS)
+
+
 def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
     """Return a text as the model computes it; each layer's maps are told as they come, for the viewer."""
-    item = lens.read([text], MOST_TOKENS)[0]
-    tell({"tokens": [visible_text(token) for token in next(iter(item.tokens.values()), ())]})
+    item = lens.read([text], most_tokens(lens))[0]
+    names = next(iter(item.tokens.values()), ())
+    tell({"tokens": [visible_text(token) for token in names], "most": most_tokens(lens)})
     sites, layers = lens.sites(item), []
 
     def keep(call: AttentionCall) -> Tensor:
@@ -92,12 +100,14 @@ def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) 
     else:
         raise InputError(f"expected an alternative far or sampled; got {which!r}.")
     check()
-    changed = put_back(lens, at, {(head.layer, head.head, head.kind): found})
-    distance = 0.5 * (found - head.attention).abs().sum(-1)
-    return {
-        **changed, "layer": packed_matrix(found), "distance": float(distance.mean()),
-        "output_error": head.output_error(found),
-    }  # fmt: skip
+    run = lens.substitute({(head.layer, head.head, head.kind): found}, at.item)
+    return {**in_numbers(head, found), **changed(lens, at, run)}
+
+
+def in_numbers(head: Head, found: Tensor) -> dict[str, Any]:
+    """Return other weights of a head for the viewer, how far away they are, and what they change of its output."""
+    distance = float(total_variation(head.attention, found).mean())
+    return {"layer": packed_matrix(found), "distance": distance, "output_error": head.output_error(found)}
 
 
 def moved_row(lens: Lens, at: Measured, head: Head, query: int, change: Sequence[float]) -> dict[str, Any]:
@@ -118,13 +128,13 @@ def moved_row(lens: Lens, at: Measured, head: Head, query: int, change: Sequence
     row = (before + step * allowed).clamp_min(0.0)
     compact = head.projected.compact
     error = torch.linalg.norm((row - before) @ compact) / torch.linalg.norm(before @ compact).clamp_min(1e-300)
-    put = put_back(lens, at, {(head.layer, head.head, head.kind): Rows([query], row[None])})
-    return {**put, "output_error": float(error), "weights": row.tolist()}
+    run = lens.substitute({(head.layer, head.head, head.kind): Rows([query], row[None])}, at.item)
+    return {**changed(lens, at, run), "output_error": float(error), "weights": row.tolist()}
 
 
-def put_back(lens: Lens, at: Measured, replacements: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the change of each hidden state, and of the probabilities of next tokens, under other weights."""
-    plain, run = (lens.substitute(given, at.item) for given in ({}, replacements))
+def changed(lens: Lens, at: Measured, run: ModelRun) -> dict[str, Any]:
+    """Return the change of each hidden state, and of the probabilities of next tokens, in another run of the text."""
+    plain = lens.substitute({}, at.item)
     states = [
         {"sequence": sequence, "layer": layer, "change": _relative(before, after)}
         for sequence, held in plain.hidden_states.items()
@@ -135,7 +145,7 @@ def put_back(lens: Lens, at: Measured, replacements: Mapping[Any, Any]) -> dict[
 
 def contributions(lens: Lens, at: Measured, exact: bool, check: Check, tell: Tell) -> dict[str, Any]:
     """Return what each hidden token takes from every input token, layer by layer, as maps for the viewer."""
-    options = {"method": "exact" if exact else "sketch", "rollouts": False, "max_length": MOST_TOKENS}
+    options = {"method": "exact" if exact else "sketch", "rollouts": False, "max_length": most_tokens(lens)}
     result = mixing(lens, [at.text], progress=given_up(check, tell), **options)
     return viewer_data([one for section in result.sections() for one in section.maps])
 
@@ -151,11 +161,12 @@ def given_up(check: Check, tell: Tell) -> Callable[[int, int, str], None]:
 
 
 def _predictions(lens: Lens, plain: ModelRun, run: ModelRun) -> dict[str, Any]:
-    if plain.logits is None or run.logits is None or lens.tokenizer is None:
+    if plain.logits is None or run.logits is None:
         return {}
     before, after = (one.logits.double().reshape(-1, one.logits.shape[-1])[-1].softmax(-1) for one in (plain, run))  # pyright: ignore[reportOptionalMemberAccess] checked above
     tokens = before.topk(min(TOP, len(before))).indices.tolist()
-    names = lens.tokenizer.convert_ids_to_tokens(tokens) if len(before) == len(lens.tokenizer) else map(str, tokens)
+    named = lens.tokenizer is not None and len(before) == len(lens.tokenizer)
+    names = lens.tokenizer.convert_ids_to_tokens(tokens) if named else map(str, tokens)  # pyright: ignore[reportOptionalMemberAccess] checked above
     rows = [
         {"token": visible_text(str(name)), "before": float(before[token]), "after": float(after[token])}
         for name, token in zip(names, tokens, strict=True)

@@ -38,11 +38,13 @@ class Optimum:
         value: Cost of ``point``: the minimum is at most this.
         bound: Dual bound: the minimum is at least this. ``value - bound`` is below ``ACCEPTED_ERROR``.
         point: Distribution in P that reaches ``value``.
+        multipliers: y that proves the bound.
     """
 
     value: float
     bound: float
     point: Float[Tensor, " key"]
+    multipliers: Float[Tensor, " rho"]
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ class RowPrograms:
         # Written so that NaN fails, too.
         if not (below <= ACCEPTED_ERROR and error <= ACCEPTED_ERROR and abs(value - bound) <= ACCEPTED_ERROR * scale):
             return None, f"a weight {below:.1e} below zero, an output error {error:.1e}, a gap {value - bound:.1e}"
-        return Optimum(value=value, bound=min(bound, value), point=torch.from_numpy(point)), ""
+        return Optimum(value, min(bound, value), torch.from_numpy(point), torch.from_numpy(multipliers)), ""
 
 
 def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"]) -> LeastNorm:

@@ -1,11 +1,10 @@
 """A model with its tokenizer, and methods to capture its internals while it runs."""
 
-import hashlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from inspect import signature
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +12,14 @@ from transformers import PreTrainedModel
 
 from identilens.errors import IdentilensError, InputError, JoinedTextsError
 from identilens.models.capture import CapturedText, Collector, Lengths
+from identilens.models.describing import described
 from identilens.models.explaining import MODELS_RAISE, explained
+from identilens.models.identity import digest_of, unwrapped
 from identilens.models.inputs import InputReader, Item, alike, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import Site, discover, layers_without_attention, routes_of
 from identilens.models.parameters import ParameterProjection
+from identilens.models.placing import Precision, precision_name, usable_device
 from identilens.models.proof import NOISE, Check, Proof
 from identilens.models.registration import register_attention
 from identilens.models.routes import capturing
@@ -50,15 +52,31 @@ class Lens:
         self, model: nn.Module, tokenizer: Any = None, *, image_processor: Any = None, feature_extractor: Any = None,
         name: str | None = None,
     ) -> None:  # fmt: skip
-        model = _transformer(model)
+        model = unwrapped(model)
         register_attention()
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.reader = InputReader(model.config, tokenizer, image_processor, feature_extractor)
+        self.asked: Mapping[str, Any] | None = None
         self._proven: set[Hashable] = set()
         self._joins_texts = False
         self._sites: tuple[Site, ...] | None = None
         self._sites_of: tuple | None = None
+
+    def __repr__(self) -> str:
+        return described(self, self._sites)
+
+    def to(self, device: str | torch.device | None = None, dtype: Precision | torch.dtype | None = None) -> "Lens":
+        """Move the model to a device, convert it to a precision, and return this lens. By default neither changes.
+
+        Raises:
+            InputError: For a device that is not available, or a precision that `load` does not accept.
+        """
+        place = self.device if device is None else usable_device(device)
+        name = precision_name(self.dtype if dtype is None else dtype)
+        cast(nn.Module, self.model).to(device=place, dtype=getattr(torch, name))
+        self.asked = self.asked and {**self.asked, "device": str(place), "dtype": name}
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -84,15 +102,7 @@ class Lens:
 
         Every tensor is read each time, because weights can change unnoticed.
         """
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.model.state_dict().items()):
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        for name, module in self.model.named_modules():
-            # Attributes of peft's layers: the same tensors compute another result when an adapter is switched off.
-            if (active := getattr(module, "active_adapters", None)) is not None and not callable(active):
-                digest.update(f"{name} {active} {getattr(module, 'disable_adapters', None)}".encode())
-        return digest.hexdigest()
+        return digest_of(self.model)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -322,15 +332,6 @@ class Lens:
         output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
         return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
-
-
-def _transformer(model: nn.Module) -> PreTrainedModel:
-    # The wrapper of peft is not a model of transformers; the model inside it runs with the adapter.
-    get_base = getattr(model, "get_base_model", None)
-    inner = model if get_base is None else get_base()
-    if not isinstance(inner, PreTrainedModel):
-        raise InputError(f"expected a transformers model; got {type(model).__name__}. Load one with identilens.load.")
-    return inner
 
 
 def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """Loading a model by hub id or local path."""
 
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 import transformers
@@ -11,13 +11,12 @@ from transformers.utils.hub import cached_file
 from identilens.errors import InputError, ModelNotFoundError
 from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
+from identilens.models.placing import Dtype, first_line, precision_name, usable_device
 
 _NAMED = 8
 """Largest number of missing weights that an error names."""
 _WHOLE_TOKENIZERS = ("tokenizer.json", "tekken.json")
 """Files that contain a complete tokenizer of any class."""
-
-Dtype = Literal["auto", "float32", "float16", "bfloat16", "float64"]
 
 
 def load(
@@ -45,17 +44,14 @@ def load(
             "tokenizer)."
         )
     name, model = str(model), resolved(model)
-    precision = str(dtype).removeprefix("torch.")
-    if precision not in get_args(Dtype):
-        raise InputError(f"expected dtype to be {' or '.join(get_args(Dtype))}; got {dtype!r}.")
-    place = _device(device)
+    precision, place = precision_name(dtype, Dtype), usable_device(device)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         config = AutoConfig.from_pretrained(model, **common)
     except (OSError, ValueError) as error:
         raise ModelNotFoundError(
             f"no model found under {str(model)!r}: expected a hub id or a folder with a config.json, bundled or "
-            f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({_first_line(error)})"
+            f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({first_line(error)})"
         ) from error
     options = {
         "config": config, "dtype": precision if precision == "auto" else getattr(torch, precision),
@@ -70,22 +66,11 @@ def load(
         network, None if absent else tokenizer, image_processor=images,
         feature_extractor=audio if hasattr(audio, "sampling_rate") else None, name=name,
     )  # fmt: skip
+    if attn_implementation is None:
+        lens.asked = {"model": name, "dtype": precision, "device": device and str(device), **common}
     if absent:
         lens.reader.no_tokenizer = f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
     return lens
-
-
-def _device(given: str | torch.device | None) -> torch.device:
-    """Return the device of the model, after testing it with a tensor."""
-    try:
-        place = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(
-            f"cannot use device {str(given)!r}: {_first_line(error)}. Leave it out to use the CPU, or CUDA "
-            "where it is available."
-        ) from error
-    return place
 
 
 def _with_weights(model: str | Path, kind: Any, options: dict[str, Any]) -> Any:
@@ -109,10 +94,10 @@ def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> t
     except OSError as error:
         raise ModelNotFoundError(
             f"{str(model)!r} has a configuration but no safetensors weights that can be read. "
-            f"Download the complete model, or convert its weights to safetensors. ({_first_line(error)})"
+            f"Download the complete model, or convert its weights to safetensors. ({first_line(error)})"
         ) from error
     except ImportError as error:
-        raise InputError(f"{str(model)!r} needs a package that is not installed: {_first_line(error)}") from error
+        raise InputError(f"{str(model)!r} needs a package that is not installed: {first_line(error)}") from error
     return network, sorted(key for key in info["missing_keys"] if "pooler" not in key.split(".")[:2])
 
 
@@ -141,7 +126,3 @@ def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> 
     if any(cached_file(model, name, **common, **quiet) for name in [*names, *_WHOLE_TOKENIZERS]):
         return []
     return names
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

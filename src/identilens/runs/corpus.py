@@ -5,7 +5,7 @@ import json
 import os
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, overload
@@ -15,7 +15,21 @@ IN_MEMORY = 10_000
 """Texts up to which a list is held in place of a file."""
 
 
-class Corpus(Sequence[Any]):
+class FromFile:
+    """Texts that know what they were read from.
+
+    Attributes:
+        asked: The options that say so.
+    """
+
+    asked: Mapping[str, Any] | None = None
+
+
+class TextList(FromFile, list[Any]):
+    """Texts in memory."""
+
+
+class Corpus(FromFile, Sequence[Any]):
     """Texts and pairs in a temporary file; memory holds where each begins, eight bytes per text.
 
     Made once, from texts that come one by one; what they came from is not read again. In another process of this

@@ -1,12 +1,13 @@
 """What tells two runs apart, in words."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 _MOST = 3
 """Differences that are named."""
 
-_LENGTH = 60
+_LENGTH = 70
 """Characters of a value that are shown."""
 
 
@@ -34,6 +35,13 @@ def differences(held: dict[str, Any], record: dict[str, Any]) -> str:
     return "; ".join(found[:_MOST]) + (f"; and {more} more" if more > 0 else "")
 
 
+def model_and_texts(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
+    """Return where the model or the texts of a run differ from those of another, by their digests; or nothing."""
+    digests = there["model"].get("sha256"), here["model"].get("sha256")
+    found = [] if digests[0] == digests[1] else [_apart("sha256 of the model", *digests)]
+    return "; ".join(found + _texts(there["texts"], here["texts"]))
+
+
 def version_changes(held: dict[str, Any], record: dict[str, Any]) -> str:
     """Return which versions of libraries and of Python are not those that the run was last done with; or nothing."""
     last = (one.get("later_versions", [one])[-1] for one in (held, record))
@@ -47,7 +55,7 @@ def version_changes(held: dict[str, Any], record: dict[str, Any]) -> str:
 
 def _texts(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     ours, theirs, counts = here["sha256"], there.get("sha256") or [], (there.get("count"), here["count"])
-    found = [] if counts[0] == counts[1] else [f"{counts[0]} texts there and {counts[1]} here"]
+    found = [] if counts[0] == counts[1] else [_apart("number of texts", *counts)]
     if len(ours) < counts[1]:  # of many texts, one digest of all
         return found or ([] if ours == theirs else ["the texts are others"])
     first = next((at for at, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other), None)

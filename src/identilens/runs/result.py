@@ -50,6 +50,7 @@ class Result(ABC):
         provenance: What made it.
         matrices: What was kept of matrices, by name; read from disk when looked at.
         tokens: Tokens of the texts that matrices were kept of, by sequence.
+        folder: Where it was read from; None for one in memory.
     """
 
     analysis: ClassVar[str]
@@ -61,6 +62,17 @@ class Result(ABC):
     provenance: dict[str, Any]
     matrices: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
     tokens: Mapping[int, Tokens] = field(default_factory=dict, repr=False)
+    folder: Path | None = field(default=None, compare=False)
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__repr__ = Result.__repr__  # before a dataclass gives it one that spells out its tables
+
+    def __repr__(self) -> str:
+        sizes = [f"{name} of {len(getattr(self, name)):,} rows" for name in self.schema]
+        sizes += [f"{len(self.matrices):,} matrices"] if self.matrices else []
+        place = f"in {self.folder}" if self.folder else "in memory"
+        return f"{type(self).__name__}: {self.summary().text}\n{', '.join(sizes)}; {place}"
 
     @abstractmethod
     def summary(self) -> Finding:
@@ -125,11 +137,12 @@ class Result(ABC):
     def of(
         cls: type[R], tables: Mapping[str, pl.DataFrame], record: dict[str, Any],
         matrices: Mapping[str, Tensor] | None = None, tokens: Mapping[int, Tokens] | None = None,
+        folder: Path | None = None,
     ) -> R:  # fmt: skip
         """Return the result that has these tables; one that is missing is empty."""
         schemas = {name: pl.Schema(columns) for name, columns in cls.schema.items()}
         held = {name: tables.get(name, pl.DataFrame(schema=schema)).cast(schema) for name, schema in schemas.items()}
-        return cls(**held, provenance=record, matrices=matrices or {}, tokens=tokens or {})
+        return cls(**held, provenance=record, matrices=matrices or {}, tokens=tokens or {}, folder=folder)
 
     def save(self, folder: str | Path) -> None:
         """Write the result as a folder that `load` reads; the provenance comes last.
@@ -164,7 +177,7 @@ class Result(ABC):
         stored, tokens = stored_matrices(manifest)
         names = [name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.digests]
         tables = {name: read_table(manifest, path / f"{name}.parquet", cls.schema[name]) for name in names}
-        return cls.of(tables, record, stored, tokens)
+        return cls.of(tables, record, stored, tokens, path)
 
     def to_html(self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()) -> Path:
         """Write the report as one self-contained HTML file and return its path.

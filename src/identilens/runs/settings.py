@@ -46,7 +46,7 @@ class Settings:
     def __post_init__(self) -> None:
         """Convert and check the values; raises SettingError, naming the field."""
         for name, hint in hints_of(type(self)).items():
-            object.__setattr__(self, name, _in_order(name, hint, getattr(self, name)))
+            object.__setattr__(self, name, in_order(name, hint, getattr(self, name)))
         self.check()
 
     def check(self) -> None:
@@ -76,7 +76,7 @@ class Settings:
         if not isinstance(settings, Settings | None):
             raise SettingError("settings", f"to be a {cls.__name__}(...); or give each option by its name", settings)
         given = {} if settings is None else settings.values_of(cls)
-        given |= {name: _in_order(name, hints[name], value) for name, value in options.items()}
+        given |= {name: in_order(name, hints[name], value) for name, value in options.items()}
         for field in fields(cls):  # pyright: ignore[reportArgumentType] - every settings class is a dataclass
             if field.default is MISSING and field.name not in given:
                 raise SettingError(field.name, "to be given", None)
@@ -109,7 +109,15 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMG".index(match[2].upper() or " "))
 
 
-def _in_order(name: str, hint: Any, value: Any) -> Any:
+def separated_by_commas(hint: Any) -> bool:
+    """Return whether several values of an option are typed with commas between them."""
+    kind, metadata = _unwrapped(hint)
+    options = get_args(kind) if get_origin(kind) in (Union, UnionType) else ()
+    return AS_TYPED in metadata or any(AS_TYPED in _unwrapped(option)[1] for option in options)
+
+
+def in_order(name: str, hint: Any, value: Any) -> Any:
+    """Return the value of a setting in the form of its type, once it is found to be one; raises SettingError."""
     kind, metadata = _unwrapped(hint)
     optional = get_origin(kind) in (Union, UnionType)
     if optional:

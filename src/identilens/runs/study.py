@@ -21,7 +21,9 @@ from identilens.runs.engines.worker import Job
 from identilens.runs.folder import RunFolder, joined_folder
 from identilens.runs.manifest import Manifest, manifest_of
 from identilens.runs.matrices import Tokens
+from identilens.runs.progress import Progress, watched
 from identilens.runs.provenance import Identity, provenance
+from identilens.runs.request import Request, options_of, options_of_inputs
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
 from identilens.runs.texts import read_texts
@@ -30,7 +32,6 @@ S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
 Tables = Mapping[str, pl.DataFrame]
 Merger = Callable[[pl.DataFrame], pl.DataFrame]
-Progress = Callable[[int, int, str], None]
 
 SENT = "sent"
 """Folder in a run's folder for what is sent to workers."""
@@ -64,6 +65,7 @@ class Study(ABC, Generic[S, R]):
         folder: Of the run, from `begin` on; None in memory.
         listener: Is told what is being done.
         inputs: What it was made of, beside its settings.
+        request: What was asked, to be run again.
         reports: Whether this process speaks for the run: False in all but the first of several that share it.
     """
 
@@ -81,6 +83,7 @@ class Study(ABC, Generic[S, R]):
     listener: Callable[[str, int], None] | None = None
     reports: bool = True
     inputs: tuple[Any, ...] = ()
+    request: Request | None = None
     settings: S
 
     def __init__(self, settings: S) -> None:
@@ -139,7 +142,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     def run(
         *inputs: Any, settings: Settings | None = None, out: str | Path | None = None, resume: bool = False,
         overwrite: bool = False, allow_version_change: bool = False, engine: Engine | None = None,
-        progress: Progress | None = None, **options: Any,
+        progress: Progress | bool | None = None, **options: Any,
     ) -> R:  # fmt: skip
         chosen = study.settings_type.of(settings, options)
         _check_inputs(study, inputs, progress)
@@ -156,21 +159,25 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     return run
 
 
-def bound_study(study: Any, inputs: Sequence[Any], settings: Settings) -> Any:
-    """Return a study bound to its inputs, which it remembers as they were given."""
+def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, asked: Sequence[Settings] | None = None) -> Any:
+    """Return a study bound to its inputs, which it remembers as they were given: in Python, or as options."""
     made = study(*inputs, settings)
     made.inputs = tuple(inputs)
+    options, lost = ({}, []) if asked is not None else options_of_inputs(study.takes, inputs)
+    for one in (*(asked or ()), settings):
+        options |= options_of(one)
+    made.request = Request(study.name, options, lost)
     return made
 
 
-def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: Progress | None) -> None:
+def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: Any) -> None:
     if study.takes[:1] == ("lens",) and inputs and not hasattr(inputs[0], "capture"):
         raise InputError(
             f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), or "
             "with identilens.Lens(model, tokenizer) from a model in memory."
         )
-    if progress is not None and not callable(progress):
-        raise InputError(f"expected progress to be a function of (done, total, note); got {progress!r}.")
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise InputError(f"expected progress to be False or a function of (done, total, note); got {progress!r}.")
 
 
 _COMMON = """Besides its inputs it takes:
@@ -181,7 +188,7 @@ _COMMON = """Besides its inputs it takes:
     overwrite: Drop the run that ``out`` contains: the files that its manifest lists, and no other.
     allow_version_change: Go on with a run that other versions of the libraries have begun.
     engine: Who computes the parts: `Local` (processes of this machine) or `Ray`; this process when not given.
-    progress: Called with (units done, units in all, a note on what is being done).
+    progress: A bar in a notebook and on a terminal; none when False; or called with (units done, units in all, note).
 """
 
 
@@ -189,7 +196,7 @@ _COMMON = """Besides its inputs it takes:
 @torch.autocast("cpu", enabled=False)
 def run_study(
     study: Study[Any, R], *, out: str | Path | None = None, resume: bool = False, overwrite: bool = False,
-    allow_version_change: bool = False, engine: Engine | None = None, progress: Progress | None = None,
+    allow_version_change: bool = False, engine: Engine | None = None, progress: Progress | bool | None = None,
 ) -> R:  # fmt: skip
     """Return the result of a study, run part by part in memory or into a folder; autocast is off meanwhile.
 
@@ -202,7 +209,9 @@ def run_study(
         _check_shared(study, out)
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
-        return study.shown(_in_memory(study, record, progress), None)
+        with watched(study.unit, study.reports and progress) as told:
+            found = _in_memory(study, record, told)
+        return study.shown(found, None)
     path = joined_folder(Path(out), record, study.joins)
     around = manifest_of(path) if path == Path(out) else Manifest(Path(out))
     with study.in_turn():
@@ -214,7 +223,10 @@ def run_study(
             around.add(path)
     with folder:
         if not folder.finished:
-            _into_folder(study, folder, progress, engine)
+            if study.reports and study.request is not None:
+                study.request.write(path)
+            with watched(study.unit, study.reports and progress) as told:
+                _into_folder(study, folder, told, engine)
         study.wait()
         return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
 

@@ -13,7 +13,7 @@ from identilens.errors import InputError
 from identilens.runs.columns import column_texts, is_columns, parquet_rows
 from identilens.runs.compressed import MAX_TEXT_BYTES, READ_ERRORS, STANDARD_INPUT, kind_of, open_bytes, open_text
 from identilens.runs.conllu import read_conllu
-from identilens.runs.corpus import held
+from identilens.runs.corpus import Corpus, TextList, held
 from identilens.runs.lines import Lines, checked
 
 Texts = Iterator[Any]
@@ -37,9 +37,16 @@ def read_texts(
     given = {"columns": columns, "encoding": encoding, "pairs": pairs, "limit": limit, "max_length": max_length}
     texts = iter_texts(source, **given, max_text_bytes=max_text_bytes)
     found = held(texts if told is None else _counted(texts, told))
-    if not found and isinstance(source, str | Path):
+    if not isinstance(source, str | Path):
+        return found
+    if not found:
         raise InputError(f"{source} contains no texts.")
-    return found
+    named = found if isinstance(found, Corpus) else TextList(found)
+    named.asked = {
+        "file": Path(source), "column": tuple(columns), "encoding": encoding, "pairs": pairs, "limit": limit,
+        "max_text_bytes": max_text_bytes,
+    }  # fmt: skip
+    return named
 
 
 def iter_texts(

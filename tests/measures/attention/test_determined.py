@@ -15,6 +15,8 @@ from identilens.linalg import ProjectedValues
 from identilens.measures.attention import (
     attention_intervals,
     certain_mass,
+    certain_mass_bounds,
+    certain_weights,
     far_alternatives,
     functional_interval,
     sample_alternatives,
@@ -70,6 +72,45 @@ def test_rows_of_the_bundled_encoder(bundled_path, layer, head):
         assert float(certain) == pytest.approx(float(attention_intervals(row, T).lo.sum()), abs=1e-9)
     far = far_alternatives(rows, T, generator=seeded())
     assert (total_variation(rows, far) <= 1 - mass + 1e-9).all()
+
+
+@pytest.mark.parametrize(("layer", "head"), [(1, 11), (3, 10), (5, 3)])
+def test_rows_together_equal_rows_alone_and_lie_between_their_bounds(bundled_path, layer, head):
+    found = real_head(*load_encoder(bundled_path), layer, head)
+    T = ProjectedValues.of(found.values, found.output_projection)
+    places = [0, 7, 15, 22, 30, 38, 41, 45]
+    rows = found.weights[places]
+    together = certain_weights(rows, T)
+    alone = torch.cat([certain_weights(row[None], T) for row in rows])
+    torch.testing.assert_close(together, alone, atol=1e-8, rtol=0)
+    rough, close = (certain_mass_bounds(rows, T, rounds=rounds) for rounds in (1, 5))
+    for bounds in (rough, close):
+        assert (bounds.lo <= together.sum(1) + 1e-8).all()
+        assert (bounds.hi >= together.sum(1) - 1e-8).all()
+    assert close.gap < 0.7 * rough.gap
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), n=st.integers(8, 20), d=st.integers(1, 6), sharpness=st.sampled_from([0.5, 3.0, 12.0]),
+    form=st.sampled_from(["all", "causal", "prefix"]),
+)  # fmt: skip
+def test_bounds_hold_for_every_visibility(seed, n, d, sharpness, form):
+    visible = None if form == "all" else causal(n)
+    if form == "prefix":
+        visible = visible.clone()
+        visible[:, : n - 2] = True
+        visible[:, n - 2 :] = False
+    A, T = random_weights(seed, n, d, sharpness, visible)
+    exact = certain_mass(A, T, visible=visible)
+    bounds = certain_mass_bounds(A, T, visible=visible, rounds=2)
+    assert (bounds.lo <= exact + 1e-8).all()
+    assert (bounds.hi >= exact - 1e-8).all()
+    if form == "causal":
+        assert bounds.gap == 0.0, "rows with keys of their own get the exact numbers"
+    alone = torch.cat([certain_mass(A[i : i + 1], T, visible=None if visible is None else visible[i : i + 1])
+                       for i in range(n)])  # fmt: skip
+    torch.testing.assert_close(exact, alone, atol=1e-7, rtol=0)
 
 
 @settings(max_examples=15, deadline=None)
@@ -136,5 +177,7 @@ def test_wrong_inputs_are_refused():
         functional_interval(A[0], T, torch.ones(5))
     with pytest.raises(NumericalError, match="coefficients has 1 NaN"):
         functional_interval(A[0], T, torch.tensor([[1.0, torch.nan, 0, 0, 0]]))
+    with pytest.raises(InputError, match="at least one round; got 0"):
+        certain_mass_bounds(A, T, rounds=0)
     with pytest.raises(InputError, match="sum to 1"):
         certain_mass(A / 2, T)

@@ -42,26 +42,35 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }
 
+  // Models are called by the end of their path, where that tells them apart.
+  function called(name) {
+    const end = (one) => one.split("/").filter(Boolean).pop() || one;
+    return start.models.filter((one) => end(one) === end(name)).length > 1 ? name : end(name);
+  }
+
   class Pane {
     constructor(number) {
-      this.model = made("select", { ariaLabel: "Model" }, ...start.models.map((name) => made("option", { value: name, textContent: name })));
+      this.model = made("select", { ariaLabel: "Model" }, ...start.models.map((name) => made("option", { value: name, textContent: called(name) })));
       this.model.selectedIndex = Math.min(number, start.models.length - 1);
       this.text = made("textarea", { ariaLabel: "Text", placeholder: "Type a text; it is measured as you pause.", value: start.texts[Math.min(number, start.texts.length - 1)] || "", maxLength: 8000, spellcheck: false });
       this.examples = made("select", { ariaLabel: "Texts given at the start" }, made("option", { value: "", textContent: "a text given at the start…" }), ...start.texts.map((text, at) => made("option", { value: at, textContent: text.slice(0, 60) })));
       this.examples.hidden = start.texts.length < 2;
       this.state = made("span", { className: "soft", role: "status" });
       this.bar = made("progress", { hidden: true, max: 1, value: 0 });
-      this.cancel = made("button", { type: "button", textContent: "Cancel", disabled: true });
+      this.cancel = made("button", { type: "button", textContent: "Cancel", hidden: true });
       this.complaint = made("p", { className: "complaint", role: "alert" });
       this.number = number;
       this.stage = made("div", {});
       this.found = made("div", { className: "found", hidden: true });
       this.hand = made("div", { className: "hand", hidden: true });
       this.tools = made("div", { className: "tools" },
-        this.button("Farthest alternative", () => this.alternative("far")), this.button("An alternative drawn evenly", () => this.alternative("sampled")),
+        this.button("Farthest alternative", () => this.alternative("far")), this.button("Random alternative", () => this.alternative("sampled")),
+        this.button("Other W_Q and W_K", () => this.parameters()),
         this.button("Contributions, sketched", () => this.contributions(false)), this.button("Contributions, exact", () => this.contributions(true)),
         this.button("Save picture", () => this.picture()), this.button("Save row as CSV", () => this.csv()), this.button("Command and Python", () => this.lines()));
-      if (start.runs) this.tools.append(this.button("Save as run", () => this.saveRun()));
+      this.run = made("input", { type: "text", ariaLabel: "Name of the run", placeholder: "name of a run", maxLength: 64, size: 14 });
+      this.run.addEventListener("keydown", (event) => { if (event.key === "Enter") this.saveRun(); });
+      if (start.runs) this.tools.append(made("span", { className: "pair" }, this.run, this.button("Save as run", () => this.saveRun())));
       this.tools.hidden = true;
       this.mixed = made("div", {});
       this.root = made("section", { className: "pane", ariaLabel: `Column ${number + 1}` },
@@ -87,11 +96,12 @@
       this.busy("");
     }
 
-    busy(words, share = 0) {
+    // Without a share the bar only says that something is being done.
+    busy(words, share) {
       this.state.textContent = words;
       this.bar.hidden = !words;
-      this.bar.value = share;
-      this.cancel.disabled = !words;
+      if (share === undefined) this.bar.removeAttribute("value"); else this.bar.value = share;
+      this.cancel.hidden = !words;
     }
 
     // One question at a time; a new one ends the one before. Answers null where it was ended or failed.
@@ -119,7 +129,7 @@
       this.stage.replaceChildren(this.viewerRoot);
       this.mixed.replaceChildren();
       const last = await this.one("measure", { model: this.model.value, text: this.text.value }, "measuring", (step) => {
-        if (step.tokens) this.state.textContent = `${step.tokens.length} tokens`;
+        if (step.tokens) { this.cut = step.tokens.length >= step.most ? { max_length: step.most } : {}; this.state.textContent = `${step.tokens.length} tokens`; }
         if (!step.viewer) return;
         this.busy(`layer ${step.layer} of ${step.layers}`, step.layer / step.layers);
         if (this.viewer) this.viewer.add(step.viewer.maps.map((one) => ({ ...one, queries: this.place(step, one.queries), keys: this.place(step, one.keys) })));
@@ -135,7 +145,7 @@
       if (kept.startsWith(`#${this.viewerRoot.id}?`)) { history.replaceState(null, "", kept); window.dispatchEvent(new HashChangeEvent("hashchange")); }
       const { choices, row } = this.viewer.now();
       if (row !== null) { this.viewer.lock(row); this.viewer.lock(row); }
-      this.state.textContent = "";
+      this.state.textContent = this.cut.max_length ? `Texts are cut at ${this.cut.max_length} tokens.` : "";
     }
 
     // The place of a layer's tokens among those of all layers, which share most of them.
@@ -155,11 +165,26 @@
     }
 
     async alternative(which) {
-      const at = this.at(), last = await this.one("alternative", { ...at, which }, "looking for an alternative and putting it back");
-      if (!last) return;
-      const { layer, distance, output_error: error } = last.alternative, name = which === "far" ? "alternative" : "drawn";
-      this.viewer.addLayer(this.viewer.now().choices, name, layer, { [`${name} − raw`]: [name, "raw"] });
-      this.told(`Other weights with the same output, ${distance.toFixed(3)} away on average (total variation); the head's output changes by ${written(error)} of its size. Put back into the model:`, last.alternative);
+      const found = await this.other("alternative", { which }, which === "far" ? "alternative" : "drawn", "looking for an alternative and putting it back");
+      if (found) this.told(`Other weights with the same output, ${this.away(found)} Put back into the model:`, found);
+    }
+
+    // The head's own weights once its W_Q and W_K are others.
+    async parameters() {
+      const found = await this.other("parameters", {}, "other matrices", "looking for other W_Q and W_K");
+      if (!found) return;
+      const moved = Object.entries(found.moved).map(([name, share]) => `${name} by ${written(100 * share)} %`).join(" and ");
+      this.told(`With other query and key matrices the head itself computes weights ${this.away(found)} What was changed: this head's ${moved} of its norm (the least change that does it on this text, biases along with it). Such weights form a family of ${found.dimension} dimensions${found.note ? `; ${found.note}` : ""}. The model with these matrices:`, found);
+    }
+
+    away({ distance, output_error: error }) { return `${distance.toFixed(3)} away on average (total variation); the head's output changes by ${written(error)} of its size.`; }
+
+    // Asks for other weights of the head and shows them as a layer of its map.
+    async other(what, more, name, words) {
+      const at = this.at(), choices = this.viewer.now().choices, last = await this.one(what, { ...at, ...more }, words);
+      if (!last) return null;
+      this.viewer.addLayer(choices, name, last.alternative.layer, { [`${name} − raw`]: [name, "raw"] });
+      return last.alternative;
     }
 
     // What each hidden token takes from every input token, in maps of their own.
@@ -173,15 +198,16 @@
     }
 
     async saveRun() {
-      const name = window.prompt("Name of the run (letters, digits, - and _):", "run");
-      if (!name) return;
+      const name = this.run.value.trim();
+      if (!name) { this.complaint.textContent = "Name the run first: letters, digits, - and _."; this.run.focus(); return; }
       const last = await this.one("save", { ...this.at(), name }, "saving", (step) => step.progress !== undefined && this.busy("saving", step.progress));
       if (last) listRuns(last.runs);
     }
 
     told(words, { states, next, logits_change: change }) {
       const sequences = [...new Set(states.map((one) => one.sequence))], of = (name) => states.filter((one) => one.sequence === name);
-      const tables = [table(["Hidden state after layer", ...of(sequences[0]).map((one) => one.layer || "embeddings")], sequences.map((name) => [`${name}: relative change`, ...of(name).map((one) => written(one.change))]))];
+      const alone = sequences.length === 1, rows = sequences.map((name) => [alone ? "relative change" : `${name}, relative change`, ...of(name).map((one) => written(one.change))]);
+      const tables = [table(["Hidden state", ...of(sequences[0]).map((one) => one.layer)], rows)];
       if (next) tables.push(table(["Last position", "before", "after"], next.map((one) => [one.token, one.before.toFixed(4), one.after.toFixed(4)])));
       this.found.replaceChildren(made("p", { textContent: words + (change === undefined ? "" : ` Logits change by ${written(change)}.`) }), made("div", { className: "both" }, ...tables));
       this.found.hidden = false;
@@ -219,11 +245,16 @@
       save("row.csv", ["key,token,weight,lo,hi,verdict", ...lines].join("\n") + "\n", "text/csv");
     }
 
+    // What makes the view again, to read, copy and save.
     lines() {
-      const { choices, row } = this.viewer.now(), text = this.text.value, quoted = `'${text.replaceAll("'", `'\\''`)}'`, query = row ?? 0;
-      const command = `identilens trust --model ${this.model.value} --text ${quoted} --layers ${choices.layer} --heads ${choices.head} --kind ${choices.kind} --queries ${query} --out run`;
-      const python = `import identilens as idl\n\nlens = idl.load(${JSON.stringify(this.model.value)})\naudit = idl.audit(lens, [${JSON.stringify(text)}], matrices=True)\naudit.view(text=0, layer=${choices.layer}, head=${choices.head}, kind=${JSON.stringify(choices.kind)})\naudit.trust(0, layer=${choices.layer}, head=${choices.head}, query=${query}, kind=${JSON.stringify(choices.kind)}).show()`;
-      this.found.replaceChildren(made("pre", { textContent: command }), made("pre", { textContent: python }));
+      const { choices, row } = this.viewer.now(), { layer, head, kind } = choices, query = row ?? 0, text = JSON.stringify(this.text.value), model = JSON.stringify(this.model.value);
+      const quoted = (words) => `'${words.replaceAll("'", `'\\''`)}'`;
+      const options = (values) => Object.entries(values).map(([name, value]) => ` --${name.replaceAll("_", "-")} ${value}`).join("");
+      const named = (values) => Object.entries(values).map(([name, value]) => `, ${name}=${JSON.stringify(value)}`).join("");
+      const command = `identilens trust --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --layers ${layer} --heads ${head} --kind ${kind} --queries ${query}${options({ ...start.load, ...this.cut })} --out run\n`;
+      const python = `import identilens as idl\n\nlens = idl.load(${model}${named(start.load)})\naudit = idl.audit(lens, [${text}], layers=[${layer}], matrices=True${named(this.cut)})\nmaps = audit.view(text=0, layer=${layer}, head=${head}, kind="${kind}")\nmaps.to_html("maps.html")\ntrust = audit.trust(0, layer=${layer}, head=${head}, query=${query}, kind="${kind}")\ntrust.show()\n`;
+      const part = (words, name, content) => made("section", {}, this.button(words, () => save(name, content, "text/plain")), made("pre", { textContent: content }));
+      this.found.replaceChildren(part("Save the command", "view.sh", command), part("Save the Python lines", "view.py", python));
       this.found.hidden = false;
     }
   }

@@ -7,8 +7,10 @@ from identilens.measures.attention.billiard import chain_mixing as chain_mixing
 from identilens.measures.attention.billiard import uniform_alternatives as uniform_alternatives
 from identilens.measures.attention.centre import Centre as Centre
 from identilens.measures.attention.centre import analytic_centre as analytic_centre
+from identilens.measures.attention.determined import CertainBounds as CertainBounds
 from identilens.measures.attention.determined import FunctionalIntervals as FunctionalIntervals
 from identilens.measures.attention.determined import certain_mass as certain_mass
+from identilens.measures.attention.determined import certain_mass_bounds as certain_mass_bounds
 from identilens.measures.attention.determined import certain_weights as certain_weights
 from identilens.measures.attention.determined import functional_interval as functional_interval
 from identilens.measures.attention.effective import EffectiveAttention as EffectiveAttention

@@ -63,10 +63,10 @@ def attention_intervals(
 ) -> AttentionIntervals:
     """Return [lo_j, hi_j] = min, max of a'_j over {a' >= 0, a'[T, 1] = a[T, 1]} for every key.
 
-    Up to two linear programs per key, each started from the last basis. A minimum is known without a program if the
-    weight is zero at some vertex. The ends are the programs' dual bounds: no alternative is outside the interval, and
-    the weight itself is inside. The row sees the ``visible`` keys (default: all). A weight is pinned if its interval is
-    at most ``pin_tolerance`` wide.
+    Up to two linear programs per key, all maxima together and then all minima. A minimum is known without a program if
+    the weight is zero in some alternative found before. The ends are the programs' dual bounds: no alternative is
+    outside the interval, and the weight itself is inside. The row sees the ``visible`` keys (default: all). A weight is
+    pinned if its interval is at most ``pin_tolerance`` wide.
 
     Examples:
         >>> import torch
@@ -82,7 +82,7 @@ def attention_intervals(
     """
     row, space = row_and_space(weights_row, projected_values, visible)
     solver = RowSolver(row, space)
-    return _intervals(row, space, solver, (solver.lower(), solver.upper()), pin_tolerance)
+    return _intervals(row, space, solver, solver.ends(), pin_tolerance)
 
 
 def certify_row(
@@ -106,7 +106,7 @@ def certify_row(
     """
     row, space = row_and_space(weights_row, projected_values, visible)
     solver = RowSolver(row, space)
-    ends = solver.lower(), solver.upper()
+    ends = solver.ends()
     above = torch.zeros((len(row), len(row)), dtype=torch.bool)
     above[solver.keys[:, None], solver.keys] = solver.order(ends)
     top = solver.top(ends)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
+from identilens.linalg.interior import SharedPrograms
 from identilens.linalg.programs import RowPrograms
 from identilens.measures.attention.checks import checked_weights
 
@@ -75,12 +76,23 @@ class RowSolver:
                 zero |= self._seen[-1] <= 0
         return lo
 
-    def upper(self) -> Float[Tensor, " seen"]:
-        """Return the greatest value of each weight."""
-        hi = self.inside.clone()
-        for place in torch.nonzero(self._movable).flatten().tolist():
-            hi[place] = self._greatest(place)
-        return hi
+    def ends(self) -> Ends:
+        """Return the least and the greatest value of each weight, by programs that run together."""
+        if not self._nullity:
+            return self.inside.clone(), self.inside.clone()
+        programs = SharedPrograms(self._kept)
+        hi = torch.maximum(self._together(programs, self._movable, -1.0), self.inside)
+        open_ = self._movable & ~(torch.stack(self._seen).amin(0) <= 0)
+        lo = torch.minimum(self._together(programs, open_, 1.0).clamp_min(0.0), self.inside)
+        return torch.where(self._movable & ~open_, 0.0, lo), hi
+
+    def _together(self, programs: SharedPrograms, keys: Bool[Tensor, " seen"], sign: float) -> Float[Tensor, " seen"]:
+        """Return a bound of each weight: the least, or with the sign -1 the greatest; the weight on other keys."""
+        costs = sign * torch.diag(self.inside.new_ones(len(self.inside)))[keys]
+        optima = programs.minimise(costs, self.inside.expand(len(costs), -1))
+        self._seen += optima.points.unbind()
+        self.gap = max(self.gap, optima.gap)
+        return self.inside.masked_scatter(keys, sign * optima.bounds)
 
     def greatest(self, key: int) -> float:
         """Return the greatest value of the weight of one visible key, given by its position."""

@@ -1,7 +1,7 @@
 """The alternatives of one head on one text, each with what is known about it."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Float
@@ -37,6 +37,7 @@ class Found:
         dimension: Local dimension of realisable alternatives, where it was counted.
         formula: What the generic formula gives for it.
         note: What a reader must know.
+        moved: Of the parameters that were changed to make it, ‖W' − W‖_F / ‖W‖_F by name.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Found:
     dimension: int | None = None
     formula: int | None = None
     note: str = ""
+    moved: Mapping[str, float] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is kept of it, by name."""
@@ -67,7 +69,7 @@ def alternatives_of(head: Head, starts: int, distance: float | None, generator: 
     yield Found("far", far_alternatives(A, T, visible=visible, starts=starts, generator=generator))
     yield _or_note("maximum_entropy", lambda: _maximum_entropy(head))
     if distance is not None:
-        yield _or_note("realisable", lambda: _realisable(head, distance, generator))
+        yield _or_note("realisable", lambda: realisable(head, distance, generator))
 
 
 def by_parameters(lens: Lens, item: Item, head: Head, wanted: Found) -> tuple[Found, ModelRun | None]:
@@ -79,16 +81,17 @@ def by_parameters(lens: Lens, item: Item, head: Head, wanted: Found) -> tuple[Fo
         return Found("parameters", None, note="no queries and keys to make"), None
     try:
         sources = query_key_projections(lens, item, head)
-        changes = []
-        for source, goal in zip(sources, (wanted.queries, wanted.keys), strict=True):
+        changes, moved = [], {}
+        for name, source, goal in zip(("W_Q", "W_K"), sources, (wanted.queries, wanted.keys), strict=True):
             found = changed_projection(source.inputs, goal / source.factor, source.weight, source.bias)
             changes.append((source, found.weight, found.bias))
+            moved[name] = found.change
         with changed_parameters(changes):
             weights = read_head(lens, item, head.layer, head.head, head.kind).attention
             run = lens.substitute({}, item)
     except IdentilensError as error:
         return Found("parameters", None, note=str(error)), None
-    return Found("parameters", weights, dimension=wanted.dimension, formula=wanted.formula), run
+    return Found("parameters", weights, dimension=wanted.dimension, formula=wanted.formula, moved=moved), run
 
 
 def _or_note(name: str, search: Callable[[], Found]) -> Found:
@@ -150,7 +153,12 @@ def _compared(size: int, head: Head) -> str:
     return f"{size} produce it ({fits}: d_k = {head.d_k})"
 
 
-def _realisable(head: Head, distance: float, generator: torch.Generator) -> Found:
+def realisable(head: Head, distance: float, generator: torch.Generator) -> Found:
+    """Return an alternative that other queries and keys give, to go so far, or the reason why there is none.
+
+    Raises:
+        InputError: For a text too long for the walk.
+    """
     if head.softcap is not None or not head.follows_logits:
         capped = "soft-capped logits" if head.softcap is not None else "an attention sink or logits that are changed"
         return Found("realisable", None, note=f"the weights are not softmax(s Q Kᵀ + bias): {capped}")

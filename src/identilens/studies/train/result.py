@@ -1,6 +1,6 @@
 """The result of training one identifiable encoder: metrics of every epoch, test accuracy, and where the model is."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ class EncoderRun(Result):
     Attributes:
         table: One row an epoch.
         outcome: One row: test accuracy at the best validation epoch, with sizes, settings and counts.
-        folder: Where it lies; the model is in ``folder/model`` unless it was dropped.
+        folder: Where it was read from; the model is in ``folder/model`` unless it was dropped.
     """
 
     analysis: ClassVar = "train"
@@ -41,7 +41,6 @@ class EncoderRun(Result):
     }  # fmt: skip
 
     outcome: pl.DataFrame
-    folder: Path | None = None
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -58,11 +57,6 @@ class EncoderRun(Result):
         if self.folder is None:
             raise InputError("this result was not read from a folder; load it with EncoderRun.load(folder).")
         return self.folder / "model"
-
-    @classmethod
-    def load(cls, folder: str | Path) -> "EncoderRun":
-        """Return the run that a folder contains."""
-        return replace(super().load(folder), folder=Path(folder))
 
     def subject(self) -> str:
         """Return what was trained."""

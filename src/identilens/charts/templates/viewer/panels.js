@@ -1,5 +1,5 @@
 // What stands around a map: the keys of one row with their intervals, the text in the colours of a layer, all heads.
-const KEYS_SHOWN = 24, SLICE = 12;
+const KEYS_SHOWN = 24, SLICE = 12, BEYOND = 4;
 
 // Does steps of work while the page stays quick; `step` returns false once there is none left.
 function working(step) {
@@ -14,7 +14,9 @@ function working(step) {
 }
 
 class RowPanel {
-  constructor(close) {
+  // With `pick`, every key is a button, for those who listen to clicks on rows.
+  constructor(close, pick) {
+    this.pick = pick;
     this.title = made("h3", {});
     this.note = made("p", { className: "soft" });
     this.order = made("select", { ariaLabel: "Order of keys" }, made("option", { value: "weight", textContent: "largest first" }), made("option", { value: "place", textContent: "by position" }));
@@ -57,8 +59,10 @@ class RowPanel {
     const rows = some.map((key) => this.line(key, shown));
     this.list.replaceChildren(...rows.map((one) => one.element));
     const scale = () => {
-      const most = Math.max(...rows.map((one) => Math.abs(one.hi ?? one.value))) || 1;
-      rows.forEach((one) => one.draw((value) => 100 * Math.sqrt(Math.abs(value) / most)));
+      const [first, second] = rows.map((one) => Math.abs(one.hi ?? one.value)).sort((a, b) => b - a);
+      // One dominant key would squeeze all others: it stands at the end, beyond the scale.
+      const most = (first > BEYOND * second ? second : first) || 1;
+      rows.forEach((one) => one.draw((value) => 100 * Math.sqrt(Math.min(1, Math.abs(value) / most)), Math.abs(one.lo ?? one.value) > most));
     };
     scale();
     this.root.dataset.ready = String(!intervals);
@@ -77,10 +81,13 @@ class RowPanel {
     const number = made("td", { className: "number", textContent: written(value) }), verdict = made("td", {});
     const bar = made("td", { className: "bar" }, made("div", {}, span, dot));
     if (shares) verdict.textContent = `${(100 * shares[key]).toFixed(shares[key] < 0.0995 ? 1 : 0)} %`;
-    const named = made("th", { scope: "row", title: `${keys[key]} (key ${key})` }, shortened(keys[key], 18), made("small", { textContent: ` ${key}` }));
+    const name = shortened(keys[key], 18), picked = this.pick ? made("button", { type: "button", className: "key", textContent: name }) : name;
+    const named = made("th", { scope: "row", title: `${keys[key]} (key ${key})` }, picked, made("small", { textContent: ` ${key}` }));
     const element = made("tr", { data: { key } }, named, bar, number, verdict);
     const one = { key, value, element };
-    one.draw = (place) => {
+    one.draw = (place, beyond) => {
+      element.classList.toggle("beyond", beyond);
+      bar.title = beyond ? "beyond the scale of the other keys" : "";
       dot.style.left = `${place(value)}%`;
       if (one.hi === undefined) return;
       span.style.left = `${place(one.lo)}%`;
@@ -111,7 +118,7 @@ class TextLine {
     const means = (key) => { let sum = 0; for (let query = 0; query < queries.length; query += 1) sum += values[query * keys.length + key] || 0; return sum / queries.length; };
     const value = (key) => (row === null ? means(key) : values[row * keys.length + key]);
     const spans = keys.map((name, key) => {
-      const held = value(key), span = made("span", { textContent: name, title: `${name} (key ${key}): ${written(held)}` });
+      const held = value(key), span = made("span", { textContent: name, title: `${name} (key ${key}): ${Number.isNaN(held) ? "hidden or not known yet" : written(held)}` });
       if (same) span.dataset.query = key;
       if (same && key === row) span.className = "chosen";
       if (!Number.isNaN(held)) { span.style.background = painter.css(held); span.style.color = painter.dark(held) ? "#ffffff" : "#14181c"; }

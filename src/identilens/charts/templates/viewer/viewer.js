@@ -42,7 +42,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null) {
   const title = made("h3", { className: "viewer-title" }), note = made("p", { className: "soft" }), words = made("p", { className: "soft layer-words" });
   const area = made("div", { className: "maps" }), readout = made("p", { className: "readout" });
   readout.setAttribute("aria-live", "polite");
-  const panel = new RowPanel(() => lock(row)), line = new TextLine((query) => lock(query)), gallery = new Gallery((place) => open(place));
+  const panel = new RowPanel(() => lock(row), Boolean(ask)), line = new TextLine((query) => lock(query)), gallery = new Gallery((place) => open(place));
   const several = names.includes("layer") && names.includes("head");
   const help = made("details", { className: "soft" }, made("summary", { textContent: "Pointer and keys" }), made("p", { textContent: "Click a row to lock it; its keys, with intervals, stand beside the map. Wheel (after a click, or with Ctrl), pinch, + and − zoom; drag or Shift with arrow keys pans; 0 shows the whole map. Arrow keys move from cell to cell, Enter locks the row; with a row locked, arrow keys go through heads (left, right) and layers (up, down). Escape unlocks. The address holds what you see." }));
   root.replaceChildren(
@@ -204,6 +204,12 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null) {
     return `${titled(name)}, ${of(map)}: ${queries.length} × ${keys.length} tokens; largest ${written(values[most])}, from ${queries[query]} (${query}) to ${keys[key]} (${key}).`;
   }
 
+  // The values of the cells that a query sees; those of hidden keys are no weights.
+  function shownOf(values) {
+    const seen = found.space?.visible;
+    return seen ? values.map((value, at) => (seen[at] ? value : NaN)) : values;
+  }
+
   function paint() {
     const reaches = shown.map((name) => reachOf(found.layers[name])), scale = ends.one.value;
     const common = [Math.min(...reaches.map(([low]) => low)), Math.max(...reaches.map(([, high]) => high))];
@@ -224,7 +230,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null) {
       }
       const one = panels[at], values = found.layers[name], [low] = reaches[at];
       const reach = scale === "own" ? reaches[at] : scale === "common" ? common : [low < 0 ? -1 : 0, 1];
-      one.set({ values, queries, keys, place: view, painter: painterOf(reach, colours.one.value === "root", look()) });
+      one.set({ values: shownOf(values), queries, keys, place: view, painter: painterOf(reach, colours.one.value === "root", look()) });
       one.canvas.dataset.layer = name;
       one.heading.textContent = titled(name);
       one.heading.hidden = shown.length < 2;
@@ -246,7 +252,8 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null) {
   function read() {
     if (!cell) { readout.textContent = row === null ? "Point at a cell to read it; click a row for its keys and their intervals." : `Row ${row} (${tokens[map.queries][row]}) is locked: arrow keys go through heads and layers, Escape unlocks.`; return; }
     const queries = tokens[map.queries], keys = tokens[map.keys], at = cell.query * keys.length + cell.key;
-    const values = [...new Map([...(found.raw ? [["raw", found.raw]] : []), ...Object.entries(found.layers)])].map(([name, matrix]) => `${name} ${written(matrix[at])}`);
+    const hidden = found.space?.visible && !found.space.visible[at];
+    const values = hidden ? ["hidden from this query"] : [...new Map([...(found.raw ? [["raw", found.raw]] : []), ...Object.entries(found.layers)])].map(([name, matrix]) => `${name} ${written(matrix[at])}`);
     readout.textContent = `${queries[cell.query]} (query ${cell.query}) → ${keys[cell.key]} (key ${cell.key}): ${values.join(", ")}`;
   }
 

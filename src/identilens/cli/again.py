@@ -1,0 +1,92 @@
+"""``identilens rerun`` and ``identilens.rerun``: repeating a run from the request in its folder."""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from identilens.cli.commands import study_command
+from identilens.cli.options import INPUTS, RunOptions, console
+from identilens.errors import InputError
+from identilens.runs.differences import model_and_texts
+from identilens.runs.reading import read_record
+from identilens.runs.request import Request
+from identilens.runs.result import Result
+from identilens.runs.settings import Settings, hints_of
+from identilens.runs.study import Progress, bound_study, run_study
+from identilens.studies.registry import STUDIES, study_named
+
+
+def rerun(
+    folder: str | Path, *, out: str | Path | None = None, lens: Any = None, texts: Any = None,
+    progress: Progress | None = None,
+) -> Result:  # fmt: skip
+    """Repeat a run and return its result: the study, inputs and settings are those in ``run.toml`` in its folder.
+
+    A warning says if the model or the texts are not those of the first run, by their digests.
+
+    Args:
+        folder: Folder of the run.
+        out: Folder for the results; by default nothing is written.
+        lens: The model, if it was given in Python, or another model.
+        texts: The texts, if they were given in Python, or other texts.
+        progress: Called with (finished units, total units, a note on the current step).
+
+    Raises:
+        InputError: If the folder contains no request, or inputs that were given in Python are not given again.
+        IdentilensError: Any error of the study.
+    """
+    study, groups = _asked(Path(folder), {"lens": lens, "texts": texts})
+    given = {"lens": lens, "texts": texts}
+    inputs = [groups[name].load() if given[name] is None else given[name] for name in study.takes]
+    result = run_study(bound_study(study, inputs, groups["settings"]), out=out, progress=progress)
+    if changed := _changed(Path(folder), result.provenance):
+        warnings.warn(f"not the run of {folder}: {changed}", stacklevel=2)
+    return result
+
+
+def rerun_folder(
+    folder: Path, /, *, out: Annotated[Path | None, Parameter(alias="-o")] = None,
+    resume: Annotated[bool, Parameter(negative="")] = False, overwrite: Annotated[bool, Parameter(negative="")] = False,
+) -> None:  # fmt: skip
+    """Run a finished or interrupted run again into a new folder, and say whether model and texts are the same.
+
+    Args:
+        folder: Folder of the run, with its run.toml.
+        out: Folder for the results; the first folder's name with -again by default.
+        resume: Continue an interrupted run in the new folder.
+        overwrite: Delete the previous run in the new folder. Only the files that its manifest lists are deleted.
+    """
+    study, groups = _asked(folder, {})
+    new = out or folder.absolute().with_name(f"{folder.absolute().name}-again")
+    study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
+    changed = _changed(folder, read_record(new) or {})
+    console.print(f"results: {new}", soft_wrap=True, highlight=False)
+    console.print(f"against {folder}: {changed or 'the same model and texts'}.", soft_wrap=True, highlight=False)
+
+
+def _asked(folder: Path, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given."""
+    request = Request.read(folder, list(STUDIES))
+    study = study_named(request.study)
+    lost = [name for name in request.lost if given.get(name) is None]
+    if lost:
+        ways = [f"identilens.rerun(folder, {name}=...)" for name in lost if name in INPUTS]
+        raise InputError(
+            f"the {' and '.join(lost)} of {folder} were given in Python and are not stored. "
+            f"{'Pass them: ' + ', '.join(ways) if len(ways) == len(lost) else 'Run the lines of Python again'}."
+        )
+    kinds: dict[str, type[Settings]] = {name: INPUTS[name][1] for name in study.takes if given.get(name) is None}
+    kinds["settings"] = study.settings_type
+    return study, {name: _made(kind, request.options) for name, kind in kinds.items()}
+
+
+def _made(kind: type[Settings], options: Mapping[str, Any]) -> Any:
+    return kind.of(None, {name: value for name, value in options.items() if name in hints_of(kind)})
+
+
+def _changed(folder: Path, record: Mapping[str, Any]) -> str:
+    before = read_record(folder)
+    return "" if before is None else model_and_texts(before, record)

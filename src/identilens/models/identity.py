@@ -1,0 +1,36 @@
+"""What tells one model from another."""
+
+import hashlib
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from identilens.errors import InputError
+
+
+def digest_of(model: nn.Module) -> str:
+    """Return the sha256 over all parameters and buffers of a model, and over the adapters that are in use."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    for name, module in model.named_modules():
+        # Names that peft's layers have: the same tensors compute something else when an adapter is switched off.
+        if (active := getattr(module, "active_adapters", None)) is not None and not callable(active):
+            digest.update(f"{name} {active} {getattr(module, 'disable_adapters', None)}".encode())
+    return digest.hexdigest()
+
+
+def unwrapped(model: nn.Module) -> PreTrainedModel:
+    """Return the model of transformers that was given, or that a wrapper of peft holds.
+
+    Raises:
+        InputError: For any other object.
+    """
+    # The wrapper that peft makes is no model of transformers; the one inside it runs with the adapter.
+    get_base = getattr(model, "get_base_model", None)
+    inner = model if get_base is None else get_base()
+    if not isinstance(inner, PreTrainedModel):
+        raise InputError(f"expected a transformers model; got {type(model).__name__}. Load one with identilens.load.")
+    return inner

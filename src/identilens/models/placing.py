@@ -1,0 +1,45 @@
+"""Device and precision of a model's parameters."""
+
+from typing import Literal, get_args
+
+import torch
+
+from identilens.errors import InputError
+
+Precision = Literal["float32", "float16", "bfloat16", "float64"]
+Dtype = Literal["auto", Precision]
+
+
+def usable_device(given: str | torch.device | None) -> torch.device:
+    """Return a device, after testing it with a tensor; for None, CUDA if it is available, else the CPU.
+
+    Raises:
+        InputError: If there is no such device.
+    """
+    try:
+        place = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise InputError(
+            f"cannot use device {str(given)!r}: {first_line(error)}. Leave it out to use the CPU, or CUDA "
+            "where it is available."
+        ) from error
+    return place
+
+
+def precision_name(dtype: str | torch.dtype, choices: object = Precision) -> str:
+    """Return the name of a precision that a model can have.
+
+    Raises:
+        InputError: For any other; the message lists the choices.
+    """
+    name = str(dtype).removeprefix("torch.")
+    known = [one for group in get_args(choices) for one in (get_args(group) or (group,))]
+    if name not in known:
+        raise InputError(f"expected dtype to be {' or '.join(known)}; got {dtype!r}.")
+    return name
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,93 @@
+"""The progress of a run: a bar in a notebook or on a terminal, a function of the caller's, or nothing."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import timedelta
+from html import escape
+from importlib import import_module
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+Progress = Callable[[int, int, str], None]
+"""Is told units done, units in all, and a note on what is being done."""
+
+_OFTEN = 0.1
+"""Seconds between two drawings in a notebook."""
+
+_drawn: ContextVar[bool] = ContextVar("drawn", default=False)
+
+
+@contextmanager
+def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | None]:
+    """Yield who is told of a run: the function given, else a bar where someone can see one; None for False.
+
+    A run inside another whose bar is drawn has no bar of its own.
+    """
+    if callable(progress):
+        yield progress
+    elif progress is False or _drawn.get() or not (_in_notebook() or sys.stderr.isatty()):
+        yield None
+    else:
+        token = _drawn.set(True)
+        try:
+            if _in_notebook():
+                yield _NotebookBar(unit)
+            else:
+                with _terminal_bar(unit) as bar:
+                    yield bar
+        finally:
+            _drawn.reset(token)
+
+
+def _in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+@contextmanager
+def _terminal_bar(unit: str) -> Iterator[Progress]:
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}", markup=False),
+    )  # fmt: skip
+    with Bar(*columns, console=Console(stderr=True), transient=False) as bar:
+        task = bar.add_task(unit, total=None, rate="", note="")
+
+        def update(done: int, total: int, note: str = "") -> None:
+            bar.update(task, completed=done, total=total, rate=_rate(bar.tasks[0].speed), note=note)
+
+        yield update
+
+
+class _NotebookBar:
+    """A bar in the output of a notebook's cell; it stays there as it was last."""
+
+    def __init__(self, unit: str) -> None:
+        display: Any = import_module("IPython.display")
+        self.unit, self.html, self.began, self.last = unit, display.HTML, time.monotonic(), 0.0
+        self.handle = display.display(self._picture(0, 0, ""), display_id=True)
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        """Draw the bar, if it was not drawn just now."""
+        now = time.monotonic()
+        if done == total or now - self.last >= _OFTEN:
+            self.last = now
+            self.handle.update(self._picture(done, total, note))
+
+    def _picture(self, done: int, total: int, note: str) -> Any:
+        spent = time.monotonic() - self.began
+        words = [f"{self.unit} {done}/{total}", str(timedelta(seconds=int(spent)))]
+        if 0 < done < total:
+            words += [_rate(done / max(spent, 1e-9)), f"{timedelta(seconds=int(spent * (total - done) / done))} left"]
+        words = escape(", ".join([*words, note] if note else words))
+        return self.html(f'<label><progress max="{max(total, 1)}" value="{done}"></progress> {words}</label>')
+
+
+def _rate(speed: float | None) -> str:
+    return "" if not speed else f"{speed:.1f}/s" if speed >= 1 else f"{1 / speed:.1f} s each"

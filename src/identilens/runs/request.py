@@ -1,0 +1,110 @@
+"""What was asked of a run: a TOML file beside its results, from which the run can be made again."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from identilens.errors import InputError
+from identilens.runs.files import write_text
+from identilens.runs.settings import Settings
+from identilens.runs.toml import read_toml, toml_value
+
+NAME = "run.toml"
+_MOST_CHARACTERS = 20_000
+"""Of texts given in Python that are stored; of more, none is."""
+
+_LOST = "# Given in Python and not stored: "
+_FOLDERS = ("model", "compare_model", "dataset")
+"""Options that name something on the hub, or a folder."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked of a run.
+
+    Attributes:
+        study: Name of the study.
+        options: Inputs and settings, by the names of the options.
+        lost: Names of the inputs and settings that were objects in Python, which no option describes.
+    """
+
+    study: str
+    options: Mapping[str, Any]
+    lost: Sequence[str] = ()
+
+    def write(self, folder: Path) -> None:
+        """Write the request into the folder of its run."""
+        lost, lines = list(self.lost), []
+        for name, value in self.options.items():
+            if value not in (None, (), []):
+                try:
+                    lines.append(f"{name} = {toml_value(value)}")
+                except (TypeError, ValueError):
+                    lost.append(name)
+        head = [f"# Run it again: identilens rerun FOLDER, or identilens {self.study} --config {NAME} --out NEW"]
+        head += [_LOST + ", ".join(lost)] if lost else []
+        write_text(folder / NAME, "\n".join([*head, f"[{'.'.join(self.study.split())}]", *lines, ""]))
+
+    @classmethod
+    def read(cls, folder: Path, studies: Sequence[str]) -> "Request":
+        """Return the request that a run's folder holds.
+
+        Raises:
+            InputError: If there is none, or it cannot be read.
+        """
+        file = folder / NAME
+        if not file.is_file():
+            raise InputError(f"{folder} holds no {NAME}: it is no run, or an older version made it. Run its command.")
+        content = read_toml(file)
+        lines = file.read_text(encoding="utf-8").split("\n")
+        lost = [name for line in lines if line.startswith(_LOST) for name in line.removeprefix(_LOST).split(", ")]
+        for study in studies:
+            options: Any = content
+            for word in study.split():
+                options = options.get(word) if isinstance(options, dict) else None
+            if isinstance(options, dict):
+                return cls(study, options, lost)
+        raise InputError(f"{file} names no study: expected its options under one of [{'], ['.join(studies)}].")
+
+
+def options_of(settings: Settings) -> dict[str, Any]:
+    """Return the values of settings by name; of files and folders that exist, the absolute paths."""
+    return _found_anywhere(settings.values_of(type(settings)))
+
+
+def options_of_inputs(names: Sequence[str], inputs: Sequence[Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return inputs given in Python as options, and the names of those that no option describes."""
+    options: dict[str, Any] = {}
+    lost = ["further inputs"] if len(inputs) > len(names) else []
+    for name, value in zip(names, inputs, strict=False):
+        asked = getattr(value, "asked", None) or _spelled_out(value)
+        options |= _found_anywhere(asked or {})
+        lost += [] if asked else [name]
+    return options, lost
+
+
+def _spelled_out(texts: Any) -> dict[str, Any] | None:
+    """Return a few texts, or pairs of texts, as options."""
+    texts = [texts] if isinstance(texts, str | tuple) else texts
+    if not isinstance(texts, list) or not texts:
+        return None
+    pairs = all(isinstance(one, tuple) and len(one) == 2 for one in texts)
+    words = [part for pair in texts for part in pair] if pairs else texts
+    if not all(isinstance(one, str) for one in words) or sum(map(len, words)) > _MOST_CHARACTERS:
+        return None
+    return {"text": list(words), "pairs": pairs}
+
+
+def _found_anywhere(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _absolute(Path(value) if _is_folder(name, value) else value) for name, value in options.items()}
+
+
+def _is_folder(name: str, value: Any) -> bool:
+    return name in _FOLDERS and isinstance(value, str) and Path(value).is_dir()
+
+
+def _absolute(value: Any) -> Any:
+    if isinstance(value, tuple | list):
+        return [_absolute(one) for one in value]
+    return str(value.absolute() if value.exists() else value) if isinstance(value, Path) else value

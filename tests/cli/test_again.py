@@ -1,0 +1,137 @@
+"""Settings from a file, and runs made again from the request beside their results."""
+
+import json
+
+import pytest
+
+import identilens as idl
+from helpers.command import failing, identilens
+from identilens.cli.app import make_app
+from identilens.runs.request import Request
+from identilens.studies.registry import STUDIES, study_named
+
+TEXT = "The ferry left the harbour before dawn."
+HOSTILE = 'Quotes "so", \\ and \x7f\t]\n[x]'
+QUICK = {"layers": (0,), "certain_rows": 0, "examples": 0}
+TYPED = ("--layers", "0", "--certain-rows", "0", "--examples", "0")
+NEEDED = {
+    "structure": {"length": 8}, "train": {"task": "trec"}, "sweep": {"tasks": ("trec", "sst"), "d_k": (1, 4)},
+    "dyck analyse": {"models": ("models/a", "models/b")}, "audit": {"matrices": True, "layers": (2, 0)},
+    "tokens": {"offsets": (-2, 1), "shares": (0.5, 1.0), "probes": ("mlp",)}, "mixing": {"memory_budget": 2**20},
+    "intervals": {"layers": (1,), "heads": (2, 3), "kind": "encoder", "queries": (7, "a, b")},
+}  # fmt: skip
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_file_beside_a_run_gives_back_every_setting(name, tmp_path):
+    study = study_named(name)
+    settings = study.settings_type.of(None, NEEDED.get(name, {}))
+    inputs = {"model": "bundled", "text": [HOSTILE, TEXT]} if study.takes else {}
+    options = {**inputs, **settings.values_of(study.settings_type)}
+    Request(name, {key: _written(value) for key, value in options.items()}).write(tmp_path)
+    words = [*name.split(), "--config", str(tmp_path / "run.toml"), "--out", "new"]
+    given = parsed(*words)
+    assert given.get("settings") == (settings if "settings" in given or name in NEEDED else None)
+    if study.takes:
+        assert given["texts"].text == (HOSTILE, TEXT)
+
+
+def parsed(*words):
+    """The groups of options that a command is called with."""
+    _, bound, _ = make_app().parse_args(list(map(str, words)), exit_on_error=False, print_error=False)
+    return bound.arguments
+
+
+def _written(value):
+    return [str(one) if hasattr(one, "parts") else one for one in value] if isinstance(value, tuple) else value
+
+
+def test_what_is_typed_goes_before_the_file(tmp_path):
+    (tmp_path / "all.toml").write_text(
+        'model = "some"\nlayers = [1]\nfile = "no-such.txt"\nout = "there"\n'
+        '[audit]\nlayers = "3-4"\ncertain_rows = 0\nmatrices = true\n[dyck.train]\nseeds = [1]\n'
+    )
+    (tmp_path / "dyck.toml").write_text('[dyck.train]\nseeds = "4,6-7"')
+    given = ("audit", "--config", tmp_path / "all.toml", "--text", TEXT)
+    of_file, typed = parsed(*given), parsed(*given, "--layers", "5", "--model", "other", "--out", "here")
+    assert (of_file["settings"].layers, typed["settings"].layers) == ((3, 4), (5,))
+    assert (of_file["lens"].model, typed["lens"].model) == ("some", "other")
+    assert (str(of_file["run"].out), str(typed["run"].out)) == ("there", "here")
+    assert of_file["settings"].matrices
+    assert of_file["texts"].file is None
+    assert parsed("dyck", "train", "--config", tmp_path / "dyck.toml", "--out", "x")["settings"].seeds == (4, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("layers = 1.5", "bad.toml: expected layers as a whole number; got 1.5."),
+        ('[audit]\nbatch_size = "8"', "bad.toml: expected batch_size as a whole number; got '8'."),
+        ("batch-size = 0", "bad.toml: expected batch_size of at least 1; got 0."),
+        ("matrices = 1", "bad.toml: expected matrices to be True or False; got 1."),
+        ("text = 3", "bad.toml: expected text"),
+        ('stream = "often"', "bad.toml: expected stream to be auto or"),
+        ('matrices = true\nstream = "always"', "bad.toml: expected stream auto or never with matrices"),
+        ("folds = 3", "bad.toml: audit has no option folds; it has model, device"),
+        ('config = "x"', "audit has no option config"),
+        ("[audt]\nlayers = 1", "bad.toml: there is no command [audt]"),
+        ("[dyck]\nseeds = 1", "bad.toml: there is no command [dyck]"),
+        ("[audit.layers]\nfirst = 1", "bad.toml: expected layers"),
+        ("layers = ", "bad.toml is not valid TOML"),
+        (None, "bad.toml cannot be read: No such file or directory"),
+    ],
+)
+def test_unusable_files(bundled_path, tmp_path, content, expected):
+    if content is not None:
+        (tmp_path / "bad.toml").write_text(content)
+    typed = () if content and content.startswith("text") else ("--text", TEXT)
+    given = ("--model", bundled_path, *typed, "--out", tmp_path / "out")
+    assert expected in failing("audit", "--config", tmp_path / "bad.toml", *given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_is_made_again_and_says_what_differs(bundled_path, tmp_path):
+    (tmp_path / "texts.txt").write_text(TEXT)
+    identilens(
+        "audit", "--model", bundled_path, "--file", tmp_path / "texts.txt", *TYPED, "--out", tmp_path / "run", code=0
+    )  # fmt: skip
+    assert "run.toml" in (tmp_path / "run" / "manifest.txt").read_text()
+    assert "the same model and texts" in identilens("rerun", tmp_path / "run", code=0).output
+    tables = [(tmp_path / name / "table.parquet").read_bytes() for name in ("run", "run-again")]
+    assert tables[0] == tables[1]
+    assert "already holds this run" in failing("rerun", tmp_path / "run")
+    (tmp_path / "texts.txt").write_text("Nobody came.")
+    said = identilens("rerun", tmp_path / "run", "--out", tmp_path / "other", code=0).output
+    assert "text 0 is another one" in said
+
+
+def test_a_folder_without_a_request(tmp_path):
+    assert "holds no run.toml" in failing("rerun", tmp_path)
+
+
+def test_python_makes_a_run_again(bundled, tmp_path):
+    first = idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
+    again = idl.rerun(tmp_path / "run", out=tmp_path / "again")
+    assert again.table.equals(first.table)
+    assert json.loads((tmp_path / "again" / "provenance.json").read_text())["finished"]
+    with pytest.warns(UserWarning, match="number of texts is 1 there and 2 here"):
+        idl.rerun(tmp_path / "run", texts=[TEXT, TEXT])
+
+
+def test_inputs_given_in_python_are_asked_for_again(bundled, tmp_path):
+    lens = idl.Lens(bundled.model, bundled.tokenizer)
+    idl.audit(lens, [[101, 2023, 102]], out=tmp_path / "run", **QUICK)
+    with pytest.raises(idl.errors.InputError, match=r"Pass them: .*lens=.*texts="):
+        idl.rerun(tmp_path / "run")
+    assert "were given in Python" in failing("rerun", tmp_path / "run")
+    assert len(idl.rerun(tmp_path / "run", lens=lens, texts=[[101, 2023, 102]]).table) == 12
+
+
+def test_a_file_read_in_python_is_named(bundled, tmp_path):
+    (tmp_path / "texts.csv").write_text(f"body\n{TEXT}\nSnow fell.\n")
+    texts = idl.read_texts(tmp_path / "texts.csv", columns=["body"], limit=1)
+    idl.audit(bundled, texts, out=tmp_path / "run", **QUICK)
+    options = Request.read(tmp_path / "run", list(STUDIES)).options
+    assert (options["file"], options["column"], options["limit"]) == (str(tmp_path / "texts.csv"), ["body"], 1)
+    assert len(idl.rerun(tmp_path / "run").table) == 12

@@ -1,0 +1,91 @@
+"""Programs that run together: against HiGHS one by one, by hand, and where the interior-point method must give up."""
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from helpers.programs import LINE, LINE_ROW, kept_basis, random_row
+from identilens.errors import NumericalError
+from identilens.linalg import interior
+from identilens.linalg.interior import SharedPrograms
+from identilens.linalg.programs import ACCEPTED_ERROR, RowPrograms
+
+
+def test_line_by_hand():
+    costs = torch.tensor([[1.0, 0, 0], [-1.0, 0, 0], [0, 0, 1.0], [0, 0, -1.0]], dtype=torch.float64)
+    optima = SharedPrograms(kept_basis(LINE)).minimise(costs, LINE_ROW.expand(4, 3))
+    assert optima.values.tolist() == pytest.approx([0.0, -0.5, 0.0, -1.0], abs=1e-8)
+    assert optima.points[3].tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-12)
+    assert optima.gap <= ACCEPTED_ERROR
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 10**6), n=st.integers(2, 40), d=st.integers(1, 12), sharpness=st.sampled_from([0.5, 4.0, 15.0])
+)
+@example(seed=0, n=9, d=8, sharpness=4.0)  # one point is all there is
+@example(seed=1, n=40, d=3, sharpness=15.0)  # rows that are nearly one-hot
+def test_equal_to_a_simplex_method_one_by_one(seed, n, d, sharpness):
+    row, T = random_row(seed, n, min(d, n - 1), sharpness)
+    kept = kept_basis(T)
+    generator = torch.Generator().manual_seed(seed + 1)
+    drawn = torch.randn(3, n, generator=generator, dtype=torch.float64)
+    costs = torch.cat([torch.eye(n, dtype=torch.float64), -torch.eye(n, dtype=torch.float64), drawn])
+    rows = row.expand(len(costs), n)
+    optima = SharedPrograms(kept).minimise(costs, rows)
+    programs = RowPrograms(row, kept)
+    reference = torch.tensor([programs.minimise(cost).value for cost in costs], dtype=torch.float64)
+    torch.testing.assert_close(optima.values, reference, atol=2 * ACCEPTED_ERROR, rtol=1e-8)
+    assert (optima.bounds <= optima.values).all()
+    assert ((optima.values - optima.bounds) <= ACCEPTED_ERROR * costs.abs().amax(1).clamp_min(1.0)).all()
+    assert (optima.points >= 0).all()
+    assert ((optima.points - rows) @ kept).abs().max() <= ACCEPTED_ERROR
+    # The multipliers prove the bounds by themselves.
+    reduced = costs - optima.multipliers @ kept.T
+    proven = (optima.multipliers * (rows @ kept)).sum(1) + reduced.amin(1)
+    assert (optima.bounds <= proven + 1e-12).all()
+
+
+def test_rows_of_their_own_equal_each_alone():
+    rows = torch.stack([random_row(seed, 20, 6, 2.0)[0] for seed in range(5)])
+    kept = kept_basis(random_row(9, 20, 6, 1.0)[1])
+    costs = -torch.eye(20, dtype=torch.float64)[:5]
+    together = SharedPrograms(kept).minimise(costs, rows)
+    for place in range(5):
+        alone = SharedPrograms(kept).minimise(costs[place : place + 1], rows[place : place + 1])
+        torch.testing.assert_close(together.values[place], alone.values[0], atol=1e-9, rtol=0)
+
+
+def test_parts_change_nothing(monkeypatch):
+    row, T = random_row(0, 30, 8, 2.0)
+    costs, kept = torch.eye(30, dtype=torch.float64), kept_basis(T)
+    whole = SharedPrograms(kept).minimise(costs, row.expand(30, 30)).values
+    monkeypatch.setattr(interior, "_NUMBERS", 1)
+    parts = SharedPrograms(kept).minimise(costs, row.expand(30, 30)).values
+    torch.testing.assert_close(whole, parts, atol=1e-9, rtol=0)
+
+
+def test_what_cannot_be_proven_is_solved_one_by_one(monkeypatch):
+    row, T = random_row(0, 12, 4, 2.0)
+    kept = kept_basis(T)
+    expected = SharedPrograms(kept).minimise(torch.eye(12, dtype=torch.float64), row.expand(12, 12)).values
+    monkeypatch.setattr(interior, "_STEPS", 1)
+    asked = []
+
+    class Counted(RowPrograms):
+        def minimise(self, cost):
+            asked.append(cost)
+            return super().minimise(cost)
+
+    monkeypatch.setattr(interior, "RowPrograms", Counted)
+    found = SharedPrograms(kept).minimise(torch.eye(12, dtype=torch.float64), row.expand(12, 12)).values
+    assert asked
+    torch.testing.assert_close(found, expected, atol=2 * ACCEPTED_ERROR, rtol=0)
+
+
+def test_infeasible_numbers_are_reported():
+    with pytest.raises(NumericalError, match="HiGHS gave the status 'Infeasible'"):
+        SharedPrograms(kept_basis(LINE)).minimise(
+            torch.ones(1, 3).double(), torch.tensor([[-1.0, 0.0, 0.0]], dtype=torch.float64)
+        )
