@@ -10,6 +10,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from common import machine, report
@@ -21,6 +22,11 @@ PART = 32
 """Texts in a part of an audit."""
 
 TEXT = "The keeper of the lighthouse wrote down every ship, although none had stopped there for years, number {}."
+
+ENGINES: dict[str, Engine | None] = {
+    "this process": None, "1 local worker": idl.Local(1), "2 local workers": idl.Local(2),
+    "1 actor": idl.Ray(workers=1),
+}  # fmt: skip
 
 MEMORY = """
 import re, sys
@@ -77,18 +83,20 @@ def memory(lines: int) -> tuple[int, float]:
     return count, (after - before) / 1024
 
 
-def main(texts: int = 500) -> None:
-    """Print the figures beside their targets."""
-    print(machine(), f"{os.cpu_count()} cores, {texts} texts, parts of {PART}")
+def main(texts: int = 500, repeats: int = 3) -> None:
+    """Print the figures beside their targets: medians of runs that take turns."""
+    print(machine(), f"{os.cpu_count()} cores, {texts} texts, parts of {PART}, medians of {repeats}")
     lens = idl.load(idl.bundled_model(), device="cpu")
     given = [TEXT.format(number) for number in range(texts)]
-    alone = timed(lens, given, None)
-    one, two, ray = (timed(lens, given, engine) for engine in (idl.Local(1), idl.Local(2), idl.Ray(workers=1)))
-    for name, found in (("this process", alone), ("1 local worker", one), ("2 local workers", two), ("1 actor", ray)):
-        print(f"  {name}: {found.whole:.1f} s in all, {found.steady / found.parts:.3f} s a part once workers run")
-    report("2 local workers over 1", (one.steady / one.parts) / (two.steady / two.parts), 1.7)
-    cost = ray.steady / ray.parts - alone.steady / alone.parts
-    report("ms that Ray adds to a part", 1000 * cost, 50, at_least=False)
+    timed(lens, given[:PART], None)  # what is done once only is not the first one's cost
+    turns = [{name: timed(lens, given, engine) for name, engine in ENGINES.items()} for _ in range(repeats)]
+    part = {name: median(turn[name].steady / turn[name].parts for turn in turns) for name in ENGINES}
+    for name in ENGINES:
+        each = ", ".join(f"{turn[name].steady / turn[name].parts:.3f}" for turn in turns)
+        whole = median(turn[name].whole for turn in turns)
+        print(f"  {name}: {whole:.1f} s in all, {part[name]:.3f} s a part once workers run ({each})")
+    report("2 local workers over 1", part["1 local worker"] / part["2 local workers"], 1.7)
+    report("ms that Ray adds to a part", 1000 * (part["1 actor"] - part["this process"]), 50, at_least=False)
     small, large = memory(20_000)[1], memory(400_000)[1]
     print(f"  the driver: {small:.0f} MB more than the model for 20,000 texts, {large:.0f} MB for 400,000")
     report("MB more for 20 times as many texts", large - small, 30, at_least=False)

@@ -1,14 +1,17 @@
 """Checkpoints that are not whole are refused, naming what they lack; what is not needed may be missing."""
 
+from contextlib import suppress
+
 import pytest
 import torch
+from hypothesis import given, settings, strategies
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForSequenceClassification, BertTokenizer, ByT5Tokenizer
 
 import identilens as idl
 from helpers.command import failing
 from helpers.zoo import build
-from identilens.errors import InputError
+from identilens.errors import IdentilensError, InputError, ModelError
 
 
 def saved(folder, family, without=()):
@@ -79,3 +82,59 @@ def test_tokenizers_with_files_or_without_need_of_any_are_kept(tmp_path):
 def test_a_tokenizer_of_another_model_is_refused(tmp_path, bundled):
     with pytest.raises(InputError, match=r"the model has 0 to 95\. Use the model's own tokenizer"):
         idl.Lens(build("bert"), bundled.tokenizer).read("lighthouse keepers")
+
+
+def whole(folder):
+    """A checkpoint with a tokenizer."""
+    saved(folder, "bert")
+    words = folder / "vocab.txt"
+    words.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]))
+    BertTokenizer(str(words)).save_pretrained(folder)
+    return folder
+
+
+def reshaped(content):
+    return content.replace(b'"intermediate_size": ', b'"intermediate_size": 1')
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("config.json", lambda content: content[:50], r"config.json is damaged"),
+        ("config.json", lambda content: b"[]", r"config.json is damaged \(it contains \[\], not an object"),
+        ("config.json", reshaped, r"cannot be loaded \(RuntimeError: .*size"),
+        ("config.json", lambda content: content.replace(b'"num_attention_heads": ', b'"num_attention_heads": "x'),
+         r"config.json is damaged"),
+        ("config.json", lambda content: content.replace(b'"hidden_size": ', b'"hidden_size": -'), r"cannot be loaded"),
+        ("tokenizer.json", lambda content: content[: len(content) // 2], r"tokenizer.json is damaged"),
+        ("tokenizer_config.json", lambda content: b"7", r"tokenizer_config.json is damaged"),
+        ("vocab.txt", lambda content: b"\xff\xfe\xfa", None),
+        ("model.safetensors", lambda content: content[:-1], r"model.safetensors is damaged"),
+        ("model.safetensors", lambda content: b"", r"model.safetensors is damaged"),
+        ("model.safetensors", lambda content: b"\xff" * 1000, r"model.safetensors is damaged"),
+    ],
+)  # fmt: skip
+def test_damage_of_any_file_is_named_with_its_cause(tmp_path, name, damage, said):
+    file = whole(tmp_path / "model") / name
+    file.write_bytes(damage(file.read_bytes()))
+    if said is None:  # not needed beside the whole tokenizer
+        assert idl.load(file.parent, device="cpu").tokenizer is not None
+        (file.parent / "tokenizer.json").unlink()
+        said = r"vocab.txt is damaged \(.*decode"
+    with pytest.raises((ModelError, InputError), match=said) as caught:
+        idl.load(file.parent, device="cpu")
+    assert str(file.parent) in str(caught.value)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(strategies.data())
+def test_random_damage_never_ends_in_anothers_error(tmp_path_factory, data):
+    folder = whole(tmp_path_factory.mktemp("random"))
+    file = data.draw(strategies.sampled_from(sorted(one for one in folder.iterdir() if one.is_file())))
+    content = bytearray(file.read_bytes())
+    at = data.draw(strategies.integers(0, len(content)))
+    cut = data.draw(strategies.integers(0, 40))
+    content[at : at + cut] = data.draw(strategies.binary(max_size=20))
+    file.write_bytes(content)
+    with suppress(IdentilensError):
+        idl.load(folder, device="cpu")

@@ -16,6 +16,10 @@ import identilens as idl
 from identilens.errors import InputError, OutputFolderError
 from identilens.runs.corpus import Corpus
 from identilens.runs.texts import iter_texts, read_texts
+from identilens.studies.heads import RowSettings
+from identilens.studies.items import LazyItems
+from identilens.studies.mixing.study import MixingSettings, MixingStudy
+from identilens.studies.trust.study import TrustStudy
 
 
 def test_pairs_from_every_kind_of_input(tmp_path):
@@ -156,7 +160,8 @@ def test_many_texts_lie_on_disk_and_are_read_when_asked_for(tmp_path, monkeypatc
     assert list(corpus) == [corpus[at] for at in range(9)] == texts
     assert corpus[-1] == texts[-1]
     assert corpus[2:4] == texts[2:4]
-    assert list(pickle.loads(pickle.dumps(corpus))) == texts
+    sent = pickle.loads(pickle.dumps(corpus.sent(tmp_path / "sent")))
+    assert list(sent.received(tmp_path / "sent")) == texts
     with pytest.raises(IndexError):
         corpus[9]
     pairs = read_texts([("one", "eins")] * 6)
@@ -182,3 +187,18 @@ def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(monkeyp
     late = iter([*texts[:7], "word " * 600])
     with pytest.raises(InputError, match="text 7 has 602 tokens, the model has 512 positions"):
         idl.audit(bundled, late, **chosen)
+
+
+def test_studies_tokenise_very_many_texts_only_when_they_measure_them(bundled, monkeypatch):
+    monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", 2)
+    words = ["The keeper wrote.", "Ships came and went.", "The lamp burned all night."]
+    corpus = read_texts(iter(words))
+    assert isinstance(corpus, Corpus)
+    mixing = MixingStudy(bundled, corpus, MixingSettings())
+    assert isinstance(mixing.items, LazyItems)
+    assert len(mixing.sizes()) == mixing.identity().texts[0] == 3
+    chosen = RowSettings(layers=(0,), heads=(0,))
+    trust, held = TrustStudy(bundled, corpus, chosen), TrustStudy(bundled, words, chosen)
+    assert isinstance(trust.heads.items, LazyItems)
+    assert trust.sizes() == held.sizes()
+    assert trust.run(0).tables["table"].equals(held.run(0).tables["table"])

@@ -61,7 +61,7 @@ def rerun_folder(
     """
     study, groups = _asked(folder, {})
     new = out or folder.absolute().with_name(f"{folder.absolute().name}-again")
-    study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
+    study_command(study)(**groups, run=RunOptions(out=str(new), resume=resume, overwrite=overwrite))
     changed = _changed(folder, read_record(new) or {})
     console.print(f"results: {new}", soft_wrap=True, highlight=False)
     console.print(f"against {folder}: {changed or 'the same model and texts'}.", soft_wrap=True, highlight=False)

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from identilens.cli.options import INPUTS, EngineOptions, PrintOptions, RunOptions, console, quiet_transformers
 from identilens.runs.settings import Settings
+from identilens.runs.stored import shown_place
 from identilens.runs.study import bound_study, run_study
 from identilens.studies.registry import study_named
 from identilens.studies.reports import write_report
@@ -38,13 +39,13 @@ def study_command(study: Any) -> Callable[..., None]:
         result = run_study(bound, out=run.out, progress=shown, engine=given["engine"].made(), **run.choices)
         if not bound.reports:
             return
-        report = write_report(run.out)
+        report = shown_place(write_report(run.out))
         if shown:
             result.show()
             console.print(f"report: {report}", soft_wrap=True, highlight=False)
         elif prints.json:
             finding = result.summary()
-            print(json.dumps({"finding": finding.text, "numbers": finding.numbers, "report": str(report)}))
+            print(json.dumps({"finding": finding.text, "numbers": finding.numbers, "report": report}))
 
     groups = [
         *groups,

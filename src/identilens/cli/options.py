@@ -11,8 +11,7 @@ from annotated_types import Ge
 from cyclopts import Parameter
 from rich.console import Console
 
-from identilens.errors import IdentilensError, InputError, ModelError, ModelNotFoundError, SettingError
-from identilens.models.broken import cannot_load, damaged_file
+from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.models.media import read_audio, read_image
@@ -53,25 +52,10 @@ class ModelOptions(Settings):
         """
         quiet_transformers()
         with console.status(f"loading {self.model}"):
-            lens = self._loaded()
-        if lens.tokenizer is None and (damage := damaged_file(self.model)) is not None:
-            raise ModelError(damage)
-        return lens
-
-    def _loaded(self) -> Lens:
-        try:
             return load(
                 self.model, device=self.device, dtype=self.dtype, revision=self.revision,
                 trust_remote_code=self.trust_remote_code,
             )  # fmt: skip
-        except ModelNotFoundError as error:
-            if (damage := damaged_file(self.model)) is not None:
-                raise ModelError(damage) from error
-            raise
-        except IdentilensError:
-            raise
-        except Exception as error:  # transformers raises whatever a broken file makes it stumble over
-            raise ModelError(cannot_load(self.model, error)) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,14 +121,14 @@ class RunOptions(Settings):
 
     Attributes:
         config: TOML file with options by name, at its top or under the command's name. Typed options have priority.
-        out: Folder for the results.
+        out: Folder for the results, or a URL such as s3://bucket/run.
         resume: Continue an interrupted run.
         overwrite: Delete the previous run in the folder. Only the files that its manifest lists are deleted.
         allow_version_change: Continue a run that was started with other versions of the libraries.
     """
 
     config: Path | None = None
-    out: Annotated[Path, Parameter(alias="-o")]
+    out: Annotated[str, Parameter(alias="-o")]
     resume: Annotated[bool, Parameter(negative="")] = False
     overwrite: Annotated[bool, Parameter(negative="")] = False
     allow_version_change: Annotated[bool, Parameter(negative="")] = False

@@ -1,13 +1,16 @@
 """The command of each reproduction, made from its recipe when it is called."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from identilens.cli.commands import with_options
 from identilens.cli.options import RunOptions, console, quiet_transformers
+from identilens.errors import InputError
 from identilens.reproduce.record import Recipe, write_reproduction
 from identilens.reproduce.registry import recipe_named
 from identilens.runs.progress import watched
+from identilens.runs.remote import url_in
 
 
 def __getattr__(name: str) -> Callable[..., None]:
@@ -23,12 +26,19 @@ def reproduction_command(recipe: Recipe) -> Callable[..., None]:
     def command(**given: Any) -> None:
         quiet_transformers()
         run = given["run"]
+        out = _folder(run.out)
         settings = given.get("settings") or recipe.settings_type()
         with watched(recipe.unit, True) as update:
-            found = recipe.make(settings, run.out, progress=update, **run.choices)
-        write_reproduction(found, run.out)
+            found = recipe.make(settings, out, progress=update, **run.choices)
+        write_reproduction(found, out)
         console.print(found.findings, markup=False, highlight=False)
-        console.print(f"results: {run.out}", soft_wrap=True, highlight=False)
+        console.print(f"results: {out}", soft_wrap=True, highlight=False)
 
     groups = [("settings", "Settings", recipe.settings_type), ("run", "Run", RunOptions)]
     return with_options(command, recipe.make.__doc__ or "", groups)
+
+
+def _folder(out: str) -> Path:
+    if url_in(out) is not None:
+        raise InputError(f"a reproduction writes into a folder of this machine; got --out {out}.")
+    return Path(out)

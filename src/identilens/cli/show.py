@@ -7,24 +7,27 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from identilens.cli.options import console
+from identilens.errors import InputError
+from identilens.runs.remote import url_in
 from identilens.runs.settings import LIST
+from identilens.runs.stored import shown_place
 from identilens.studies.comparison import compare
 from identilens.studies.reports import load_result, write_report
 
 
-def report(folder: Path, /, *, out: Annotated[Path | None, Parameter(alias="-o")] = None) -> None:
+def report(folder: str, /, *, out: Annotated[Path | None, Parameter(alias="-o")] = None) -> None:
     """Write the report of a finished run as one self-contained HTML file.
 
     Args:
-        folder: Folder of the run: what was given to its --out.
+        folder: Folder or URL of the run: what was given to its --out.
         out: File to write; report.html in the folder by default.
     """
-    console.print(f"report: {write_report(folder, out)}", soft_wrap=True, highlight=False)
+    console.print(f"report: {shown_place(write_report(folder, out))}", soft_wrap=True, highlight=False)
 
 
 def compare_runs(
-    run_a: Path,
-    run_b: Path,
+    run_a: str,
+    run_b: str,
     /,
     *,
     out: Annotated[Path | None, Parameter(alias="-o")] = None,
@@ -33,8 +36,8 @@ def compare_runs(
     """Compare two finished runs of the same study: other texts, another model, a later checkpoint.
 
     Args:
-        run_a: Folder of the first run.
-        run_b: Folder of the second run.
+        run_a: Folder or URL of the first run.
+        run_b: Folder or URL of the second run.
         out: HTML file to write, with charts. Default: no file.
         json: Print the table as JSON.
     """
@@ -49,7 +52,7 @@ def compare_runs(
 
 
 def figures(
-    folder: Path,
+    folder: str,
     /,
     *,
     out: Annotated[Path | None, Parameter(alias="-o")] = None,
@@ -58,10 +61,12 @@ def figures(
     """Write the charts of a finished run as files for print.
 
     Args:
-        folder: Folder of the run: what was given to its --out.
+        folder: Folder or URL of the run: what was given to its --out.
         out: Folder to write to; figures/ in the run's folder by default.
         formats: Any of png, svg and pdf, separated by commas.
     """
     chosen = tuple(name.strip() for name in formats.split(","))
-    for path in load_result(folder).save_figures(out or folder / "figures", chosen):
+    if out is None and url_in(folder) is not None:
+        raise InputError("figures are written into a folder of this machine: pass --out FOLDER for those of a URL.")
+    for path in load_result(folder).save_figures(out or Path(folder) / "figures", chosen):
         console.print(str(path), soft_wrap=True, highlight=False)

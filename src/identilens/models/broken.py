@@ -11,8 +11,8 @@ _REMEDY = "Download the model again, or save it again with save_pretrained."
 
 def damaged_file(model: str | Path) -> str | None:
     """Return the first damaged file of a model's folder and what is wrong with it; None if all files can be read."""
-    for ending, read in ((".json", _read_json), (".safetensors", _read_tensors)):
-        for file in sorted(Path(model).glob(f"*{ending}")):
+    for names, read in _READERS.items():
+        for file in sorted(Path(model).glob(names)):
             try:
                 read(file)
             except (OSError, ValueError, RecursionError, SafetensorError) as error:
@@ -27,10 +27,21 @@ def cannot_load(model: str | Path, error: Exception) -> str:
 
 
 def _read_json(file: Path) -> Any:
-    if not isinstance(content := json.loads(file.read_bytes()), dict | list):
+    expected = dict if file.name == "config.json" else dict | list
+    if not isinstance(content := json.loads(file.read_bytes()), expected):
         raise ValueError(f"it contains {content!r:.40}, not an object")
+
+
+def _read_text(file: Path) -> None:
+    if not file.read_text(encoding="utf-8").strip():
+        raise ValueError("it is empty")
 
 
 def _read_tensors(file: Path) -> None:
     with safe_open(file, framework="pt") as tensors:
         tensors.keys()
+
+
+_READERS = {
+    "*.json": _read_json, "*.safetensors": _read_tensors, "vocab.txt": _read_text, "merges.txt": _read_text,
+}  # fmt: skip

@@ -8,7 +8,8 @@ import transformers
 from transformers import AutoConfig, AutoFeatureExtractor, AutoImageProcessor, AutoModel, AutoTokenizer, PreTrainedModel
 from transformers.utils.hub import cached_file
 
-from identilens.errors import InputError, ModelNotFoundError
+from identilens.errors import IdentilensError, InputError, ModelError, ModelNotFoundError
+from identilens.models.broken import cannot_load, damaged_file
 from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
 from identilens.models.placing import Dtype, first_line, precision_name, usable_device
@@ -36,6 +37,7 @@ def load(
 
     Raises:
         ModelNotFoundError: If no model is found that can be loaded.
+        ModelError: If a file is damaged or the model cannot be created from it. The message names file and cause.
         InputError: If the checkpoint lacks weights, or needs a package that is not installed.
     """
     if not isinstance(model, str | Path):
@@ -43,9 +45,29 @@ def load(
             f"expected a hub id or a folder; got {type(model).__name__}. For a model in memory: identilens.Lens(model, "
             "tokenizer)."
         )
-    name, model = str(model), resolved(model)
-    precision, place = precision_name(dtype, Dtype), usable_device(device)
+    place = resolved(model)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    precision, put = precision_name(dtype, Dtype), usable_device(device)
+    try:
+        lens = _loaded(place, str(model), put, precision, attn_implementation, common)
+    except ModelNotFoundError as error:
+        if (damage := damaged_file(place)) is not None:
+            raise ModelError(damage) from error
+        raise
+    except IdentilensError:
+        raise
+    except Exception as error:  # transformers raises whatever a broken file makes it stumble over
+        raise ModelError(cannot_load(place, error)) from error
+    if lens.tokenizer is None and (damage := damaged_file(place)) is not None:
+        raise ModelError(damage)
+    if attn_implementation is None:
+        lens.asked = {"model": str(model), "dtype": precision, "device": device and str(device), **common}
+    return lens
+
+
+def _loaded(
+    model: str | Path, name: str, device: torch.device, precision: str, attention: str | None, common: dict[str, Any]
+) -> Lens:
     try:
         config = AutoConfig.from_pretrained(model, **common)
     except (OSError, ValueError) as error:
@@ -55,10 +77,10 @@ def load(
         ) from error
     options = {
         "config": config, "dtype": precision if precision == "auto" else getattr(torch, precision),
-        "attn_implementation": attn_implementation, "use_safetensors": True, **common,
+        "attn_implementation": attention, "use_safetensors": True, **common,
     }  # fmt: skip
     network = _with_weights(model, _model_class(config), options)
-    network.to(place).eval()
+    network.to(device).eval()
     tokenizer, images = (_processor(auto, model, common) for auto in (AutoTokenizer, AutoImageProcessor))
     absent = _absent_files(tokenizer, model, common)
     audio = _processor(AutoFeatureExtractor, model, common)
@@ -66,8 +88,6 @@ def load(
         network, None if absent else tokenizer, image_processor=images,
         feature_extractor=audio if hasattr(audio, "sampling_rate") else None, name=name,
     )  # fmt: skip
-    if attn_implementation is None:
-        lens.asked = {"model": name, "dtype": precision, "device": device and str(device), **common}
     if absent:
         lens.reader.no_tokenizer = f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
     return lens

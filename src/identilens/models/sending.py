@@ -16,25 +16,24 @@ Writer = Callable[[Path, Callable[[Path], Any]], None]
 
 @dataclass(frozen=True)
 class SentLens:
-    """The data from which a lens is created again."""
+    """The data from which a lens is created again; a model without a source is in the folder that is sent."""
 
-    source: str
+    source: str | None
     name: str
     options: dict[str, Any]
 
-    def received(self) -> Lens:
-        """Return the lens, loaded in this process."""
-        lens = load(self.source, **self.options)
+    def received(self, folder: Path) -> Lens:
+        """Return the lens, loaded on the receiving side."""
+        lens = load(self.source or folder, **self.options)
         lens.name = self.name
         return lens
 
 
 def send_lens(lens: Lens, folder: Path, write: Writer) -> SentLens:
     """Return the data that create the lens in another process; a model without a path is written to the folder."""
-    source = lens.model.name_or_path
-    if not source:
+    source = lens.model.name_or_path or None
+    if source is None:
         write(folder, partial(_save, lens))
-        source = str(folder.resolve())
     facts = lens.facts
     options = {
         "dtype": facts["dtype"], "device": facts["device"], "revision": facts["revision"],

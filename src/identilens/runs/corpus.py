@@ -6,13 +6,19 @@ import os
 import tempfile
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
+from shutil import copyfile
 from typing import Any, overload
 from weakref import finalize
 
+from identilens.runs.files import write_atomically
+
 IN_MEMORY = 10_000
 """Texts up to which a list is held in place of a file."""
+
+_SENT = "texts.jsonl"
 
 
 class FromFile:
@@ -32,8 +38,7 @@ class TextList(FromFile, list[Any]):
 class Corpus(FromFile, Sequence[Any]):
     """Texts and pairs in a temporary file; memory holds where each begins, eight bytes per text.
 
-    Made once, from texts that come one by one; what they came from is not read again. In another process of this
-    machine it is the same file.
+    Made once, from texts that come one by one; what they came from is not read again.
 
     Args:
         texts: What to keep.
@@ -70,16 +75,34 @@ class Corpus(FromFile, Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_file": self._file, "_starts": self._starts, "digest": self.digest}
+    def sent(self, folder: Path) -> "SentCorpus":
+        """Return what makes it again in another process, from a copy of its file that is written into the folder."""
+        write_atomically(folder / _SENT, lambda temporary: copyfile(self._file, temporary))
+        return SentCorpus(self._starts, self.digest)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open()
+    @classmethod
+    def at(cls, file: Path, starts: "array[int]", digest: str) -> "Corpus":
+        """Return the corpus that a file holds; the file is kept."""
+        made = cls.__new__(cls)
+        made._file, made._starts, made.digest = file, starts, digest
+        made._open()
+        return made
 
     def _open(self) -> None:
         self._descriptor = os.open(self._file, os.O_RDONLY)
         finalize(self, os.close, self._descriptor)
+
+
+@dataclass(frozen=True)
+class SentCorpus:
+    """What it takes, beside its file, to make a corpus again."""
+
+    starts: "array[int]"
+    digest: str
+
+    def received(self, folder: Path) -> Corpus:
+        """Return the corpus, read from the folder of what is sent."""
+        return Corpus.at(folder / _SENT, self.starts, self.digest)
 
 
 def held(texts: Iterable[Any]) -> Sequence[Any]:

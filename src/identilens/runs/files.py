@@ -15,6 +15,7 @@ from torch import Tensor
 
 from identilens.errors import OutputFolderError
 from identilens.runs.manifest import TEMPORARY, digest_of, manifest_of
+from identilens.runs.mirror import settle
 
 _FULL_DISK = ("os error", "no space", "file write failed", "file too large", "errno")
 """What stands in the messages of libraries that report failures of the file system as errors of their own."""
@@ -75,6 +76,7 @@ def _take_place(temporary: Path, path: Path) -> None:
     if (manifest := manifest_of(path)) is not None:
         manifest.add(path, digest_of(temporary))
     temporary.replace(path)
+    settle(path)
 
 
 @contextmanager

@@ -13,11 +13,12 @@ from identilens.errors import OutputFolderError
 from identilens.runs.differences import described, differences, version_changes
 from identilens.runs.files import translated_write_errors, write_json, write_table, write_tensors
 from identilens.runs.lock import hold
-from identilens.runs.manifest import LOCK, NAME, TEMPORARY, Manifest, listed
+from identilens.runs.manifest import LOCK, NAME, PROVENANCE, TEMPORARY, Manifest, listed
 from identilens.runs.matrices import StoredMatrices, Tokens, write_matrices
+from identilens.runs.mirror import together
 from identilens.runs.reading import check_file, read_json, read_record, read_table
+from identilens.runs.stored import fetch
 
-_PROVENANCE = "provenance.json"
 _PARTS = "parts/"
 
 
@@ -47,14 +48,15 @@ class RunFolder:
         self.path, self.record, self.manifest = path, record, Manifest(path)
         self._stack = ExitStack()
         self._whole: set[int] = set()
+        fetch(path, parts=leads)
         held = self._held(overwrite)
         if held is None:
             self._refuse_strangers()
         if leads and (overwrite or held is None or not held["finished"] or self.manifest.names(_PARTS)):
             with translated_write_errors(path):
                 path.mkdir(parents=True, exist_ok=True)
-            lock = hold(path)
-            self._stack.callback(lock.release)
+            self._stack.enter_context(hold(path))
+            fetch(path)
             held = self._held(overwrite)
         with self._stack:
             self._take(held, resume=resume, overwrite=overwrite, allowed=allow_version_change, leads=leads)
@@ -82,12 +84,13 @@ class RunFolder:
         tokens: Mapping[int, Tokens] | None = None,
     ) -> None:  # fmt: skip
         """Write what one part gives; the part counts only once all of it is there."""
-        for name, table in tables.items():
-            write_table(self._part(part, name), table)
-        if matrices:
-            write_tensors(self._matrices(part), matrices)
         kept = {text: {name: list(held) for name, held in names.items()} for text, names in (tokens or {}).items()}
-        write_json(self._marker(part), {"tables": sorted(tables), "matrices": bool(matrices), "tokens": kept})
+        with together(self.path):
+            for name, table in tables.items():
+                write_table(self._part(part, name), table)
+            if matrices:
+                write_tensors(self._matrices(part), matrices)
+            write_json(self._marker(part), {"tables": sorted(tables), "matrices": bool(matrices), "tokens": kept})
 
     def read_part(self, part: int) -> dict[str, pl.DataFrame]:
         """Return the tables of a part that was written whole."""
@@ -103,10 +106,11 @@ class RunFolder:
         files = [self._matrices(part) for part, marker in enumerate(markers) if marker["matrices"]]
         stored = StoredMatrices(self.manifest, files)
         names = {int(text): held for marker in markers for text, held in marker["tokens"].items()}
-        write_matrices(self.path, ChainMap(dict(matrices), stored), {**names, **tokens})  # pyright: ignore[reportArgumentType] read only
-        for name, table in tables.items():
-            write_table(self.path / f"{name}.parquet", table)
-        write_json(self.path / _PROVENANCE, {**self.record, "finished": True})
+        with together(self.path):
+            write_matrices(self.path, ChainMap(dict(matrices), stored), {**names, **tokens})  # pyright: ignore[reportArgumentType] read only
+            for name, table in tables.items():
+                write_table(self.path / f"{name}.parquet", table)
+            write_json(self.path / PROVENANCE, {**self.record, "finished": True})
         self.finished = True
         self._tidy()
 
@@ -116,10 +120,10 @@ class RunFolder:
         try:
             held = read_record(self.path)
         except OutputFolderError:
-            if not overwrite or _PROVENANCE not in self.manifest.digests:
+            if not overwrite or PROVENANCE not in self.manifest.digests:
                 raise
             held = {**self.record, "finished": False}
-        if held is not None and _PROVENANCE not in self.manifest.digests:
+        if held is not None and PROVENANCE not in self.manifest.digests:
             raise OutputFolderError(
                 f"{self.path} contains a run whose {NAME} is missing or damaged, so its files cannot be "
                 "identified. Choose another folder."
@@ -154,17 +158,17 @@ class RunFolder:
             elif not self.finished:
                 self.manifest.remove_unfinished()
                 with listed(self.manifest):
-                    write_json(self.path / _PROVENANCE, {**self.record, "finished": False})
+                    write_json(self.path / PROVENANCE, {**self.record, "finished": False})
             elif self.manifest.names(_PARTS):
                 self._tidy()
 
     def _begin(self) -> None:
         """Drop what lies here and write the provenance, so that at no moment the folder seems to be another's."""
         self.manifest.remove_unfinished()
-        self.manifest.remove(keep=(_PROVENANCE,))
+        self.manifest.remove(keep=(PROVENANCE,))
         self.manifest.file.touch()
         with listed(self.manifest):
-            write_json(self.path / _PROVENANCE, {**self.record, "finished": False})
+            write_json(self.path / PROVENANCE, {**self.record, "finished": False})
         self.manifest.tidy()
 
     def _check_same(self, held: dict[str, Any], resume: bool, allowed: bool) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import platform
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -10,15 +10,17 @@ from filelock import FileLock, Timeout
 from identilens.errors import OutputFolderError
 from identilens.runs.files import translated_write_errors
 from identilens.runs.manifest import LOCK
+from identilens.runs.mirror import mirror_of
+from identilens.runs.stored_lock import StoredLock
 
 
-def hold(folder: Path) -> FileLock:
-    """Return the lock on a folder, held until it is released or the process ends.
+def hold(folder: Path) -> ExitStack:
+    """Return the lock on a run, held until it is closed or the process ends; also where the run is stored, if it is.
 
     Raises:
         OutputFolderError: If another process holds it, or the folder cannot be written.
     """
-    file = folder / LOCK
+    file, held = folder / LOCK, ExitStack()
     lock = FileLock(file)
     with translated_write_errors(file):
         try:
@@ -30,7 +32,11 @@ def hold(folder: Path) -> FileLock:
         # Who holds it is a courtesy: a full disk must not leave the lock held.
         with suppress(OSError):
             file.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
-    return lock
+    with held:
+        held.callback(lock.release)
+        if (mirror := mirror_of(folder)) is not None:
+            held.callback(StoredLock(mirror, folder).release)
+        return held.pop_all()
 
 
 def _holder(file: Path) -> str:

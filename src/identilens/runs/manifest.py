@@ -9,9 +9,11 @@ from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
 
 from identilens.errors import OutputFolderError
+from identilens.runs.mirror import mirror_of
 
 NAME = "manifest.txt"
 LOCK = ".lock"
+PROVENANCE = "provenance.json"
 TEMPORARY = ".identilens-tmp"
 """End of the name of a file that is being written."""
 
@@ -47,6 +49,10 @@ class Manifest:
         """Return the paths that begin so, in order."""
         return sorted(name for name in self.digests if name.startswith(under))
 
+    def runs(self) -> list[str]:
+        """Return the folders beneath that are runs by themselves, in order."""
+        return sorted(name for name, digests in self.digests.items() if _RUN in digests)
+
     def reread(self) -> None:
         """Look into the file again when it is next asked: another process may have written."""
         self._digests = None
@@ -65,6 +71,8 @@ class Manifest:
             torn = stream.tell() and (stream.seek(-1, os.SEEK_END), stream.read(1))[1] != b"\n"
             stream.write(f"{chr(10) if torn else ''}{digest}  {name}\n".encode())
         self.digests.setdefault(name, []).append(digest)
+        if (mirror := mirror_of(self.root)) is not None:
+            mirror.note(self.root, path, digest)
 
     def holds(self, path: Path, digest: str) -> bool:
         """Return whether the run wrote a file with this content."""
@@ -76,12 +84,16 @@ class Manifest:
     def remove(self, under: str = "", keep: Collection[str] = ()) -> None:
         """Remove the run's files whose paths begin so, and the folders that are empty then; nothing else."""
         self.reread()
-        names = [name for name in self.names(under) if name not in keep]
+        names, mirror = [name for name in self.names(under) if name not in keep], mirror_of(self.root)
+        if mirror is not None:
+            mirror.remove([self.root / name for name in names])
         for name in names:
             if _RUN in self.digests[name]:
                 Manifest(self.root / name).remove()
                 (self.root / name / NAME).unlink(missing_ok=True)
                 (self.root / name / LOCK).unlink(missing_ok=True)
+                if mirror is not None:
+                    mirror.drop(self.root / name)
             with suppress(OSError):
                 (self.root / name).unlink()
         places = {place for name in names for place in [PurePosixPath(name), *PurePosixPath(name).parents][:-1]}
@@ -96,6 +108,9 @@ class Manifest:
         temporary = self.root / f".{NAME}{TEMPORARY}"
         temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in held.items()), encoding="utf-8")
         temporary.replace(self.file)
+        if (mirror := mirror_of(self.root)) is not None:
+            mirror.remove([self.root / name for name in self.digests if name not in held])
+            mirror.replace_manifest(self.file)
         self.reread()
 
     def remove_unfinished(self) -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from identilens.errors import OutputFolderError
-from identilens.runs.manifest import NAME, Manifest, digest_of
+from identilens.runs.manifest import NAME, PROVENANCE, Manifest, digest_of
 from identilens.runs.tables import Columns
 
 _REMEDY = "Restore it from a copy, or run again (--overwrite, or another folder)."
@@ -80,7 +80,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     Raises:
         OutputFolderError: If what stands there is no provenance, or not what the run wrote.
     """
-    file, manifest = folder / "provenance.json", Manifest(folder)
+    file, manifest = folder / PROVENANCE, Manifest(folder)
     try:
         if not file.is_file():
             return None

@@ -20,9 +20,10 @@ from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
 from identilens.errors import OutputFolderError
 from identilens.runs.files import translated_write_errors, write_atomically, write_json, write_table
-from identilens.runs.manifest import Manifest, listed
+from identilens.runs.manifest import PROVENANCE, Manifest, listed
 from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
 from identilens.runs.reading import finished_record, read_record, read_table
+from identilens.runs.stored import present, told_by_url
 from identilens.runs.tables import Columns, print_table
 
 R = TypeVar("R", bound="Result")
@@ -145,12 +146,15 @@ class Result(ABC):
         return cls(**held, provenance=record, matrices=matrices or {}, tokens=tokens or {}, folder=folder)
 
     def save(self, folder: str | Path) -> None:
-        """Write the result as a folder that `load` reads; the provenance comes last.
+        """Write the result as a folder, or under a URL, that `load` reads; the provenance comes last.
 
         Raises:
             OutputFolderError: If the folder contains another run, or files that are no run, or cannot be written.
         """
-        path = Path(folder)
+        with told_by_url(folder):
+            self._save(present(folder))
+
+    def _save(self, path: Path) -> None:
         held = read_record(path) if path.is_dir() else None
         if held is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise OutputFolderError(f"{path} exists and contains no {self.analysis} result. Choose another folder.")
@@ -163,21 +167,22 @@ class Result(ABC):
             for name in self.schema:
                 write_table(path / f"{name}.parquet", getattr(self, name))
             write_matrices(path, self.matrices, self.tokens)
-            write_json(path / "provenance.json", {**self.provenance, "finished": True})
+            write_json(path / PROVENANCE, {**self.provenance, "finished": True})
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:
-        """Return the result that a folder contains; matrices are read when they are looked at.
+        """Return the result that a folder or a URL contains; matrices are read when they are looked at.
 
         Raises:
             OutputFolderError: If the folder contains no finished run of this kind, or a damaged one, naming the file.
         """
-        path = Path(folder)
-        record, manifest = finished_record(path, cls.analysis), Manifest(path)
-        stored, tokens = stored_matrices(manifest)
-        names = [name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.digests]
-        tables = {name: read_table(manifest, path / f"{name}.parquet", cls.schema[name]) for name in names}
-        return cls.of(tables, record, stored, tokens, path)
+        with told_by_url(folder):
+            path = present(folder)
+            record, manifest = finished_record(path, cls.analysis), Manifest(path)
+            stored, tokens = stored_matrices(manifest)
+            names = [name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.digests]
+            tables = {name: read_table(manifest, path / f"{name}.parquet", cls.schema[name]) for name in names}
+            return cls.of(tables, record, stored, tokens, path)
 
     def to_html(self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()) -> Path:
         """Write the report as one self-contained HTML file and return its path.

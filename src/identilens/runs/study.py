@@ -17,24 +17,23 @@ from identilens.errors import InputError
 from identilens.runs.columns import is_columns
 from identilens.runs.engines.driver import Driver
 from identilens.runs.engines.engine import Engine
-from identilens.runs.engines.worker import Job
+from identilens.runs.engines.worker import SENT, Job
 from identilens.runs.folder import RunFolder, joined_folder
 from identilens.runs.manifest import Manifest, manifest_of
 from identilens.runs.matrices import Tokens
+from identilens.runs.mirror import settle
 from identilens.runs.progress import Progress, watched
 from identilens.runs.provenance import Identity, provenance
 from identilens.runs.request import Request, options_of, options_of_inputs
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
+from identilens.runs.stored import fetch, local_place, shown_place, told_by_url
 from identilens.runs.texts import read_texts
 
 S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
 Tables = Mapping[str, pl.DataFrame]
 Merger = Callable[[pl.DataFrame], pl.DataFrame]
-
-SENT = "sent"
-"""Folder in a run's folder for what is sent to workers."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +182,7 @@ def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: A
 _COMMON = """Besides its inputs it takes:
 
     settings: All settings at once, a `{settings}`; or each by its name.
-    out: Folder to fill part by part; nothing is written when not given.
+    out: Folder, or URL such as ``"s3://bucket/run"``, to fill part by part; nothing is written when not given.
     resume: Go on with an interrupted run in ``out``, or return the finished one.
     overwrite: Drop the run that ``out`` contains: the files that its manifest lists, and no other.
     allow_version_change: Go on with a run that other versions of the libraries have begun.
@@ -212,23 +211,35 @@ def run_study(
         with watched(study.unit, study.reports and progress) as told:
             found = _in_memory(study, record, told)
         return study.shown(found, None)
-    path = joined_folder(Path(out), record, study.joins)
-    around = manifest_of(path) if path == Path(out) else Manifest(Path(out))
+    with told_by_url(out):
+        folder = _folder(study, local_place(out), record, resume, overwrite, allow_version_change)
+        with folder:
+            if not folder.finished:
+                if study.reports and study.request is not None:
+                    study.request.write(folder.path)
+                with watched(study.unit, study.reports and progress) as told:
+                    _into_folder(study, folder, told, engine)
+            study.wait()
+            return study.shown(study.result_type.load(folder.path), folder.path)  # pyright: ignore[reportReturnType, reportArgumentType]
+
+
+def _folder(
+    study: Study[Any, R], out: Path, record: dict[str, Any], resume: bool, overwrite: bool, changed: bool
+) -> RunFolder:
+    """Return the folder of a run: ``out``, or one beneath the run there that it joins and is then noted by."""
     with study.in_turn():
+        if study.joins:
+            fetch(out)
+        path = joined_folder(out, record, study.joins)
+        around = manifest_of(path) if path == out else Manifest(out)
         folder = RunFolder(
             path, record, resume=resume or not study.reports, overwrite=overwrite and study.reports,
-            allow_version_change=allow_version_change, leads=study.reports,
+            allow_version_change=changed, leads=study.reports,
         )  # fmt: skip
         if around is not None and around.file.is_file():
             around.add(path)
-    with folder:
-        if not folder.finished:
-            if study.reports and study.request is not None:
-                study.request.write(path)
-            with watched(study.unit, study.reports and progress) as told:
-                _into_folder(study, folder, told, engine)
-        study.wait()
-        return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
+            settle(path)
+        return folder
 
 
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
@@ -276,9 +287,11 @@ def _on_engine(study: Study[Any, R], folder: RunFolder, progress: Progress | Non
 
     if progress:
         progress(0, sum(sizes), "workers start")
-    path = folder.path.resolve()
-    job = Job(type(study), study.sent(folder.path / SENT), study.settings, folder.record, path)
+    place = shown_place(folder.path.resolve())
+    job = Job(type(study), study.sent(folder.path / SENT), study.settings, folder.record, place)
     Driver(job, engine, sizes, study.unit, told).run(folder)
+    fetch(folder.path)
+    folder.manifest.reread()
     folder.manifest.remove(f"{SENT}/")
 
 

@@ -16,11 +16,13 @@ from identilens.models.lens import Lens
 from identilens.models.reading import read_head
 from identilens.models.sending import send_lens
 from identilens.models.sequences import names_at, position_names, sides
+from identilens.runs.corpus import Corpus
 from identilens.runs.files import write_folder
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import REPEATED, Kind, Numbers, Settings
 from identilens.runs.study import Output, R, S, Study
+from identilens.studies.items import identities, read_items
 
 _ROWS = 8
 """Rows in one part: what an interruption can cost."""
@@ -130,9 +132,10 @@ class LensStudy(Study[S, R]):
     """A study of a model on texts: workers load the model by its path."""
 
     def sent(self, folder: Path) -> tuple[Any, ...]:
-        """Return the model as its path, and the texts as they are."""
+        """Return the model as its path, and the texts as they are, or very many as a file in the folder."""
         lens, *others = self.inputs
-        return (send_lens(lens, folder, write_folder), *others)
+        texts = [one.sent(folder) if isinstance(one, Corpus) else one for one in others]
+        return (send_lens(lens, folder, write_folder), *texts)
 
 
 class HeadStudy(LensStudy[S, R]):
@@ -143,7 +146,7 @@ class HeadStudy(LensStudy[S, R]):
 
     def identity(self) -> Identity:
         """Return the model and the texts."""
-        return Identity(self.heads.lens.facts, [item.identity for item in self.heads.items])
+        return Identity(self.heads.lens.facts, identities(self.heads.items))
 
     def sizes(self) -> Sequence[int]:
         """Return one head for each part."""
@@ -164,7 +167,7 @@ class RowStudy(HeadStudy[W, R]):
 
     def __init__(self, lens: Lens, texts: Any, settings: W) -> None:
         super().__init__(settings)
-        self.heads = TextHeads.of(lens, lens.read(texts, settings.max_length), settings, settings.kind)
+        self.heads = TextHeads.of(lens, read_items(lens, texts, settings.max_length), settings, settings.kind)
         # Heads of a layer have the same queries, which may take a run of the model to know.
         layers = {(place.text, place.site): place for place in self.heads.places}
         rows = {layer: self.heads.requested(place, settings.queries) for layer, place in layers.items()}

@@ -14,37 +14,42 @@ from identilens.runs.manifest import Manifest, listed
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.reading import read_record
 from identilens.runs.result import Result
+from identilens.runs.stored import local_place, present, told_by_url
 from identilens.studies.registry import STUDIES, study_named
 
 
 def load_result(folder: str | Path) -> Result:
-    """Return the result that a folder contains.
+    """Return the result that a folder or a URL contains.
 
     Raises:
         OutputFolderError: If the folder contains no finished run.
     """
-    record = read_record(Path(folder))
-    if record is None or record["analysis"] not in STUDIES:
-        raise OutputFolderError(
-            f"{folder} contains no result of identilens. Pass the folder given to --out ({', '.join(STUDIES)})."
-        )
-    return study_named(record["analysis"]).result_type.load(folder)
+    with told_by_url(folder):
+        path = present(folder)
+        record = read_record(path)
+        if record is None or record["analysis"] not in STUDIES:
+            raise OutputFolderError(
+                f"{path} contains no result of identilens. Pass the folder given to --out ({', '.join(STUDIES)})."
+            )
+        return study_named(record["analysis"]).result_type.load(path)
 
 
 def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     """Write the HTML report of the run that a folder contains, with the runs joined to it, and return its path.
 
-    It is report.html in the folder where no other is given.
+    It is report.html in the folder, or under the URL, where no other is given.
 
     Raises:
         OutputFolderError: If the folder contains no finished run, or the file cannot be written.
     """
     result = load_result(folder)
-    joined = joined_results(Path(folder), result.provenance)
-    more = [section for one in joined for section in _apart(one)]
-    said = [f"{one.title}: {one.summary().text.splitlines()[0]}" for one in joined]
-    with listed(Manifest(Path(folder))):
-        return result.to_html(path or Path(folder) / "report.html", more=more, said=said)
+    with told_by_url(folder):
+        place = local_place(folder)
+        joined = joined_results(place, result.provenance)
+        more = [section for one in joined for section in _apart(one)]
+        said = [f"{one.title}: {one.summary().text.splitlines()[0]}" for one in joined]
+        with listed(Manifest(place)):
+            return result.to_html(path or place / "report.html", more=more, said=said)
 
 
 def joined_results(folder: Path, record: dict[str, Any]) -> list[Result]:

@@ -20,25 +20,32 @@ from identilens.runs.folder import RunFolder
 from identilens.runs.manifest import listed
 from identilens.runs.provenance import provenance
 from identilens.runs.settings import Settings
+from identilens.runs.stored import fetch, local_place
+
+SENT = "sent"
+"""Folder in a run's folder for what is sent to workers."""
 
 
 @runtime_checkable
 class Sent(Protocol):
     """What is sent in place of an input that is too large, or too much alive, to travel as it is."""
 
-    def received(self) -> Any:
-        """Return the input, made again where it has arrived."""
+    def received(self, folder: Path) -> Any:
+        """Return the input, made again where it has arrived, with what lies in a folder for it."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs: the study's class, its inputs as they are sent, its settings, and the run it belongs to."""
+    """What a worker needs: the study's class, its inputs as they are sent, its settings, and the run it belongs to.
+
+    The place is the run's folder, or the URL where it is stored.
+    """
 
     study: type
     inputs: tuple[Any, ...]
     settings: Settings
     record: dict[str, Any]
-    folder: Path
+    place: str
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,9 @@ class PartWorker:
     """
 
     def __init__(self, job: Job) -> None:
-        inputs = tuple(one.received() if isinstance(one, Sent) else one for one in job.inputs)
+        folder = local_place(job.place)
+        fetch(folder, parts=False)
+        inputs = tuple(one.received(folder / SENT) if isinstance(one, Sent) else one for one in job.inputs)
         self.study = job.study(*inputs, job.settings)
         self.study.inputs = inputs
         record = provenance(self.study.name, self.study.identity(), self.study.settings.recorded())
@@ -70,7 +79,7 @@ class PartWorker:
             )
         if changes := version_changes(job.record, record):
             raise InputError(f"{where}: {changes}.")
-        self.folder = RunFolder(job.folder, job.record, resume=True, leads=False)
+        self.folder = RunFolder(folder, job.record, resume=True, leads=False)
         with listed(self.folder.manifest):
             self.study.begin(self.folder)
 

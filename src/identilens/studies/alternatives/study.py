@@ -18,6 +18,7 @@ from identilens.studies.alternatives.put_back import PutBack, compare_runs
 from identilens.studies.alternatives.result import Alternatives
 from identilens.studies.alternatives.search import Found, alternatives_of, by_parameters, logit_rank
 from identilens.studies.heads import HeadStudy, KindSettings, Place, TextHeads
+from identilens.studies.items import read_items
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
 
     def __init__(self, lens: Lens, texts: Any, settings: AlternativeSettings) -> None:
         self.lens, self.settings = lens, settings
-        self.heads = TextHeads.of(lens, lens.read(texts, settings.max_length), settings, settings.kind)
+        self.heads = TextHeads.of(lens, read_items(lens, texts, settings.max_length), settings, settings.kind)
         self._plain: dict[int, ModelRun] = {}
 
     def run(self, part: int) -> Output:

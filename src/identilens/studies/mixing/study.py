@@ -23,6 +23,7 @@ from identilens.runs.settings import NOT_RECORDED, Numbers, Settings, Size
 from identilens.runs.study import Output, Tables, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.heads import LensStudy
+from identilens.studies.items import LazyItems, identities, read_items
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.rollouts import Rollout, text_rollouts
 from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
@@ -93,7 +94,7 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
 
     def __init__(self, lens: Lens, texts: Any, settings: MixingSettings) -> None:
         self.lens, self.settings = lens, settings
-        self.items = lens.read(texts, settings.max_length)
+        self.items = read_items(lens, texts, settings.max_length)
         if settings.track is not None:
             find_token([next(iter(item.tokens.values()), ()) for item in self.items], settings.track)
         self._check_layers()
@@ -107,7 +108,7 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
             "sketch_probes": (settings.sketch_probes or DEFAULT_PROBES) if settings.method == "sketch" else None,
             "tags": None if self.tags is None else settings.tags,
         }
-        return Identity(self.lens.facts, [item.identity for item in self.items], in_force)
+        return Identity(self.lens.facts, identities(self.items), in_force)
 
     def sizes(self) -> Sequence[int]:
         """Return one text for each part."""
@@ -165,6 +166,8 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
 
     def _tagged(self, texts: Any) -> pl.DataFrame | None:
         pipeline = self.settings.spacy
+        if pipeline is None and isinstance(self.items, LazyItems):
+            return None  # what lies on disk are plain texts
         if any(item.text is None for item in self.items):
             if pipeline:
                 raise SettingError("spacy", "to be left out: only texts have parts of speech, not token ids", pipeline)

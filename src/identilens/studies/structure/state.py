@@ -130,7 +130,7 @@ class State:
     def save(self, folder: Path, part: int) -> None:
         """Write the state as it is after a part; the state of the part before stays until the next."""
         write_tensors(_file(folder, part), self.sums)
-        _file(folder, part - 2).unlink(missing_ok=True)
+        Manifest(folder).remove(_file(folder, part - 2).relative_to(folder).as_posix())
 
     def load(self, folder: Path, part: int) -> None:
         """Take the state as it was after a part."""
