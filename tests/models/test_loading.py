@@ -101,7 +101,7 @@ def reshaped(content):
     ("name", "damage", "said"),
     [
         ("config.json", lambda content: content[:50], r"config.json is damaged"),
-        ("config.json", lambda content: b"[]", r"config.json is damaged \(it holds \[\], no object"),
+        ("config.json", lambda content: b"[]", r"config.json is damaged \(it contains \[\], not an object"),
         ("config.json", reshaped, r"cannot be loaded \(RuntimeError: .*size"),
         ("config.json", lambda content: content.replace(b'"num_attention_heads": ', b'"num_attention_heads": "x'),
          r"config.json is damaged"),

@@ -40,15 +40,22 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the command of a reproduction is made of: its options, what makes it, and what progress counts.
+    """What the command of a reproduction is made of.
 
-    ``make`` takes ``(settings, out, *, resume, overwrite, progress)``; runs that can be resumed lie beneath ``out``.
-    The first line of its docstring is the command's help.
+    ``make`` takes ``(settings, out, *, resume, overwrite, progress)``, and ``engine`` where workers can share its runs;
+    runs that can be resumed lie beneath ``out``. The first line of its docstring is the command's help.
+
+    Attributes:
+        settings_type: Its options.
+        make: Makes it.
+        unit: What progress counts.
+        shared: Whether workers can share its runs.
     """
 
     settings_type: type[Settings]
     make: Callable[..., Reproduction]
     unit: str = "steps"
+    shared: bool = False
 
 
 def write_reproduction(found: Reproduction, out: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:

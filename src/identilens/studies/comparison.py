@@ -32,6 +32,14 @@ class Comparison(Result):
         table: One row for each measure, over all places that both results have: means of a and b, their difference
             b − a, its standard error over texts (paired where these are the same), and the spread over places.
         places: The same for each place (kind, layer, head) and measure.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> first, second = (idl.audit(lens, text, layers=3, certain_rows=0, examples=0) for text in idl.examples()[:2])
+        >>> comparison = idl.compare(first, second)
+        >>> comparison.table.columns
+        ['measure', 'a', 'b', 'difference', 'error', 'spread', 'places']
     """
 
     analysis: ClassVar = "compare"
@@ -108,6 +116,13 @@ def compare(a: Result, b: Result) -> Comparison:
 
     Raises:
         InputError: For results of different studies, or without a place in common.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> first, second = (idl.audit(lens, text, layers=3, certain_rows=0, examples=0) for text in idl.examples()[:2])
+        >>> idl.compare(first, second).table["measure"].to_list()[:4]
+        ['null_share', 'simplex_null_share', 'pearson', 'reconstruction_error']
     """
     if type(a) is not type(b):
         raise InputError(f"expected two results of one study; got {a.analysis} and {b.analysis}.")

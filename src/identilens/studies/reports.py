@@ -23,6 +23,16 @@ def load_result(folder: str | Path) -> Result:
 
     Raises:
         OutputFolderError: If the folder contains no finished run.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp()) / "run"
+        >>> audit = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0, out=folder)
+        >>> idl.load_result(folder).table.equals(audit.table)
+        True
     """
     with told_by_url(folder):
         path = present(folder)
@@ -41,6 +51,16 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
 
     Raises:
         OutputFolderError: If the folder contains no finished run, or the file cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp()) / "run"
+        >>> audit = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0, out=folder)
+        >>> idl.write_report(folder).name
+        'report.html'
     """
     result = load_result(folder)
     with told_by_url(folder):
