@@ -100,7 +100,7 @@ def test_a_run_is_made_again_and_says_what_differs(bundled_path, tmp_path):
     assert "the same model and texts" in identilens("rerun", tmp_path / "run", code=0).output
     tables = [(tmp_path / name / "table.parquet").read_bytes() for name in ("run", "run-again")]
     assert tables[0] == tables[1]
-    assert "already holds this run" in failing("rerun", tmp_path / "run")
+    assert "already contains this run" in failing("rerun", tmp_path / "run")
     (tmp_path / "texts.txt").write_text("Nobody came.")
     said = identilens("rerun", tmp_path / "run", "--out", tmp_path / "other", code=0).output
     assert "text 0 is another one" in said

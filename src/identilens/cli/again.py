@@ -23,29 +23,40 @@ from identilens.studies.registry import STUDIES, study_named
 
 def rerun(
     folder: str | Path, *, out: str | Path | None = None, lens: Any = None, texts: Any = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result:  # fmt: skip
     """Return the result of a run made again: the study, inputs and settings that ``run.toml`` in its folder names.
 
     A warning says where the model or the texts are not those of the first run, by their digests.
 
     Args:
-        folder: Of the run.
-        out: Folder to write into; nothing is written when not given.
+        folder: Folder or URL of the run.
+        out: Folder or URL to write into; nothing is written when not given.
         lens: The model, where it was given in Python, or another one.
         texts: The texts, where they were given in Python, or others.
-        progress: Called with (units done, units in all, a note on what is being done).
+        progress: A bar when None, none when False, or a function called with (units done, units in all, note).
 
     Raises:
         InputError: If the folder holds no request, or inputs that were given in Python are not given again.
         IdentilensError: Whatever the study raises.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp()) / "run"
+        >>> audit = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0, out=folder)
+        >>> again = idl.rerun(folder)
+        >>> again.table.equals(audit.table)
+        True
     """
-    place = present(folder)
-    study, groups = _asked(place, {"lens": lens, "texts": texts})
+    first = present(folder)
+    study, groups = _asked(first, {"lens": lens, "texts": texts})
     given = {"lens": lens, "texts": texts}
     inputs = [groups[name].load() if given[name] is None else given[name] for name in study.takes]
     result = run_study(bound_study(study, inputs, groups["settings"]), out=out, progress=progress)
-    if changed := _changed(place, result.provenance):
+    if changed := _changed(first, result.provenance):
         warnings.warn(f"not the run of {folder}: {changed}", stacklevel=2)
     return result
 
@@ -57,16 +68,16 @@ def rerun_folder(
     """Run a finished or interrupted run again into a new folder, and say whether model and texts are the same.
 
     Args:
-        folder: Folder of the run, with its run.toml.
-        out: Folder for the results; the first folder's name with -again by default.
+        folder: Folder or URL of the run, with its run.toml.
+        out: Folder or URL for the results; the first folder's name with -again by default.
         resume: Go on with an interrupted run in the new folder.
         overwrite: Drop the run that the new folder holds: the files that its manifest lists, and no other.
     """
-    place = present(folder)
-    study, groups = _asked(place, {})
-    new = out or f"{folder.rstrip('/') if url_in(folder) else place.absolute()}-again"
+    first = present(folder)
+    study, groups = _asked(first, {})
+    new = out or f"{folder.rstrip('/') if url_in(folder) else first.absolute()}-again"
     study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
-    changed = _changed(place, read_record(present(new)) or {})
+    changed = _changed(first, read_record(present(new)) or {})
     console.print(f"results: {new}", soft_wrap=True, highlight=False)
     console.print(f"against {folder}: {changed or 'the same model and texts'}.", soft_wrap=True, highlight=False)
 

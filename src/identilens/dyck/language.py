@@ -24,6 +24,14 @@ class Dyck:
         types: k, kinds of brackets.
         max_depth: D, how many brackets may be open at once.
         open_probability: q, of an open bracket where an open and a closing one are both possible.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import torch
+        >>> language = idl.Dyck(types=2, max_depth=4)
+        >>> language.sample_prefixes(2, 6, torch.Generator().manual_seed(0))
+        tensor([[3, 4, 6, 4, 6, 4],
+                [4, 6, 3, 3, 3, 4]])
     """
 
     types: int = 2

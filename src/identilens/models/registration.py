@@ -29,6 +29,15 @@ def register_attention() -> None:
     attention, and ``model(..., output_attentions=True).attentions`` contains effective attention (Brunner et al. 2020,
     Eq. 9), [batch, head, query, key], rows off the null space of the values V that each query sees. Where a head's
     output projection W_O loses directions of V, `attentions` takes that into account and this does not.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> idl.register_attention()
+        >>> lens.model.set_attn_implementation("identilens_effective")
+        >>> batch = lens.tokenizer(idl.examples()[0], return_tensors="pt")
+        >>> len(lens.model(**batch, output_attentions=True).attentions)
+        6
     """
     AttentionInterface.register(EFFECTIVE, _effective_forward)
     AttentionMaskInterface.register(EFFECTIVE, eager_mask)
