@@ -1,4 +1,4 @@
-"""Every exception a user of identilens can meet.
+"""All exceptions that identilens raises for users.
 
 Each message says what was expected, what arrived, and what to do next.
 """
@@ -13,12 +13,12 @@ class InputError(IdentilensError, ValueError):
 
 
 class SettingError(InputError):
-    """An option with a value that it does not take.
+    """An option with a value that is not allowed.
 
     Args:
         setting: Name of the option, as an argument in Python.
-        expected: What it takes, in words that follow its name.
-        got: What was given.
+        expected: What is expected, in words that follow the option's name.
+        got: The value that was given.
     """
 
     def __init__(self, setting: str, expected: str, got: object) -> None:
@@ -38,11 +38,11 @@ class ModelError(IdentilensError):
 
 
 class UnsupportedModelError(IdentilensError):
-    """The model does attention in a way that cannot be captured faithfully."""
+    """The model computes attention in a way that cannot be captured faithfully."""
 
 
 class JoinedTextsError(UnsupportedModelError):
-    """The model joins the texts of a batch in a way that they cannot be told apart; a batch of one may be captured."""
+    """The model joins the texts of a batch, so they cannot be separated; a batch of one text can be captured."""
 
 
 class OutputFolderError(IdentilensError):

@@ -120,7 +120,7 @@ def test_more_seeds_than_memory_allows():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"length": 7}, "an even length for complete words, got 7; take 8"),
+        ({"length": 7}, "an even length for complete words, got 7; use 8"),
         ({"length": 1}, "length of at least 2; got 1"),
         ({"tokens": 3}, "tokens of at least 28"),
         ({"epochs": 0}, "epochs of at least 1"),

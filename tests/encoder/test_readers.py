@@ -57,7 +57,7 @@ def test_comma_separated_files_without_header(name, tmp_path):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("NUM\tany\tHow many ?\nWHO\tany\tWho ?", r"train.tsv, line 3: label 'WHO' is none of ABBR, ENTY"),
+        ("NUM\tany\tHow many ?\nWHO\tany\tWho ?", r"train.tsv, line 3: label 'WHO' is not one of ABBR, ENTY"),
         ("NUM\tany\tHow many ?\n\nHUM\tany\t \n", r"train.tsv, line 4: the text is empty"),
         ("NUM\tany", r"train.tsv, line 2: expected 3 columns"),
         ("NUM\tany\tHow many ?\tmore", r"train.tsv, line 2: expected 3 columns"),
@@ -72,7 +72,7 @@ def test_bad_rows_are_named_by_line(rows, message, tmp_path):
 
 def test_bad_csv_rows_are_named_by_line(tmp_path):
     (tmp_path / "train.csv").write_text('"1","fine"\n"3","bad label"\n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"train.csv, line 2: label '3' is none of 1, 2"):
+    with pytest.raises(InputError, match=r"train.csv, line 2: label '3' is not one of 1, 2"):
         read_local(TASKS["yelp"], tmp_path, "train")
     (tmp_path / "train.csv").write_text('"1"\n', encoding="utf-8")
     with pytest.raises(InputError, match=r"train.csv, line 1: expected a label and a text"):

@@ -70,7 +70,7 @@ def test_images_and_their_positions():
         ([3.5], "text 0 is a float"),
         ([[5, 99999]], "token ids from 5 to 99999; the model has 0 to 30521"),
         ({"labels": 3}, "a batch needs tensors"),
-        ({"input_ids": torch.zeros(1, 3).long(), "attention_mask": torch.zeros(1, 3)}, "contains no token ids"),
+        ({"input_ids": torch.zeros(1, 3).long(), "attention_mask": torch.zeros(1, 3)}, "has no token ids"),
     ],
 )
 def test_unusable_input(bundled, inputs, message):
@@ -95,7 +95,7 @@ def test_positions_of_roberta_start_behind_the_padding_index():
 
 
 def test_text_without_a_tokenizer():
-    with pytest.raises(InputError, match="the model came without one.*pass tokenizer="):
+    with pytest.raises(InputError, match="the model has none.*pass tokenizer="):
         next(Lens(build("bert")).capture("words"))
 
 

@@ -44,7 +44,7 @@ def test_boxes_are_cut_with_their_tokens():
 def test_pictures_of_several_texts_in_a_row_are_refused():
     model, batch = prepared("qwen2_vl")
     two = {name: torch.cat([tensor, tensor]) for name, tensor in batch.items()}
-    with pytest.raises(InputError, match="2 texts and pixel_values with another number of rows"):
+    with pytest.raises(InputError, match="2 texts, but pixel_values with another number of rows"):
         next(Lens(model).capture(two))
 
 

@@ -1,4 +1,4 @@
-"""``identilens rerun`` and ``identilens.rerun``: a run made again from the request in its folder."""
+"""``identilens rerun`` and ``identilens.rerun``: repeating a run from the request in its folder."""
 
 import warnings
 from collections.abc import Mapping
@@ -25,20 +25,20 @@ def rerun(
     folder: str | Path, *, out: str | Path | None = None, lens: Any = None, texts: Any = None,
     progress: Progress | bool | None = None,
 ) -> Result:  # fmt: skip
-    """Return the result of a run made again: the study, inputs and settings that ``run.toml`` in its folder names.
+    """Repeat a run and return its result: the study, inputs and settings are those in ``run.toml`` in its folder.
 
-    A warning says where the model or the texts are not those of the first run, by their digests.
+    A warning says if the model or the texts are not those of the first run, by their digests.
 
     Args:
         folder: Folder or URL of the run.
-        out: Folder or URL to write into; nothing is written when not given.
-        lens: The model, where it was given in Python, or another one.
-        texts: The texts, where they were given in Python, or others.
+        out: Folder or URL for the results; by default nothing is written.
+        lens: The model, if it was given in Python, or another model.
+        texts: The texts, if they were given in Python, or other texts.
         progress: A bar when None, none when False, or a function called with (units done, units in all, note).
 
     Raises:
-        InputError: If the folder holds no request, or inputs that were given in Python are not given again.
-        IdentilensError: Whatever the study raises.
+        InputError: If the folder contains no request, or inputs that were given in Python are not given again.
+        IdentilensError: Any error of the study.
 
     Examples:
         >>> import identilens as idl
@@ -70,8 +70,8 @@ def rerun_folder(
     Args:
         folder: Folder or URL of the run, with its run.toml.
         out: Folder or URL for the results; the first folder's name with -again by default.
-        resume: Go on with an interrupted run in the new folder.
-        overwrite: Drop the run that the new folder holds: the files that its manifest lists, and no other.
+        resume: Continue an interrupted run in the new folder.
+        overwrite: Delete the previous run in the new folder. Only the files that its manifest lists are deleted.
     """
     first = present(folder)
     study, groups = _asked(first, {})

@@ -120,7 +120,7 @@ class RunOptions(Settings):
     """Where the results of a run are written.
 
     Attributes:
-        config: TOML file with options by name, at its top or under the command's name; what is typed goes before them.
+        config: TOML file with options by name, at its top or under the command's name. Typed options have priority.
         out: Folder for the results, or a URL such as s3://bucket/run.
         resume: Continue an interrupted run.
         overwrite: Delete the previous run in the folder. Only the files that its manifest lists are deleted.

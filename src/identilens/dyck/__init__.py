@@ -1,4 +1,4 @@
-"""Bounded Dyck languages (Wen et al. 2023): models, training, constructions, pruning, what attention shows."""
+"""Bounded Dyck languages (Wen et al. 2023): models, training, constructions, pruning, measures of attention."""
 
 from identilens.dyck.balance import Balance as Balance
 from identilens.dyck.balance import SecondLayer as SecondLayer

@@ -1,4 +1,4 @@
-"""How far pruned layers lie from their target: over random inputs, and over inputs that gradient ascent makes worse."""
+"""Distance of pruned layers from their target: on random inputs, and on inputs that gradient ascent makes worse."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from torch import Tensor
 from identilens.dyck.plain import PlainLayer, run_layers, without_dead_units
 
 _LONGEST, _SHORTEST = 0.3, 0.01
-"""How far a token moves in the first and in the last step that is taken whatever it does to the error."""
+"""How far a token moves in the first and in the last of the steps that are always taken."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Where errors are looked for.
+    """The inputs of a search for large errors.
 
     Attributes:
-        inputs: Random sequences.
-        length: Tokens in each; attention is causal, so that shorter sequences are among them.
-        starts: Sequences that gradient ascent starts from: half of them the worst of the random ones.
-        steps: Steps of the ascent.
-        seed: Of the random sequences.
+        inputs: Number of random sequences.
+        length: Number of tokens in each; attention is causal, so shorter sequences are included.
+        starts: Number of sequences from which gradient ascent starts; half are the worst random sequences.
+        steps: Number of steps of the ascent.
+        seed: Seed of the random sequences.
     """
 
     inputs: int = 2000
@@ -38,9 +38,9 @@ class ApproximationError:
     """Largest ‖·‖₂ of a token's error (Wen et al. 2023, Definitions 5 and 6).
 
     Attributes:
-        sampled: Over random inputs.
-        maximised: The largest that gradient ascent found, never below ``sampled``. Like it a lower bound of the largest
-            over all inputs, which Theorem 3 speaks of: ascent may end in a local maximum.
+        sampled: The largest error on random inputs.
+        maximised: The largest error found by gradient ascent, never below ``sampled``. Both are lower bounds of the
+            largest error over all inputs, the one in Theorem 3: ascent may end in a local maximum.
     """
 
     sampled: float
@@ -50,10 +50,10 @@ class ApproximationError:
 def approximation_error(
     target: Sequence[PlainLayer], pruned: Sequence[PlainLayer], search: Search
 ) -> ApproximationError:
-    """Return how far layers are from their target on sequences whose tokens have length at most 1, in float64.
+    """Return the error of layers against their target on sequences whose tokens have norm at most 1, in float64.
 
-    The large layers read and write the target's coordinates first, and must write nothing else. The cost is that of
-    running ``inputs`` sequences, and ``starts`` of them forth and back ``steps`` times.
+    The first coordinates of the large layers are those of the target; their other outputs must be zero. Cost: a forward
+    pass of ``inputs`` sequences, and ``steps`` forward and backward passes of ``starts`` sequences.
     """
     errors = partial(_token_errors, target, [without_dead_units(layer) for layer in pruned])
     x = _random_inputs(target[0].value.shape[0], search)
@@ -67,17 +67,17 @@ def approximation_error(
 
 
 def ascend(errors: Callable[[Tensor], Tensor], x: Float[Tensor, "start n m"], steps: int) -> float:
-    """Return the largest token error that projected gradient ascent from some sequences finds.
+    """Return the largest token error that projected gradient ascent finds from some sequences.
 
-    In the first half of the steps lengths fall and every step is taken: kinks of the ReLUs hold nothing up. In the
-    second half each sequence climbs from the worst place on its way.
+    In the first half, steps become shorter and every step is taken, so that kinks of the ReLUs do not stop the search.
+    In the second half, each sequence ascends from its worst input so far.
     """
     climbing = steps // 2
     return float(_climb(errors, _wander(errors, x, steps - climbing), climbing).max())
 
 
 def _wander(errors: Callable[[Tensor], Tensor], x: Tensor, steps: int) -> Float[Tensor, "start n m"]:
-    """Return the worst inputs on the way of steps that are all taken, the start among them."""
+    """Return the worst inputs, including the start, along steps that are always taken."""
     worst = x
     best, gradient = _slope(errors, x)
     for step in range(steps):
@@ -89,9 +89,9 @@ def _wander(errors: Callable[[Tensor], Tensor], x: Tensor, steps: int) -> Float[
 
 
 def _climb(errors: Callable[[Tensor], Tensor], x: Tensor, steps: int) -> Float[Tensor, " start"]:
-    """Return the errors after steps of which only those are taken that make an error larger.
+    """Return the errors after steps that are taken only if the error grows.
 
-    After such a step a sequence's next one is longer, after any other shorter.
+    After such a step the next step of the sequence is longer; otherwise it is shorter.
     """
     best, gradient = _slope(errors, x)
     size = torch.full_like(best, _LONGEST)[:, None, None]
@@ -106,7 +106,7 @@ def _climb(errors: Callable[[Tensor], Tensor], x: Tensor, steps: int) -> Float[T
 
 
 def _moved(x: Tensor, gradient: Tensor, size: Tensor | float) -> Float[Tensor, "start n m"]:
-    """Return each token moved so far along its part of the gradient, and back onto the unit ball."""
+    """Return each token moved by ``size`` along its part of the gradient, and projected on the unit ball."""
     moved = x + size * torch.nn.functional.normalize(gradient, dim=-1, eps=1e-30)
     return moved / torch.linalg.vector_norm(moved, dim=-1, keepdim=True).clamp_min(1.0)
 
@@ -120,7 +120,7 @@ def _slope(errors: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Float[Tensor,
 
 
 def _random_inputs(size: int, search: Search) -> Float[Tensor, "input n m"]:
-    """Return random sequences; half of them have tokens of length exactly 1, the others shorter ones too."""
+    """Return random sequences; half have tokens of norm 1, the others also shorter tokens."""
     generator = torch.Generator().manual_seed(search.seed)
     x = torch.randn(search.inputs, search.length, size, dtype=torch.float64, generator=generator)
     x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
@@ -131,6 +131,6 @@ def _random_inputs(size: int, search: Search) -> Float[Tensor, "input n m"]:
 def _token_errors(
     target: Sequence[PlainLayer], pruned: Sequence[PlainLayer], x: Float[Tensor, "batch n m"]
 ) -> Float[Tensor, "batch n"]:
-    beside = (0, pruned[0].value.shape[0] - x.shape[-1])
-    wanted = torch.nn.functional.pad(run_layers(target, x), beside)
-    return torch.linalg.vector_norm(run_layers(pruned, torch.nn.functional.pad(x, beside)) - wanted, dim=-1)
+    padding = (0, pruned[0].value.shape[0] - x.shape[-1])
+    expected = torch.nn.functional.pad(run_layers(target, x), padding)
+    return torch.linalg.vector_norm(run_layers(pruned, torch.nn.functional.pad(x, padding)) - expected, dim=-1)

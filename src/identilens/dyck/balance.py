@@ -1,4 +1,4 @@
-"""The balance condition and how far a second layer is from it (Wen et al. 2023, Eq. 11 to 18)."""
+"""The balance condition, and the balance violation of a second layer (Wen et al. 2023, Eq. 11 to 18)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,13 +16,13 @@ Through = Literal["norm", "identity"]
 
 @dataclass(frozen=True, eq=False)
 class SecondLayer:
-    """Attention of one head behind a minimal first layer; symbols are counted as in `embeddings.symbols`.
+    """Attention of one head after a minimal first layer; symbols are numbered as in `embeddings.symbols`.
 
     Attributes:
         embeddings: e(τ) of every symbol.
         scores: Logits of the attention.
-        values: W_V e(τ), projection of the head output included.
-        through: What follows: a LayerNorm, which sees only the part orthogonal to the ones (P_⊥), or nothing.
+        values: W_V e(τ), with the projection of the head output.
+        through: What follows: a LayerNorm, which uses only the part orthogonal to the ones (P_⊥), or nothing.
     """
 
     embeddings: Float[Tensor, "symbol d_in"]
@@ -31,9 +31,9 @@ class SecondLayer:
     through: Through = "norm"
 
     def contributions(self) -> Float[Tensor, "query key d"]:
-        """Return u(τ_q, τ_k) = P_⊥ exp(score) W_V e(τ_k) (Eq. 12); a query's are scaled by its largest exp(score).
+        """Return u(τ_q, τ_k) = P_⊥ exp(score) W_V e(τ_k) (Eq. 12), divided by the query's largest exp(score).
 
-        The scale of a query cancels in every quotient S/P, and keeps exp from overflowing.
+        This scale cancels in every quotient S/P, and prevents an overflow of exp.
         """
         scores, values = self.scores.double(), self.values
         values = values - values.mean(1, keepdim=True) if self.through == "norm" else values
@@ -62,11 +62,11 @@ def second_layer(
 
 @dataclass(frozen=True, eq=False)
 class Balance:
-    """How far a layer is from balance.
+    """The balance violation of a layer.
 
     Attributes:
         violation: Mean of S_{d,d',i,j}/P_{d,j} over all d, d', i, j: the balance violation β (section 4.2).
-        largest: The largest of these quotients.
+        largest: The largest quotient.
         condition: Largest deviation from Eq. 11, in attention logits (`condition_gap`).
         pairs: S_{d,d',i,j} (Eq. 15), indexed [d − 1, d' − 1, i, j].
         prefixes: P_{d,j} (Eq. 17), indexed [d − 1, j].
@@ -86,11 +86,11 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
 
         S_{d,d',i,j} = ‖u(τ_{2j,d}, τ_{2i−1,d'}) + u(τ_{2j,d}, τ_{2i,d'−1})‖   (Eq. 15)
 
-    is what the pair adds to the output. Q(t) is the output behind the start token, d open brackets of types t and an
-    adjacent pair of type j (Eq. 16). With t the prefix of least ‖Q‖ and t' the one of least ‖Q‖ among those with
-    another last bracket, P_{d,j} = ‖Q(t')‖ (Eq. 17), the larger of the two. Both have to be told apart, so that the
-    model cannot afford S much larger than P/N on length N (Theorem 2). Queries have depth 1 to D − 1: behind others no
-    bracket is open, or none can have been closed. There are k^d prefixes for each query of depth d.
+    is what the pair adds to the output. Q(t) is the output after the start token, d open brackets of types t and an
+    adjacent pair of type j (Eq. 16). Let t be the prefix of least ‖Q‖, and t' the prefix of least ‖Q‖ among those with
+    another last bracket. Then P_{d,j} = ‖Q(t')‖ (Eq. 17), the larger of the two. The model must distinguish both, so
+    that S cannot be much larger than P/N on length N (Theorem 2). Queries have depth 1 to D − 1: after others no
+    bracket is open, or no bracket can have been closed. There are k^d prefixes for each query of depth d.
 
     Examples:
         >>> import torch
@@ -102,7 +102,7 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
         True
 
     Raises:
-        InputError: For one type of brackets or depth 1, where nothing has to be told apart, or over 100,000 prefixes.
+        InputError: For one type of brackets or depth 1, where nothing is to be distinguished, or over 100,000 prefixes.
     """
     k, D = language.types, language.max_depth
     if k < 2 or D < 2:
@@ -122,11 +122,11 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
     return Balance(float(quotients.mean()), float(quotients.max()), gap, pairs, prefixes)
 
 
-def _least_prefix(own: Tensor, opens: Tensor, closes: Tensor, d: int, j: int) -> Tensor:
-    """Return P_{d,j}: with the prefix of least ‖Q‖, the least ‖Q‖ of those with another last bracket."""
-    sums = (own[0] + own[opens[j, d]] + own[closes[j, d]])[None]
+def _least_prefix(outputs: Tensor, opens: Tensor, closes: Tensor, d: int, j: int) -> Tensor:
+    """Return P_{d,j}: the least ‖Q‖ over prefixes with another last bracket than the prefix of least ‖Q‖."""
+    sums = (outputs[0] + outputs[opens[j, d]] + outputs[closes[j, d]])[None]
     for depth in range(d):
-        sums = (sums[:, None] + own[opens[:, depth]]).flatten(0, 1)
+        sums = (sums[:, None] + outputs[opens[:, depth]]).flatten(0, 1)
     # The last bracket's type changes fastest.
     norms = torch.linalg.vector_norm(sums, dim=1).view(-1, len(opens)).amin(0)
     return norms.sort().values[1]
@@ -138,7 +138,7 @@ def condition_gap(language: Dyck, scores: Float[Tensor, "query key"]) -> float:
         (e(τ_{2i−1,d'}) − e(τ_{2i,d'−1}))ᵀ W_Kᵀ W_Q (e(τ_{2j₁,d₁}) − e(τ_{2j₂,d₂})) = 0
 
     for all matching pairs (i, d') and closing brackets (j₁, d₁), (j₂, d₂): the difference of a pair's logits is the
-    same whichever closing bracket of depth 1 to D − 1 looks at it.
+    same for every closing bracket of depth 1 to D − 1 as query.
     """
     opens, closes = pair_symbols(language)
     seen = scores[closes[:, 1:].flatten()]

@@ -1,4 +1,4 @@
-"""What a Dyck transformer is made of, as a transformers configuration."""
+"""Configuration of Dyck transformers, in the form of transformers."""
 
 from typing import Any, no_type_check
 
@@ -21,12 +21,12 @@ _CHOICES = {
 class DyckConfig(PreTrainedConfig):
     """Transformers that read and generate bounded Dyck languages (Wen et al. 2023, sections 2 and 4.1, D.1).
 
-    ``block`` is the layer: ``gpt`` the standard pre-norm block (Eq. 49 with the usual norms); ``paper`` Eq. 6, whose
-    attention output goes through a LayerNorm of unit length; ``minimal`` the standard block without residual
-    links, output projection, feed-forward block and final norm: what is left is attention between the block's two norms
-    (``minimal_norms`` takes these away too). ``first_layer`` is ``learned`` for token embeddings, or a minimal first
-    layer (Assumption 1), by the name of its embedding or ``given`` for a table of one's own: the layers built here are
-    then those behind it. ``positions`` is ``none``, or ``linear``: a learned direction times i/``position_scale``.
+    ``block`` is the kind of layer. ``gpt`` is the standard pre-norm block (Eq. 49 with the usual norms). ``paper`` is
+    Eq. 6, whose attention output goes through a LayerNorm to unit length. ``minimal`` is the standard block without
+    residual connections, output projection, feed-forward block and final norm: attention between the block's two norms
+    (without them if ``minimal_norms`` is False). ``first_layer`` is ``learned`` for token embeddings, or a minimal
+    first layer (Assumption 1): the name of its embedding, or ``given`` for a table of your own. The layers built here
+    then follow it. ``positions`` is ``none``, or ``linear``: a learned direction times i/``position_scale``.
     """
 
     model_type = "identilens_dyck"
@@ -45,7 +45,7 @@ class DyckConfig(PreTrainedConfig):
     positions: str = "none"
     position_scale: float | int = 6000.0
     minimal_norms: bool = True
-    # Of the paper's block: hidden widths of g in each layer, its residual link, and C_LN of Eq. 7.
+    # For the paper's block: hidden widths of g in each layer, its residual connection, and C_LN of Eq. 7.
     projection_widths: list[list[int]] | None = None
     projection_residual: bool = True
     norm_constant: float | int = 1e-5
@@ -70,7 +70,7 @@ class DyckConfig(PreTrainedConfig):
 
     @property
     def d_in(self) -> int:
-        """Coordinates that the first layer reads: a minimal first layer's own, where attention stands alone."""
+        """Input size of the first layer: that of a minimal embedding for the minimal block, else the hidden size."""
         if self.block != "minimal" or self.first_layer not in MINIMAL:
             return self.hidden_size
         return embedding_size(self.language, self.first_layer)

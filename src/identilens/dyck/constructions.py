@@ -1,4 +1,4 @@
-"""Theorem 1's layer moved off balance, and how well a constructed transformer does on prefixes of one length."""
+"""Theorem 1's layer off balance, and scores of constructed transformers on prefixes of one length."""
 
 from dataclasses import dataclass
 
@@ -19,8 +19,8 @@ def off_balance(
 ) -> tuple[DyckForCausalLM, Float[Tensor, "symbol d"]]:
     """Return Theorem 1's layer for random embeddings with its attention moved off balance, and the embeddings.
 
-    Everything but W_K stays as it was built for the balanced logits, of size ``spread``; to the logit of every bracket
-    of a matching pair, seen from every closing bracket, a number even in ±size/2 is added.
+    All weights except W_K are those for balanced logits of size ``spread``. For every closing bracket as query, a
+    random number uniform in ±size/2 is added to the logit of every bracket.
     """
     generator = torch.Generator().manual_seed(seed)
     count = symbols(language)
@@ -41,12 +41,12 @@ def off_balance(
 
 @dataclass(frozen=True)
 class Scores:
-    """How well a model does on prefixes of one length.
+    """Scores of a model on prefixes of one length.
 
     Attributes:
-        support: Share of places with exactly the possible next tokens.
-        argmax: Share of closing brackets that are right, in prefixes of at least nine tenths of the length.
-        threshold: Share of the places there where the right closing bracket has most of the probability.
+        support: Share of positions where the model allows exactly the possible next tokens.
+        argmax: Share of correct closing brackets, in prefixes of at least nine tenths of the length.
+        threshold: Share of positions there at which the right closing bracket has most of the probability.
     """
 
     support: float

@@ -1,4 +1,4 @@
-"""Minimal first layers: embeddings of a bracket's type and depth alone (Wen et al. 2023, Eq. 19 to 21)."""
+"""Minimal first layers: embeddings of only a bracket's type and depth (Wen et al. 2023, Eq. 19 to 21)."""
 
 from typing import Literal
 
@@ -14,7 +14,7 @@ MINIMAL: tuple[Minimal, ...] = ("one-hot", "type-depth", "angle")
 
 
 def symbols(language: Dyck) -> int:
-    """Return how many pairs of token and depth there are, 2 k D and the start token."""
+    """Return the number of symbols, pairs of token and depth: 2 k D, plus one for the start token."""
     return 2 * language.types * language.max_depth + 1
 
 
@@ -36,9 +36,9 @@ def symbol_parts(language: Dyck) -> tuple[Int[Tensor, " symbol"], Int[Tensor, " 
 
 
 def symbol_ids(language: Dyck, tokens: Int[Tensor, "*shape length"]) -> Int[Tensor, "*shape length"]:
-    """Return the symbol τ_{t,d} at each position: token and grammar depth, counted from the beginning, in one number.
+    """Return the symbol τ_{t,d} at each position: token and grammar depth from the beginning, in one number.
 
-    Symbol 0 is the start token (and padding and end). Depths outside the language are cut to its range.
+    Symbol 0 is the start token, padding or the end. Depths outside the language are clipped to its range.
     """
     opens, closes = language.is_open(tokens), language.is_close(tokens)
     depth = (opens.long() - closes.long()).cumsum(-1)
@@ -47,7 +47,7 @@ def symbol_ids(language: Dyck, tokens: Int[Tensor, "*shape length"]) -> Int[Tens
 
 
 def embedding_size(language: Dyck, kind: Minimal) -> int:
-    """Return how many coordinates the embeddings have."""
+    """Return the size of the embeddings."""
     k, D = language.types, language.max_depth
     return {"one-hot": symbols(language), "type-depth": 2 * k + 1 + D + 1, "angle": 2 * k + 3}[kind]
 
@@ -56,7 +56,7 @@ def minimal_embedding(language: Dyck, kind: Minimal) -> Float[Tensor, "symbol d_
     """Return the embedding e(τ_{t,d}) of every symbol (Wen et al. 2023, Definition 2).
 
     ``one-hot`` is Eq. 19, o_{t,d}; ``type-depth`` Eq. 20, o_t ⊕ o_d; ``angle`` Eq. 21, o_t ⊕ (cos θ_d, sin θ_d) with
-    tan θ_d = d/(D + 2 − d) (Yao et al. 2021). The start token is a type of its own at depth 0.
+    tan θ_d = d/(D + 2 − d) (Yao et al. 2021). The start token is a separate type at depth 0.
     """
     k, D = language.types, language.max_depth
     if kind == "one-hot":

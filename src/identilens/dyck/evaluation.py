@@ -1,4 +1,4 @@
-"""How well Dyck models close brackets, in distribution and on longer prefixes, by two measures."""
+"""Accuracy of Dyck models on closing brackets, in distribution and on longer prefixes, by two measures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from identilens.dyck.stacked import Parameters, stack_parameters, stacked_logits
 from identilens.dyck.training import first_places
 
 CERTAIN = 0.8
-"""Share of the closing brackets' probability that the right one must exceed, as in the paper's released code."""
+"""The right closing bracket must have more than this share of all closing brackets' probability (paper's code)."""
 
 _CHUNK_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often one model closes the right bracket.
+    """How often a model closes the right bracket.
 
     Attributes:
         argmax: Share of the prefixes that end with a closing bracket for which the right one has the largest logit
             of all closing brackets, given the rest of the prefix (the paper's text).
-        threshold: Share of places with a non-empty stack at which P(right close) / P(any close) > 0.8 (its code).
-        prefixes: Prefixes that ``argmax`` counts.
-        places: Places that ``threshold`` counts.
+        threshold: Share of positions with a non-empty stack where P(right close) / P(any close) > 0.8 (paper's code).
+        prefixes: Number of prefixes for ``argmax``.
+        places: Number of positions for ``threshold``.
     """
 
     argmax: float
@@ -43,17 +43,17 @@ class Accuracy:
 def closing_accuracy(
     config: DyckConfig, parameters: Parameters, tokens: Int[Tensor, "count n"], shortest: int = 1
 ) -> list[Accuracy]:
-    """Return the accuracy of each member of a stack on sequences behind a start token.
+    """Return the accuracy of each member of a stack on sequences with a start token.
 
-    Every prefix of at least ``shortest`` brackets is one to predict the last bracket of.
+    The last bracket is predicted of every prefix with at least ``shortest`` brackets.
     """
     members = len(parameters["lm_head.weight"])
     found = parse(config.language, tokens)
     inputs, n = tokens[:, :-1], tokens.shape[1] - 1
-    wanted = (found.depth[:, :-1] > 0) & (torch.arange(n, device=tokens.device) >= shortest - 1)
+    counted = (found.depth[:, :-1] > 0) & (torch.arange(n, device=tokens.device) >= shortest - 1)
     closing = config.language.is_close(tokens[:, 1:])
     right = torch.zeros(2, members, dtype=torch.float64)
-    rows, real = first_places(wanted)
+    rows, real = first_places(counted)
     tops, ends = found.top_type[:, :-1].gather(1, rows), closing.gather(1, rows) & real
     size = max(1, _CHUNK_BYTES // (4 * members * n * max(config.hidden_size, 2 * n * config.num_attention_heads)))
     parts = (part.split(size) for part in (inputs, rows, tops, ends, real))
@@ -63,7 +63,7 @@ def closing_accuracy(
         right[0] += ((probabilities.argmax(-1) == top) & end).sum((1, 2)).cpu()
         certain = probabilities.take_along_dim(top.clamp_min(0)[None, ..., None], -1)[..., 0] > CERTAIN
         right[1] += (certain & there).sum((1, 2)).cpu()
-    prefixes, places = int((wanted & closing).sum()), int(wanted.sum())
+    prefixes, places = int((counted & closing).sum()), int(counted.sum())
     argmax, threshold = (right / torch.tensor([[max(1, prefixes)], [max(1, places)]])).tolist()
     return [Accuracy(one, other, prefixes, places) for one, other in zip(argmax, threshold, strict=True)]
 
@@ -74,12 +74,13 @@ def generalisation(
 ) -> tuple[list[Accuracy], list[Accuracy]]:  # fmt: skip
     """Return each model's accuracy in distribution and on long prefixes.
 
-    In distribution: fresh sequences of the training law, every prefix of them. Long: prefixes by Definition 1 of every
-    length from the shortest to the longest of ``lengths``, whatever the models, of one configuration, were trained on.
+    In distribution: every prefix of new sequences from the training distribution. Long: prefixes by Definition 1, of
+    every length from the shortest to the longest of ``lengths``, for every training distribution. All models have one
+    configuration.
     """
     config: DyckConfig = models[0].config
     parameters = stack_parameters(models, device)
-    # Seeds of training sets and of tests are told apart by this offset.
+    # This offset makes the seeds of tests different from those of training sets.
     own = law.sample(config.language, count, 1_000_004).to(device)
     generator = torch.Generator().manual_seed(2_000_004)
     long = with_start(config.language.sample_prefixes(long_count, lengths[1], generator)).to(device)
@@ -90,10 +91,10 @@ def generalisation(
 def support_accuracy(
     config: DyckConfig, parameters: Parameters, tokens: Int[Tensor, "count n"], least: float = 1e-6
 ) -> float:
-    """Return the share of prefixes, the empty one included, whose next tokens are exactly the possible ones.
+    """Return the share of prefixes, with the empty one, for which the model allows exactly the possible next tokens.
 
-    A token counts as given by the one model where its probability exceeds ``least``. The sequences stand behind a start
-    token; the prefixes are those of all but the last bracket.
+    The model allows a token if its probability exceeds ``least``. The stack has one model. The sequences have a start
+    token; the prefixes are those without the last bracket.
     """
     found = parse(config.language, tokens)
     law = next_token_distribution(config.language, found.depth, found.top_type)[:, :-1]

@@ -11,19 +11,19 @@ from identilens.errors import InputError
 
 PADDING, START, END = 0, 1, 2
 SPECIAL = 3
-"""How many tokens stand before the brackets: padding, start, end."""
+"""Number of tokens before the brackets: padding, start, end."""
 
 
 @dataclass(frozen=True)
 class Dyck:
-    """Dyck_{k,D} with its law of prefixes (Wen et al. 2023, Eq. 1, 2 and Definition 1).
+    """Dyck_{k,D} with its distribution of prefixes (Wen et al. 2023, Eq. 1, 2 and Definition 1).
 
     Tokens are 0 for padding, 1 for start, 2 for end, then the k open brackets, then the k closing ones.
 
     Attributes:
-        types: k, kinds of brackets.
-        max_depth: D, how many brackets may be open at once.
-        open_probability: q, of an open bracket where an open and a closing one are both possible.
+        types: k, the number of bracket types.
+        max_depth: D, the largest number of open brackets.
+        open_probability: q, the probability of an opening bracket where a closing one is also possible.
 
     Examples:
         >>> import identilens as idl
@@ -54,28 +54,28 @@ class Dyck:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens in all, special ones included."""
+        """Number of all tokens, with special tokens."""
         return SPECIAL + 2 * self.types
 
     def open(self, kind: int) -> int:
-        """Return the open bracket of a type, types counted from 0."""
+        """Return the open bracket of a type; types count from 0."""
         return SPECIAL + kind
 
     def close(self, kind: int) -> int:
-        """Return the closing bracket of a type, types counted from 0."""
+        """Return the closing bracket of a type; types count from 0."""
         return SPECIAL + self.types + kind
 
     @property
     def closing(self) -> slice:
-        """The closing brackets' places in the vocabulary."""
+        """The places of the closing brackets in the vocabulary."""
         return slice(SPECIAL + self.types, self.vocabulary)
 
     def is_open(self, tokens: Int[Tensor, "*shape"]) -> Tensor:
-        """Return where open brackets stand."""
+        """Return a mask of the open brackets."""
         return (tokens >= SPECIAL) & (tokens < SPECIAL + self.types)
 
     def is_close(self, tokens: Int[Tensor, "*shape"]) -> Tensor:
-        """Return where closing brackets stand."""
+        """Return a mask of the closing brackets."""
         return (tokens >= SPECIAL + self.types) & (tokens < self.vocabulary)
 
     def open_chances(self) -> Float[Tensor, " depth"]:
@@ -85,7 +85,7 @@ class Dyck:
         return chances
 
     def sample_prefixes(self, count: int, length: int, generator: torch.Generator) -> Int[Tensor, "count length"]:
-        """Return prefixes of so many brackets, without a start token, each drawn by Definition 1.
+        """Return prefixes of ``length`` brackets, without a start token, each drawn by Definition 1.
 
         Raises:
             InputError: For a count or length below 1.
@@ -96,11 +96,11 @@ class Dyck:
     def sample_complete(self, count: int, length: int, generator: torch.Generator) -> Int[Tensor, "count length"]:
         """Return balanced words of one even length, drawn by Definition 1 given that they end at depth 0.
 
-        Exact, without rejection: with R_m(d) the probability of standing at depth 0 after m more brackets from depth
-        d, the next bracket is open with probability q_d R_{m-1}(d+1) / R_m(d). Nothing else of the law changes.
+        Exact, without rejection: let R_m(d) be the probability of depth 0 after m more brackets from depth d. Then the
+        next bracket is open with probability q_d R_{m-1}(d+1) / R_m(d). The rest of the distribution is the same.
 
         Raises:
-            InputError: For a count below 1, or a length that no balanced word has.
+            InputError: For a count below 1, or an odd length.
         """
         _check_size(count, length)
         if length % 2:
@@ -116,7 +116,7 @@ class Dyck:
         return self._walk(count, torch.stack(steps[::-1]), generator)
 
     def _walk(self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator) -> Tensor:
-        """Return tokens drawn side by side, given the probability of an open bracket at each step and depth."""
+        """Return sequences drawn in parallel, given the probability of an open bracket at each step and depth."""
         length = len(chances)
         draws = torch.rand(length, count, dtype=torch.float64, generator=generator)
         kinds = torch.randint(self.types, (length, count), generator=generator)
@@ -133,7 +133,7 @@ class Dyck:
 
 
 def with_start(tokens: Int[Tensor, "count length"]) -> Int[Tensor, "count longer"]:
-    """Return the same words behind a start token (Eq. 10).
+    """Return the same words after a start token (Eq. 10).
 
     Examples:
         >>> import torch

@@ -13,7 +13,7 @@ from identilens.models.eager import eager_attention_forward
 
 
 class FixedIdentity(nn.Linear):
-    """The identity, standing where other models project head outputs; never trained."""
+    """The identity, in the place of an output projection; never trained."""
 
     def __init__(self, size: int) -> None:
         super().__init__(size, size, bias=False)
@@ -28,14 +28,14 @@ class UnitNorm(nn.Module):
         self.constant = constant
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """Return vectors of length one (shorter where they were shorter than C_LN) and mean zero."""
+        """Return vectors of norm one and mean zero; the norm is smaller for inputs shorter than C_LN."""
         centred = x - x.mean(-1, keepdim=True)
         length = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)
         return centred / length.clamp_min(max(self.constant, torch.finfo(x.dtype).tiny))
 
 
 class DyckAttention(nn.Module):
-    """Causal self-attention whose call goes through transformers' attention interface."""
+    """Causal self-attention, called through transformers' attention interface."""
 
     def __init__(self, config: DyckConfig, d_in: int, bias: bool) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class DyckAttention(nn.Module):
     def forward(
         self, hidden_states: Float[Tensor, "batch n d_in"], attention_mask: Tensor | None = None
     ) -> tuple[Float[Tensor, "batch n d"], Tensor | None]:
-        """Return the projected output, and the weights where the implementation gives them."""
+        """Return the projected output, and the weights if the implementation returns them."""
         query, key, value = (
             projection(hidden_states).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
@@ -66,7 +66,7 @@ class DyckAttention(nn.Module):
 
 
 class Projection(nn.Module):
-    """The function g of Eq. 6: linear layers with ReLU between them, and a residual link where wanted."""
+    """The function g of Eq. 6: linear layers with ReLU between them, and an optional residual connection."""
 
     def __init__(self, size: int, widths: list[int], residual: bool) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class DyckLayer(nn.Module):
     def __init__(self, config: DyckConfig, number: int) -> None:
         super().__init__()
         self.block = config.block
-        # Hidden states are all of one size; a minimal embedding fills the first coordinates, the others are zero.
+        # All hidden states have the same size: a minimal embedding fills the first coordinates, the others are zero.
         self.d_in = config.hidden_size if number else config.d_in
         self.attention = DyckAttention(config, self.d_in, bias=config.block == "gpt")
         self.norms = config.block == "gpt" or (config.block == "minimal" and config.minimal_norms)
@@ -110,7 +110,7 @@ class DyckLayer(nn.Module):
     def forward(
         self, hidden_states: Float[Tensor, "batch n d"], attention_mask: Tensor | None = None
     ) -> tuple[Float[Tensor, "batch n d"], Tensor | None]:
-        """Return the layer's output, and its attention weights where the implementation gives them."""
+        """Return the layer's output, and its attention weights if the implementation returns them."""
         entering = hidden_states[..., : self.d_in]
         entering = self.norm_1(entering) if self.norms else entering
         mixed, weights = self.attention(entering, attention_mask)

@@ -1,4 +1,4 @@
-"""Minimisers of the squared loss with L2 regularisation behind a minimal first layer (Wen et al. 2023, Corollary 2)."""
+"""Minimisers of the squared loss with L2 regularisation after a minimal first layer (Wen et al. 2023, Corollary 2)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,20 +15,20 @@ from identilens.dyck.training import new_model
 from identilens.errors import InputError
 
 _REMEMBERED = 100
-"""Steps that L-BFGS remembers."""
+"""Number of steps in the memory of L-BFGS."""
 
 
 @dataclass(frozen=True, eq=False)
 class Minimum:
-    """Where the minimisation ended for one λ.
+    """The end point of the minimisation for one λ.
 
     Attributes:
         strength: λ.
-        loss: E ‖T − p‖², T what the model gives, p the law of the next token.
+        loss: E ‖T − p‖², with T the model's output and p the distribution of the next token.
         norm: ‖θ‖.
-        gradient: Length of the gradient of the regularised loss over that of its regularising part, λ ‖θ‖: 0 at a
-            smooth stationary point. Where a ReLU's kink holds the weights it may stay large.
-        balance: Of the second layer.
+        gradient: Norm of the gradient of the regularised loss, divided by that of the regularisation term, λ ‖θ‖. It is
+            0 at a smooth stationary point. At the kink of a ReLU it may be large.
+        balance: Balance of the second layer.
     """
 
     strength: float
@@ -44,7 +44,7 @@ class Minimum:
 
 
 def predict(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, "prefix token"]:
-    """Return what a model of one Eq. 6 layer behind a minimal first layer gives at the end of each prefix.
+    """Return the output of a model with one layer of Eq. 6 after a minimal first layer, at the end of each prefix.
 
     With c_u symbols of kind u in a prefix and their logits l_u, its softmax is softmax_u(l_u + log c_u).
     """
@@ -61,17 +61,17 @@ def predict(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, "prefix
 def minimise(
     config: DyckConfig, prefixes: Prefixes, strengths: Sequence[float], seed: int, iterations: int
 ) -> Iterator[Minimum]:
-    """Yield where L-BFGS ends for each λ, in order; each descent but the first begins where the one before ended.
+    """Yield the end point of L-BFGS for each λ, in order; each descent starts at the end of the previous one.
 
-    Minimised over all parameters θ, in float64 and on all prefixes at once, is the squared loss with L2 regularisation,
+    The squared loss with L2 regularisation is minimised over all parameters θ, in float64 and on all prefixes at once:
 
         E ‖T − p‖² + λ/2 ‖θ‖².
 
-    The expectation is exact. With the law p of the next token in place of its one-hot vector it is Eq. 5's less a
-    constant, so that 0 is its least. What is found may be a local minimum.
+    The expectation is exact. p is the distribution of the next token. Compared with the one-hot vector in Eq. 5 this
+    changes the loss by a constant, so that its least value is 0. The result may be a local minimum.
 
     Raises:
-        InputError: For a model that is not one layer of Eq. 6 with one head behind a minimal first layer.
+        InputError: For a model that is not one layer of Eq. 6 with one head after a minimal first layer.
     """
     if config.block != "paper" or config.first_layer == "learned" or config.num_hidden_layers > 1:
         raise InputError("expected one layer of the paper's block after a minimal first layer; choose block paper")

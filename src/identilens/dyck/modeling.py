@@ -1,4 +1,4 @@
-"""Dyck transformers as Hugging Face models: `idl.load`, audit, alternatives and mixing take them as any other."""
+"""Dyck transformers as Hugging Face models, for `idl.load`, audit, alternatives and mixing."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from identilens.dyck.layer import DyckLayer, FixedIdentity
 
 
 class DyckEmbeddings(nn.Module):
-    """What enters the first layer built here: token embeddings, or those of a minimal first layer, and positions."""
+    """Input of the first layer: token embeddings, or those of a minimal first layer, and positions."""
 
     symbol_table: Tensor
 
@@ -32,7 +32,7 @@ class DyckEmbeddings(nn.Module):
 
     @staticmethod
     def table(config: DyckConfig) -> Float[Tensor, "symbol d"]:
-        """Return the table of a minimal first layer, widened to the hidden size by zeros."""
+        """Return the table of a minimal first layer, padded with zeros to the hidden size."""
         if config.first_layer not in MINIMAL:
             return torch.zeros(symbols(config.language), config.hidden_size)
         table = minimal_embedding(config.language, config.first_layer)
@@ -56,7 +56,7 @@ class DyckEmbeddings(nn.Module):
 
 
 class DyckPreTrainedModel(PreTrainedModel):
-    """What both models share: how weights start, and which attention implementations run."""
+    """What both models share: initial weights, and the supported attention implementations."""
 
     config: DyckConfig
     config_class = DyckConfig
@@ -67,7 +67,7 @@ class DyckPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Normal weights of the configured spread, halved in variance for each residual link as in GPT-2."""
+        """Draw normal weights of the configured spread, with less variance before residual connections, as in GPT-2."""
         super()._init_weights(module)
         if isinstance(module, FixedIdentity):
             nn.init.eye_(module.weight)
@@ -105,10 +105,10 @@ class DyckModel(DyckPreTrainedModel):
         output_attentions: bool = False,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Return the states behind the last layer; where wanted, all states and, with eager attention, weights.
+        """Return the output of the last layer; on request all states and, with eager attention, weights.
 
-        Tokens have a start token first; ``inputs_embeds`` in their place contains the positions. Other options of
-        transformers, such as ``use_cache=False``, change nothing.
+        Tokens begin with a start token. ``inputs_embeds``, given instead of tokens, include positions. Other options of
+        transformers, such as ``use_cache=False``, have no effect.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give either input_ids or inputs_embeds")
@@ -151,7 +151,7 @@ class DyckForCausalLM(DyckPreTrainedModel):
         labels: Int[Tensor, "batch n"] | None = None,
         **kwargs: Any,
     ) -> CausalLMOutput:
-        """Return next-token logits, with the loss where labels are given: the tokens again, −100 where none counts."""
+        """Return next-token logits, and the loss if labels are given: the tokens, with −100 where they do not count."""
         found = self.dyck(input_ids, attention_mask, **kwargs)
         logits = self.lm_head(found.last_hidden_state)
         loss = None

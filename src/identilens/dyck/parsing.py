@@ -1,4 +1,4 @@
-"""What a push-down automaton knows of bracket sequences: depth, partners, the stack's top, what may come next."""
+"""Parsing of bracket sequences: depth, partners, top of the stack, and possible next tokens."""
 
 from dataclasses import dataclass
 
@@ -10,19 +10,19 @@ from identilens.dyck.language import PADDING, SPECIAL, START, Dyck
 from identilens.errors import InputError
 
 PAIRS = ("()", "[]", "{}", "<>", "⟨⟩", "⟦⟧", "⟪⟫", "«»")
-"""How brackets are written; more types than these have numbers."""
+"""Characters of bracket types; further types are written with numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class Parse:
-    """Every prefix of some token sequences, parsed. Special tokens change nothing.
+    """The parse of every prefix of token sequences. Special tokens are ignored.
 
     Attributes:
         depth: Grammar depth after each token.
-        top_type: Type of the last unmatched open bracket after each token, from 0; -1 where none is open.
-        top_place: Its place in the sequence; -1 where none is open.
-        partner: Place of each bracket's partner; -1 where it has none.
-        valid: Whether everything up to and with each token is a prefix of Dyck_{k,D}.
+        top_type: Type of the last unmatched open bracket after each token, from 0; -1 if none is open.
+        top_place: Position of that bracket in the sequence; -1 if none is open.
+        partner: Position of each bracket's partner; -1 if it has none.
+        valid: Whether the sequence up to and including each token is a prefix of Dyck_{k,D}.
     """
 
     depth: Int[Tensor, "count length"]
@@ -35,8 +35,7 @@ class Parse:
 def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
     """Return the parse of every prefix of every sequence.
 
-    A sequence, with or without special tokens, that leaves the language is followed as far as it was valid; what is
-    said of it later means nothing.
+    Sequences can have special tokens. If a sequence leaves the language, its parse has no meaning from there on.
 
     Examples:
         >>> import torch
@@ -49,7 +48,7 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
     count, length = tokens.shape
     opens, closes = language.is_open(tokens), language.is_close(tokens)
     kinds = (tokens - SPECIAL) % language.types
-    # Level 0 stands for the empty stack.
+    # Level 0 is the empty stack.
     types = torch.full((count, language.max_depth + 1), -1, dtype=torch.long, device=tokens.device)
     places = types.clone()
     depth, alive = torch.zeros_like(types[:, 0]), torch.ones_like(types[:, 0], dtype=torch.bool)
@@ -75,7 +74,7 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
 
 
 def is_valid(language: Dyck, tokens: Int[Tensor, "count length"], *, complete: bool = False) -> Bool[Tensor, " count"]:
-    """Return which sequences are prefixes of the language; with ``complete`` which are balanced words of it."""
+    """Return which sequences are prefixes of the language; with ``complete``, which are balanced words."""
     found = parse(language, tokens)
     return found.valid[:, -1] & (found.depth[:, -1] == 0) if complete else found.valid[:, -1]
 
@@ -83,9 +82,9 @@ def is_valid(language: Dyck, tokens: Int[Tensor, "count length"], *, complete: b
 def next_token_distribution(
     language: Dyck, depth: Int[Tensor, "*shape"], top_type: Int[Tensor, "*shape"]
 ) -> Float[Tensor, "*shape token"]:
-    """Return the law of the next token (Wen et al. 2023, Eq. 3), given what `parse` says of a prefix.
+    """Return the distribution of the next token (Wen et al. 2023, Eq. 3), from the parse of a prefix.
 
-    Open brackets are equally probable; of the closing ones only the stack's top is possible.
+    All open brackets have the same probability. The only possible closing bracket is that of the top of the stack.
 
     Examples:
         >>> import torch
@@ -104,7 +103,7 @@ def next_token_distribution(
 
 
 def write_brackets(language: Dyck, tokens: Int[Tensor, " length"]) -> list[str]:
-    """Return each token as a person writes it."""
+    """Return each token as a character or name."""
     names = token_names(language)
     return [names[token] for token in tokens.tolist()]
 
@@ -118,14 +117,14 @@ def token_names(language: Dyck) -> list[str]:
 def probe_prefix(language: Dyck) -> Int[Tensor, " length"]:
     """Return the prefix with brackets of all types at all depths, such as "(((())))[[[[]]]]": 2 k D brackets.
 
-    Attention is compared between seeds on it.
+    Attention of different seeds is compared on it.
     """
     pairs = torch.arange(SPECIAL, language.vocabulary).view(2, language.types).T
     return pairs.repeat_interleave(language.max_depth, 1).flatten()
 
 
 def check_tokens(language: Dyck, tokens: Int[Tensor, "count length"]) -> None:
-    """Raise InputError unless every sequence is a prefix of the language, start tokens and padding apart."""
+    """Raise InputError unless every sequence, without start tokens and padding, is a prefix of the language."""
     if len(bad := (~is_valid(language, tokens)).nonzero()):
         row = int(bad[0])
         shown = "".join(write_brackets(language, tokens[row][(tokens[row] != PADDING) & (tokens[row] != START)]))

@@ -1,4 +1,4 @@
-"""Transformer layers as Theorem 3 has them: no biases, no scaling, g a chain of linear maps (Wen et al. 2023, 3.2)."""
+"""Transformer layers of Theorem 3: no biases, no scaling, g a chain of linear maps (Wen et al. 2023, 3.2)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ class PlainLayer:
 
 
 def run_layers(layers: Sequence[PlainLayer], x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
-    """Return what layers make of an input, one after another."""
+    """Return the output of a sequence of layers."""
     for layer in layers:
         x = layer.run(x)
     return x
@@ -75,7 +75,7 @@ def small_target(
 
 
 def without_dead_units(layer: PlainLayer) -> PlainLayer:
-    """Return the same function without the hidden units and key coordinates that nothing goes into or comes out of."""
+    """Return the same function without hidden units and key coordinates that have no input or no output."""
     weights = list(layer.projection)
     for place in range(len(weights) - 1):
         alive = weights[place].any(1) & weights[place + 1].any(0)

@@ -1,4 +1,4 @@
-"""Every prefix of a bounded Dyck language up to a length, with its probability: a law to train on without sampling."""
+"""Every prefix of a bounded Dyck language up to a length, with its probability, for training without sampling."""
 
 from dataclasses import dataclass
 
@@ -12,18 +12,18 @@ from identilens.dyck.parsing import next_token_distribution
 from identilens.errors import InputError
 
 LARGEST = 200_000
-"""Kinds of prefixes, at most."""
+"""Largest number of kinds of prefixes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prefixes:
-    """Prefixes as a model without positions sees them: those with the same last symbol and the same counts are one.
+    """Kinds of prefixes for a model without positions: prefixes with the same last symbol and counts are one kind.
 
     Attributes:
-        last: The last symbol of each, counted as in `embeddings.symbols`.
-        counts: How often each symbol stands in it.
-        law: Law of the next token (Wen et al. 2023, Eq. 3).
-        share: Its probability.
+        last: The last symbol of each kind, numbered as in `embeddings.symbols`.
+        counts: How often each symbol occurs.
+        law: Distribution of the next token (Wen et al. 2023, Eq. 3).
+        share: Probability of the kind.
     """
 
     last: Int[Tensor, " prefix"]
@@ -33,12 +33,13 @@ class Prefixes:
 
 
 def all_prefixes(language: Dyck, length: int) -> Prefixes:
-    """Return the prefixes of 0 to ``length`` − 1 brackets by Definition 1, every length as probable as any other.
+    """Return the prefixes of 0 to ``length`` − 1 brackets by Definition 1; all lengths are equally probable.
 
-    Open brackets less closing ones, by type and depth, are what the stack holds: the counts tell the law.
+    The numbers of open minus closing brackets, by type and depth, give the stack. So the counts determine the
+    distribution of the next token.
 
     Raises:
-        InputError: If there are more kinds of prefixes than can be held.
+        InputError: If there are more than 200,000 kinds of prefixes.
     """
     counts = torch.nn.functional.one_hot(torch.tensor([0]), symbols(language))
     one = Prefixes(counts.argmax(1), counts, _law(language, counts), torch.ones(1, dtype=torch.float64))
@@ -55,12 +56,12 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
 
 
 def _longer(language: Dyck, found: Prefixes) -> Prefixes:
-    """Return the prefixes with one bracket more."""
+    """Return the prefixes with one more bracket."""
     opens, closes = pair_symbols(language)
     depth, top = _stack(language, found.counts)
     opening, closing = depth < language.max_depth, depth > 0
     sources = [opening.nonzero()[:, 0]] * language.types + [closing.nonzero()[:, 0]]
-    added = [own[depth[opening]] for own in opens] + [closes[top[closing], depth[closing] - 1]]
+    added = [symbol[depth[opening]] for symbol in opens] + [closes[top[closing], depth[closing] - 1]]
     tokens = [SPECIAL + kind for kind in range(language.types)]
     shares = [found.law[opening, token] * found.share[opening] for token in tokens]
     shares.append(found.law[closing, SPECIAL + language.types + top[closing]] * found.share[closing])
@@ -72,12 +73,12 @@ def _longer(language: Dyck, found: Prefixes) -> Prefixes:
 
 
 def _stack(language: Dyck, counts: Tensor) -> tuple[Int[Tensor, " prefix"], Int[Tensor, " prefix"]]:
-    """Return depth and type of the last unmatched bracket, 0 where there is none."""
+    """Return depth and type of the last unmatched bracket; 0 if there is none."""
     opens, closes = pair_symbols(language)
-    held = counts[:, opens] - counts[:, closes]
-    depth = held.sum((1, 2))
+    unmatched = counts[:, opens] - counts[:, closes]
+    depth = unmatched.sum((1, 2))
     rows = torch.arange(len(counts))
-    return depth, held[rows, :, (depth - 1).clamp_min(0)].argmax(1)
+    return depth, unmatched[rows, :, (depth - 1).clamp_min(0)].argmax(1)
 
 
 def _law(language: Dyck, counts: Tensor) -> Float[Tensor, "prefix token"]:

@@ -11,13 +11,13 @@ from identilens.dyck.parsing import parse
 
 @dataclass(frozen=True)
 class StackLikeness:
-    """How far a head attends to what a stack holds on top, at closing brackets that leave a bracket open.
+    """How much a head attends to the top of the stack, at closing brackets that leave a bracket open.
 
     Attributes:
-        weight: Mean weight on the last unmatched open bracket, in [0, 1]; NaN without a place to look at.
-        first: Share of the places where that bracket has the largest weight.
-        even: The mean weight that even attention would put on it: what chance gives.
-        places: Places looked at.
+        weight: Mean weight on the last unmatched open bracket, in [0, 1]; NaN if there is no such position.
+        first: Share of the positions where that bracket has the largest weight.
+        even: Mean weight of uniform attention on it: the chance level.
+        places: Number of positions.
     """
 
     weight: float
@@ -31,8 +31,8 @@ def stack_likeness(
 ) -> StackLikeness:
     """Return how stack-like attention is (the pattern of Ebrahimi et al. 2020 and Yao et al. 2021).
 
-    Looked at are queries at closing brackets behind which the stack is not empty: there the last unmatched bracket is
-    what the next closing bracket depends on, and it is never the query itself.
+    The queries are closing brackets after which the stack is not empty. There the next closing bracket depends on the
+    last unmatched bracket, which is never the query itself.
 
     Examples:
         >>> import torch
@@ -42,10 +42,10 @@ def stack_likeness(
         StackLikeness(weight=0.25, first=1.0, even=0.3333333432674408, places=1)
     """
     found = parse(language, tokens)
-    wanted = language.is_close(tokens) & (found.depth > 0)
-    sequence, query = wanted.nonzero(as_tuple=True)
+    chosen = language.is_close(tokens) & (found.depth > 0)
+    sequence, query = chosen.nonzero(as_tuple=True)
     rows = weights[sequence, query].double()
-    top = found.top_place[wanted]
+    top = found.top_place[chosen]
     measures = rows.gather(1, top[:, None])[:, 0], (rows.argmax(1) == top).double(), 1 / (query + 1.0)
     weight, first, even = (float(measure.mean()) for measure in measures)
     return StackLikeness(weight, first, even, len(rows))

@@ -1,15 +1,16 @@
 """Many Dyck transformers of one configuration at once: their parameters stacked, their logits in a few large products.
 
-`torch.func` maps the models' own forward pass over their stacked parameters (`mapped_logits`), whatever the model. Of
-models with one head and the usual norms, `stacked_logits` gives the same in a pass of its own, because whole trainings
-then take at most two thirds of the time (`benchmarks/dyck.py` measures it). It leaves out what the mapped pass repeats:
+`torch.func` maps the models' own forward pass over their stacked parameters (`mapped_logits`), for any model. For
+models with one head and the usual norms, `stacked_logits` computes the same in its own forward pass, because a whole
+training then needs at most two thirds of the time (`benchmarks/dyck.py` measures it). It avoids repeated work of the
+mapped pass:
 
-- Norms' gains are folded into the weights behind them, and biases are added within the products.
-- One head's queries meet its keys through W_Kᵀ W_Q, and W_O W_V follows the mixing: keys and values are not projected.
-- One of a handful of vectors (a token, or a type and depth) enters at each place: the first layer projects these alone.
+- Gains of norms are folded into the weights after them, and biases are added within the products.
+- The logits of a head use W_Kᵀ W_Q, and W_O W_V is applied after the mixing: keys and values are not projected.
+- Each position has one of a few input vectors (a token, or a type and depth): the first layer projects only these.
   Without positions, with c_u visible keys of kind u and their logits l_u, its softmax is softmax_u(l_u + log c_u): no
   n x n map is needed.
-- The last layer works at the wanted places alone.
+- The last layer computes only the requested positions.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ _Linear = tuple[Tensor, Tensor | None]
 
 
 def stack_parameters(models: Sequence[DyckForCausalLM], device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Return the models' parameters stacked, as leaves to train, and their tables of a minimal first layer."""
+    """Return the models' stacked parameters, ready for training, and their tables of a minimal first layer."""
     parameters, buffers = stack_module_state(list(models))
     state = parameters | buffers
     return {name: value.detach().to(device).requires_grad_(value.requires_grad) for name, value in state.items()}
@@ -53,14 +54,14 @@ def stacked_logits(
     tokens: Int[Tensor, "member batch n"],
     rows: Int[Tensor, "member batch row"] | None = None,
 ) -> Float[Tensor, "member batch row token"]:
-    """Return next-token logits of every member, equal to those of its `DyckForCausalLM` to rounding.
+    """Return next-token logits of every member, equal to those of its `DyckForCausalLM` up to rounding.
 
-    Sequences start with a start token and hold no padding; ``rows`` are the places for which logits are wanted.
+    Sequences begin with a start token and have no padding; ``rows`` are the positions whose logits are returned.
     """
     if config.num_attention_heads > 1 or config.block == "paper":
         return mapped_logits(config, parameters, tokens, rows)
-    wanted = torch.arange(tokens.shape[2], device=tokens.device).expand_as(tokens) if rows is None else rows
-    return _Pass(config, parameters, tokens, wanted).logits().unflatten(1, wanted.shape[1:])
+    rows = torch.arange(tokens.shape[2], device=tokens.device).expand_as(tokens) if rows is None else rows
+    return _Pass(config, parameters, tokens, rows).logits().unflatten(1, rows.shape[1:])
 
 
 def mapped_logits(
@@ -69,12 +70,12 @@ def mapped_logits(
     tokens: Int[Tensor, "member batch n"],
     rows: Int[Tensor, "member batch row"] | None = None,
 ) -> Float[Tensor, "member batch row token"]:
-    """Return what `stacked_logits` does, for any model, by the forward pass of `DyckForCausalLM`."""
+    """Return the result of `stacked_logits` for any model, computed by the forward pass of `DyckForCausalLM`."""
     with torch.device("meta"):
         model = DyckForCausalLM(deepcopy(config))
-    # torch cannot map its fused attention over members: it would loop.
+    # torch cannot map fused attention over members: it would run a loop.
     model.set_attn_implementation("eager")
-    logits = vmap(lambda state, own: functional_call(model, state, (own,)).logits)(dict(parameters), tokens)
+    logits = vmap(lambda state, ids: functional_call(model, state, (ids,)).logits)(dict(parameters), tokens)
     return logits if rows is None else logits.gather(2, rows[..., None].expand(-1, -1, -1, logits.shape[-1]))
 
 
@@ -94,7 +95,7 @@ class _Pass:
         return _linear(self.normal(norm, hidden), self.folded(norm, "lm_head"))
 
     def inputs(self) -> tuple[Float[Tensor, "member kind d_in"], Int[Tensor, "member batch n"]]:
-        """Return the different vectors that enter the first layer, and which of them stands where."""
+        """Return the different input vectors of the first layer, and the number of the vector at each position."""
         if self.config.first_layer != "learned":
             table = self.parameters["dyck.embeddings.symbol_table"][..., : self.config.d_in]
             return table, symbol_ids(self.config.language, self.tokens)
@@ -122,28 +123,28 @@ class _Pass:
 
     def layer(self, number: int, hidden: Tensor, narrow: bool) -> Float[Tensor, "member row d"]:
         norm = f"dyck.layers.{number}.norm_1"
-        x = own = self.normal(norm, hidden)
+        x = queries = self.normal(norm, hidden)
         if narrow:
-            # Normed again rather than taken from x: the way back then passes one selection, not two.
+            # Normalised again instead of selected from x: then the backward pass has one selection, not two.
             hidden = self.narrowed(hidden)
-            own = self.normal(norm, hidden)
+            queries = self.normal(norm, hidden)
         asking, value = self.joined(number)
-        return self.expanded(number, hidden + _linear(self.mixed(_linear(own, asking), x, x, narrow), value))
+        return self.expanded(number, hidden + _linear(self.mixed(_linear(queries, asking), x, x, narrow), value))
 
     def mixed(self, asking: Tensor, keys: Tensor, values: Tensor, narrow: bool) -> Float[Tensor, "member row d_v"]:
-        """Return each asking place's causal softmax over the places before it, applied to values."""
+        """Return each query's causal softmax over the positions up to it, applied to values."""
         sequences, n = self.tokens.shape[0] * self.tokens.shape[1], self.tokens.shape[2]
-        # Keys first: their gradient, the larger one, then comes out in order and is not copied.
+        # Keys come first: then their gradient, the larger one, has the right memory order and is not copied.
         logits = torch.bmm(keys.view(sequences, n, -1), asking.view(sequences, -1, keys.shape[-1]).mT).mT
         places = torch.arange(n, device=keys.device)
-        own = self.rows.reshape(sequences, -1, 1) if narrow else places[:, None]
-        weights = torch.softmax(logits.masked_fill(places > own, -torch.inf), -1)
+        queries = self.rows.reshape(sequences, -1, 1) if narrow else places[:, None]
+        weights = torch.softmax(logits.masked_fill(places > queries, -torch.inf), -1)
         return torch.bmm(weights, values.view(sequences, n, -1)).view(len(keys), -1, values.shape[-1])
 
     def joined(self, number: int) -> tuple[_Linear, _Linear]:
         """Return W_KᵀW_Q and W_O W_V of a layer's one head, each with its bias.
 
-        The keys' bias adds the same to all logits of a query, and is left out.
+        The bias of keys adds a constant to all logits of a query, so it is left out.
         """
         name = f"dyck.layers.{number}."
         query, (key, _), value = (self.folded(f"{name}norm_1", f"{name}attention.{part}_proj") for part in "qkv")
@@ -152,17 +153,17 @@ class _Pass:
         return _after(key.mT * (self.config.key_size or 1) ** -0.5, None, query), value
 
     def expanded(self, number: int, hidden: Tensor) -> Tensor:
-        """Return a layer's output from what its attention leaves: the residual link and the feed-forward block."""
+        """Return a layer's output from the state after attention: residual connection and feed-forward block."""
         name = f"dyck.layers.{number}."
         up = _linear(self.normal(f"{name}norm_2", hidden), self.folded(f"{name}norm_2", f"{name}up"))
         return hidden + _linear(functional.gelu(up), self.folded("", f"{name}down"))
 
     def normal(self, norm: str, x: Tensor) -> Tensor:
-        """Return a LayerNorm without its gains, where there is this norm: they are folded into the weights behind."""
+        """Return a LayerNorm without its gains, if the norm exists; the gains are folded into the weights after it."""
         return functional.layer_norm(x, x.shape[-1:]) if f"{norm}.weight" in self.parameters else x
 
     def folded(self, norm: str, name: str) -> _Linear:
-        """Return weight and bias of a linear layer, with gains and biases of the norm before it (if any) inside."""
+        """Return weight and bias of a linear layer, including gains and biases of the norm before it, if any."""
         weight, bias = self.parameters[f"{name}.weight"], self.parameters.get(f"{name}.bias")
         if f"{norm}.weight" not in self.parameters:
             return weight, bias
@@ -189,7 +190,7 @@ def _after(weight: Tensor, bias: Tensor | None, first: _Linear) -> _Linear:
 
 
 def _moved(weight: Tensor, bias: Tensor | None, shift: Tensor | None) -> Tensor | None:
-    """Return what a linear layer makes of a vector, the same for all inputs."""
+    """Return a linear layer's output for a constant vector."""
     if shift is None:
         return bias
     moved = torch.bmm(weight, shift[..., None])[..., 0]

@@ -1,4 +1,4 @@
-"""Choosing some of a few random numbers so that their sum comes close to a wanted one."""
+"""Choosing some of a few random numbers so that their sum is close to a target."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -7,7 +7,7 @@ from torch import Tensor
 from identilens.errors import InputError
 
 LARGEST = 32
-"""Numbers to choose from, at most: 2^16 sums a half."""
+"""Largest number of numbers to choose from: 2^16 sums for each half."""
 
 _ENTRIES = 2**22
 
@@ -15,11 +15,11 @@ _ENTRIES = 2**22
 def closest_subsets(
     values: Float[Tensor, "case number"], targets: Float[Tensor, " case"]
 ) -> Bool[Tensor, "case number"]:
-    """Return, for each case, the subset of its numbers whose sum lies nearest to its target.
+    """Return, for each case, the subset of its numbers whose sum is nearest to its target.
 
-    Exact, by meeting in the middle: the sums of all subsets of one half are sorted, and each of the other half's is
-    completed by the nearest. For n numbers even on [−1, 1] the distance falls about as 2^{-n} (Pensia et al. 2020).
-    The cost is O(2^{n/2} n) a case.
+    Exact, by meeting in the middle: the sums of all subsets of one half are sorted, and each sum of the other half is
+    completed by the nearest. For n numbers uniform on [−1, 1] the distance decreases about as 2^{-n} (Pensia et al.
+    2020). Cost O(2^{n/2} n) per case.
 
     Raises:
         InputError: For more numbers than can be searched.
@@ -29,7 +29,7 @@ def closest_subsets(
         raise InputError(f"expected at most {LARGEST} numbers to choose from, got {count}; lower the width")
     size = max(1, _ENTRIES >> (count - count // 2))
     parts = zip(values.double().split(size), targets.double().split(size), strict=True)
-    return torch.cat([_closest(own, target) for own, target in parts])
+    return torch.cat([_closest(*part) for part in parts])
 
 
 def _closest(values: Tensor, targets: Tensor) -> Tensor:
@@ -49,5 +49,5 @@ def _closest(values: Tensor, targets: Tensor) -> Tensor:
 
 
 def _choices(count: int) -> Bool[Tensor, "subset number"]:
-    """Return every subset of so many numbers."""
+    """Return every subset of ``count`` numbers."""
     return (torch.arange(2**count)[:, None] >> torch.arange(count)) % 2 == 1

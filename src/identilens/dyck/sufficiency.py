@@ -1,4 +1,4 @@
-"""Theorem 1's sufficiency as explicit weights: a balanced second layer that generates Dyck of any length."""
+"""The sufficiency part of Theorem 1 as explicit weights: a balanced second layer that generates Dyck of any length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,24 +18,24 @@ from identilens.dyck.modeling import DyckForCausalLM
 from identilens.errors import InputError
 
 IMPOSSIBLE = 40.0
-"""Logits below the possible tokens' by this much: a probability of 4e-18."""
+"""Logits of impossible tokens are lower by this much: a probability of 4e-18."""
 
 _BALANCED = 1e-8
 
 _ROUNDING = 1e-10
-"""C_LN. The theorem has 0; where all brackets are matched the norm would then blow rounding errors up to length one."""
+"""C_LN. With 0, as in the theorem, the norm would scale rounding errors to length one where all brackets match."""
 
 
 @dataclass(frozen=True, eq=False)
 class LayerWeights:
-    """Weights of one layer of the paper's block (Eq. 6) and of a head behind it.
+    """Weights of one layer of the paper's block (Eq. 6), and of a language model head after it.
 
     Attributes:
         q: W_Q.
         k: W_K.
         v: W_V.
         projection: Weight and bias of each linear layer of g.
-        head: W_Head, of the last layer.
+        head: W_Head, after the last layer.
     """
 
     q: Float[Tensor, "d_k d"]
@@ -45,7 +45,7 @@ class LayerWeights:
     head: Float[Tensor, "token d"] | None = None
 
     def named(self, number: int) -> dict[str, Tensor]:
-        """Return the weights under their names in a model."""
+        """Return the weights by their names in a model."""
         layer = f"dyck.layers.{number}"
         named = {f"{layer}.attention.{part}_proj.weight": getattr(self, part) for part in ("q", "k", "v")}
         for place, (weight, bias) in enumerate(self.projection):
@@ -56,7 +56,7 @@ class LayerWeights:
 
 @torch.no_grad()
 def paper_model(language: Dyck, layers: Sequence[LayerWeights], constant: float, **options: Any) -> DyckForCausalLM:
-    """Return the model in float64 that has layers of the paper's block with the given weights, and C_LN."""
+    """Return the model in float64 with layers of the paper's block, the given weights and C_LN."""
     widths = [[len(bias) for _, bias in layer.projection[:-1]] for layer in layers]
     config = DyckConfig(
         bracket_types=language.types, max_depth=language.max_depth, open_probability=language.open_probability,
@@ -73,8 +73,8 @@ def paper_model(language: Dyck, layers: Sequence[LayerWeights], constant: float,
 def balanced_scores(language: Dyck, spread: float, generator: torch.Generator) -> Float[Tensor, "query key"]:
     """Return random attention logits that satisfy the balance condition (Eq. 11), [query symbol, key symbol].
 
-    Uniform in ±spread, but for the logits of closing keys seen from closing queries: they follow their partner's, at a
-    distance that is drawn once for each matching pair.
+    Logits are uniform in ±spread, except those of closing keys for closing queries. These are the logits of their
+    partners plus a shift that is drawn once for each matching pair.
 
     Examples:
         >>> import torch
@@ -93,10 +93,10 @@ def balanced_scores(language: Dyck, spread: float, generator: torch.Generator) -
 def sufficient_model(
     language: Dyck, embeddings: Float[Tensor, "symbol d"], scores: Float[Tensor, "query key"], *, seed: int = 0
 ) -> DyckForCausalLM:
-    """Return the transformer that Theorem 1 constructs behind a minimal first layer with the given embeddings.
+    """Return the transformer that Theorem 1 constructs after a minimal first layer with the given embeddings.
 
-    It predicts the next token's law at every prefix of every length, whatever the attention logits are, as long as they
-    satisfy the balance condition (Eq. 11). In float64; the seed is that of the directions that stand for brackets.
+    It predicts the distribution of the next token for every prefix of every length, for all attention logits that
+    satisfy the balance condition (Eq. 11). In float64. ``seed`` draws the directions that represent brackets.
 
     Examples:
         >>> import torch
@@ -114,7 +114,7 @@ def sufficient_model(
     if gap > _BALANCED * max(1.0, float(scores.abs().max())):
         raise InputError(
             f"expected attention logits that satisfy the balance condition (Eq. 11); a matching pair's difference "
-            f"changes by up to {gap:.3g} between closing brackets. Take them from balanced_scores"
+            f"changes by up to {gap:.3g} between closing brackets. Use those of balanced_scores"
         )
     e = embeddings.double()
     # Orthonormal and orthogonal to the vector of ones (Lemma 16), one for each open bracket.
@@ -135,14 +135,14 @@ def balanced_layer(
 ) -> LayerWeights:
     """Return the second layer of Theorem 1's proof (C.1).
 
-    W_V takes the open bracket (i, d) to its direction o_{i,d}, and its partner to −exp(c_{i,d}) o_{i,d}, c the
-    difference of their logits (Eq. 27, 28): matching pairs cancel, what is left lies along the unmatched brackets
-    (Eq. 33). g reads the last token and its depth off the part of LN(·) + X orthogonal to all o, then the stack off
+    W_V maps the open bracket (i, d) to its direction o_{i,d}, and its partner to −exp(c_{i,d}) o_{i,d}, with c the
+    difference of their logits (Eq. 27, 28). Matching pairs cancel, and only directions of unmatched brackets remain
+    (Eq. 33). g reads the last token and its depth from the part of LN(·) + X orthogonal to all o, then the stack from
     the rest, then the top of the stack at that depth. The directions, by type and depth, are orthonormal and
     orthogonal to the ones.
 
     Raises:
-        InputError: If the embeddings are linearly dependent, or cannot be told apart off the directions.
+        InputError: If the embeddings are linearly dependent, or cannot be distinguished outside the directions.
     """
     count, size = embeddings.shape
     rank = int(torch.linalg.matrix_rank(embeddings))
@@ -155,16 +155,16 @@ def balanced_layer(
     pairs = pair_symbols(language)
     opens, closes = (kind.flatten() for kind in pairs)
     seen = scores[pairs[1][0, min(1, language.max_depth - 1)]]
-    wanted = torch.zeros(count, size, dtype=torch.float64)
-    wanted[opens] = directions
-    wanted[closes] = -(seen[opens] - seen[closes]).exp()[:, None] * directions
-    # The least coordinate of an unmatched bracket's direction behind the LayerNorm.
+    values = torch.zeros(count, size, dtype=torch.float64)
+    values[opens] = directions
+    values[closes] = -(seen[opens] - seen[closes]).exp()[:, None] * directions
+    # The least coordinate of an unmatched bracket's direction after the LayerNorm.
     logits = scores[closes[:, None], opens]
     least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
     return LayerWeights(
         torch.eye(size, dtype=torch.float64),
         size**0.5 * inverse @ scores @ inverse.T,
-        (inverse @ wanted).T,
+        (inverse @ values).T,
         _reading_projection(language, embeddings, directions, least),
         _head(language, size),
     )
@@ -186,20 +186,20 @@ def _reading_projection(
     symbol[order, : 2 * (count - 1)] = between_steps(count)
     symbol_bias = torch.zeros(count, dtype=torch.float64)
     symbol_bias[order[0]] = 1.0
-    # Second: the symbols, and for each bracket two units of a step at half the least share it has when unmatched.
+    # Second: the symbols, and for each bracket two units of a step at half of its least share when unmatched.
     signs = torch.eye(brackets, dtype=torch.float64)
     share = torch.cat([torch.zeros(brackets, 2 * (count - 1)), signs, -signs], 1)
-    own = directions @ embeddings.T
-    share, share_bias = (share - own @ symbol) * 3 / least, -own @ symbol_bias * 3 / least
+    products = directions @ embeddings.T
+    share, share_bias = (share - products @ symbol) * 3 / least, -products @ symbol_bias * 3 / least
     second = torch.cat([symbol, share, share])
     second_bias = torch.cat([symbol_bias, share_bias - 1, share_bias - 2])
     return [(first, first_bias), (second, second_bias), *_top_layers(language, len(second), embeddings.shape[1])]
 
 
 def between_steps(count: int) -> Float[Tensor, "place units"]:
-    """Return the weights that tell places in a row apart by two units per step: up before a place, down behind it.
+    """Return the weights that distinguish places on a line, with two units per step: up before a place, down after it.
 
-    The first place has no step up, and needs a bias of 1 for it; the last has no step down.
+    The first place has no step up and needs a bias of 1 instead; the last place has no step down.
     """
     steps = torch.eye(count, dtype=torch.float64).diff(dim=1)
     return torch.cat([steps, -steps], 1)
@@ -215,7 +215,7 @@ def _top_layers(language: Dyck, width: int, size: int) -> list[tuple[Tensor, Ten
     third_bias[:inner] = -1.0
     last = torch.zeros(size, len(third), dtype=torch.float64)
     for unit, (i, d) in enumerate(product(range(k), range(1, D))):
-        # Behind the symbols stand two units for each bracket: step up and step down.
+        # After the symbols there are two units for each bracket: step up and step down.
         step = symbols(language) + i * D + d - 1
         third[unit, closes[:, d]], third[unit, step], third[unit, step + k * D] = 1.0, 1.0, -1.0
         last[i, unit] = 1.0
@@ -228,7 +228,7 @@ def _top_layers(language: Dyck, width: int, size: int) -> list[tuple[Tensor, Ten
 
 
 def _head(language: Dyck, size: int) -> Float[Tensor, "token d"]:
-    """Return W_Head: log-probabilities of Definition 1, −40 for what cannot come next."""
+    """Return W_Head: log-probabilities of Definition 1, and −40 for impossible tokens."""
     k, q = language.types, language.open_probability
     head = torch.zeros(language.vocabulary, size, dtype=torch.float64)
     head[:, k + 1] = -IMPOSSIBLE

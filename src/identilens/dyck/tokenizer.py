@@ -1,4 +1,4 @@
-"""A tokenizer for bracket strings, so that trained models take "([])" as text."""
+"""A tokenizer for bracket strings, so that trained models can read "([])" as text."""
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
@@ -9,10 +9,10 @@ from identilens.errors import InputError
 
 
 def bracket_tokenizer(language: Dyck) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a language: one token a bracket, behind a start token.
+    """Return the tokenizer of a language: one token per bracket, after a start token.
 
     Raises:
-        InputError: For more types than there are kinds of brackets to write them with.
+        InputError: For more types than there are bracket characters.
     """
     if language.types > len(PAIRS):
         raise InputError(

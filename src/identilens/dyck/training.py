@@ -18,10 +18,10 @@ from identilens.dyck.stacked import Parameters, stack_parameters, stacked_logits
 from identilens.errors import InputError, NumericalError
 
 _MEMORY_SHARE = 0.6
-"""Of the free memory that a stack may take."""
+"""Share of the free memory that a stack may use."""
 
 Progress = Callable[[int, int, float], None]
-"""Called with (epochs done, epochs in all, mean loss of the members)."""
+"""Called with (finished epochs, total epochs, mean loss of the members)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +29,9 @@ class Trained:
     """Members that were trained together.
 
     Attributes:
-        models: One a seed.
-        seeds: Of initial weights, order of the batches and inserted pairs.
-        losses: Mean cross-entropy of each epoch and member, contrastive term left out.
+        models: One model per seed.
+        seeds: Seeds of initial weights, order of the batches and inserted pairs.
+        losses: Mean cross-entropy of each epoch and member, without the contrastive term.
     """
 
     models: list[DyckForCausalLM]
@@ -40,7 +40,7 @@ class Trained:
 
 
 def new_model(config: DyckConfig, seed: int) -> DyckForCausalLM:
-    """Return a model with the initial weights of a seed; the global source of chance is left as it was."""
+    """Return a model with the initial weights of a seed; the global random state does not change."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return DyckForCausalLM(config)
@@ -52,13 +52,14 @@ def train_models(
 ) -> Trained:  # fmt: skip
     """Return models trained from several seeds, all in one stack of parameters.
 
-    AdamW without dropout; the learning rate is that of the settings times (1 + cos(π e/E))/2 in epoch e of E. Every
-    member has its own initial weights and its own order of the sequences, so that it ends where it would end if
-    trained alone, to rounding. With λ > 0 the loss of Wen et al. 2023, Eq. 22, is added:
+    AdamW without dropout. In epoch e of E, the learning rate is that of the settings times (1 + cos(π e/E))/2. Every
+    member has its own initial weights and its own order of the sequences, so the result equals that of training it
+    alone, up to rounding. With λ > 0 the loss of Wen et al. 2023, Eq. 22, is added:
 
         λ · mean ‖T(p ⊕ s) − T(s)‖²
 
-    over logits T at the counted places of s, p a nest of brackets of random types, its depth drawn anew for each step.
+    over logits T at the counted positions of s. p is a nest of brackets of random types; its depth is drawn again for
+    each step.
 
     Examples:
         >>> import torch
@@ -69,7 +70,7 @@ def train_models(
         ['DyckForCausalLM', 'DyckForCausalLM']
 
     Raises:
-        InputError: For no seeds, more of them than memory allows, or settings that do not fit the language.
+        InputError: For no seeds, more seeds than fit into memory, or settings that do not fit the language.
         NumericalError: If a loss is NaN or infinite.
     """
     training = training or DyckTraining()
@@ -94,11 +95,11 @@ def train_models(
 def _epochs(
     config: DyckConfig, parameters: Parameters, data: Tensor, training: DyckTraining, seeds: Sequence[int]
 ) -> Iterator[Float[Tensor, " member"]]:
-    """Train in place, and give each member's mean cross-entropy after every epoch."""
+    """Train in place, and yield each member's mean cross-entropy after every epoch."""
     trained = [value for value in parameters.values() if value.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    # Drawn for all members alike, so that their sequences stay equally long and none depends on the others.
+    # Drawn once for all members, so that their sequences have the same length and do not depend on other members.
     nests = torch.Generator().manual_seed(training.data_seed)
     deepest = min(training.contrast_depth or config.max_depth, config.max_depth)
     for epoch in range(training.epochs):
@@ -109,17 +110,17 @@ def _epochs(
         for batch in order.to(data.device).split(training.batch_size, 1):
             optimiser.zero_grad()
             depth = int(torch.randint(1, deepest + 1, (), generator=nests))
-            own, extra = _losses(config, parameters, data[batch], training, depth, generators)
-            (own + extra).sum().backward()
+            entropy, contrast = _losses(config, parameters, data[batch], training, depth, generators)
+            (entropy + contrast).sum().backward()
             optimiser.step()
-            total += own.detach() * batch.shape[1]
+            total += entropy.detach() * batch.shape[1]
         yield total / len(data)
 
 
 def counted_places(
     language: Dyck, tokens: Int[Tensor, "member batch n"], training: DyckTraining
 ) -> tuple[Int[Tensor, "member batch row"], Float[Tensor, "member batch row"]]:
-    """Return the places of each sequence that count in the loss, filled up, and weights that sum to 1 for a member."""
+    """Return the positions of each sequence that count in the loss, padded, and weights that sum to 1 per member."""
     labels = tokens[..., 1:]
     counted = language.is_close(labels) if training.loss == "closing" else labels >= SPECIAL
     rows, real = first_places(counted)
@@ -127,11 +128,11 @@ def counted_places(
 
 
 def first_places(
-    wanted: Bool[Tensor, "*batch n"],
+    chosen: Bool[Tensor, "*batch n"],
 ) -> tuple[Int[Tensor, "*batch row"], Bool[Tensor, "*batch row"]]:
-    """Return the wanted places of each sequence, filled up to the largest number of them, and which are real."""
-    sizes = wanted.sum(-1, keepdim=True)
-    rows = wanted.to(torch.int8).sort(dim=-1, descending=True, stable=True).indices[..., : max(1, int(sizes.max()))]
+    """Return the chosen positions of each sequence, padded to the largest number of them, and which are real."""
+    sizes = chosen.sum(-1, keepdim=True)
+    rows = chosen.to(torch.int8).sort(dim=-1, descending=True, stable=True).indices[..., : max(1, int(sizes.max()))]
     return rows, torch.arange(rows.shape[-1], device=rows.device) < sizes
 
 
@@ -144,15 +145,15 @@ def _losses(
     rows, weight = counted_places(config.language, tokens, training)
     logits = stacked_logits(config, parameters, inputs, rows)
     errors = functional.cross_entropy(logits.flatten(0, 2), labels.gather(2, rows).flatten(), reduction="none")
-    own = (errors.view_as(weight) * weight).sum((1, 2))
+    entropy = (errors.view_as(weight) * weight).sum((1, 2))
     if training.contrast == 0:
-        return own, torch.zeros_like(own)
+        return entropy, torch.zeros_like(entropy)
     longer = behind_nests(config.language, inputs, depth, generators)
     moved = stacked_logits(config, parameters, longer, rows + 2 * depth)
     gap = (moved - logits).square().mean(-1)
-    # The start token stands before the nest: only places behind it have a counterpart.
-    behind = weight * (rows > 0)
-    return own, training.contrast * (gap * behind).sum((1, 2)) / behind.sum((1, 2)).clamp_min(1e-12)
+    # The start token is before the nest: only later positions have a counterpart.
+    later = weight * (rows > 0)
+    return entropy, training.contrast * (gap * later).sum((1, 2)) / later.sum((1, 2)).clamp_min(1e-12)
 
 
 def behind_nests(
@@ -160,7 +161,7 @@ def behind_nests(
 ) -> Int[Tensor, "member batch longer"]:
     """Return the sequences with a nest of bracket pairs between the start token and the first bracket.
 
-    The generator of each member draws the types of the ``depth`` pairs for all its sequences.
+    Each member's generator draws the types of the ``depth`` pairs for all its sequences.
     """
     size = (inputs.shape[1], depth)
     kinds = [torch.randint(language.types, size, generator=generator) for generator in generators]
@@ -170,7 +171,7 @@ def behind_nests(
 
 
 def check_memory(config: DyckConfig, members: int, training: DyckTraining, device: str | torch.device) -> None:
-    """Raise InputError where so many members at once would need more memory than there is."""
+    """Raise InputError if this many members at once need more memory than is free."""
     each, free = _member_bytes(config, training), _free_bytes(torch.device(device))
     if members * each > _MEMORY_SHARE * free:
         fit = max(1, int(_MEMORY_SHARE * free / each))
@@ -185,7 +186,7 @@ def _member_bytes(config: DyckConfig, training: DyckTraining) -> int:
     widest = max(config.hidden_size, config.intermediate_size)
     kinds = 2 * config.bracket_types * config.max_depth + 1
     maps = config.num_attention_heads * training.length
-    # Activations kept for the way back: about 16 of the hidden size and 3 maps per layer, and the counts of the first.
+    # Activations for the backward pass: about 16 of the hidden size and 3 maps per layer, and the first layer's counts.
     return 4 * places * (config.num_hidden_layers * (16 * widest + 3 * maps) + 4 * kinds) + 4 * 200 * widest**2
 
 

@@ -20,10 +20,10 @@ _DEPTH = 4
 def uniform_transformer(language: Dyck, *, dtype: torch.dtype = torch.float32) -> DyckForCausalLM:
     """Return a 2-layer transformer with uniform attention that generates Dyck_{k,D} of any length (Corollary 1).
 
-    W_Q and W_K are zero in both layers: every token attends evenly to itself and all before it, whatever they are. The
-    first layer's average of +1 for open and −1 for closing brackets, against the start token's share, is the depth
-    (Eq. 34, C.3), and its g makes the one-hot embedding of type and depth of it (Eq. 19). The second is the balanced
-    layer of Theorem 1. In single precision depth is read exactly up to lengths of many thousands.
+    W_Q and W_K are zero in both layers: every token attends uniformly to itself and all earlier tokens. The first layer
+    averages +1 for open and −1 for closing brackets. Compared with the start token's share, this average is the depth
+    (Eq. 34, C.3); the layer's g turns it into the one-hot embedding of type and depth (Eq. 19). The second layer is the
+    balanced layer of Theorem 1. In single precision the depth is exact up to lengths of many thousands.
 
     Examples:
         >>> import torch
@@ -60,7 +60,7 @@ def uniform_second_layer(language: Dyck, model: DyckForCausalLM) -> SecondLayer:
 
 
 def _embeddings(language: Dyck) -> Float[Tensor, "symbol d"]:
-    """Return what enters the second layer: behind the tokens and the first attention one-hot symbols, then its own."""
+    """Return the second layer's inputs: coordinates of tokens and first attention, one-hot symbols, its directions."""
     own, brackets = torch.eye(symbols(language), dtype=torch.float64), language.types * language.max_depth
     return pad(own, (language.vocabulary + _DEPTH, 2 * brackets))
 
@@ -68,15 +68,15 @@ def _embeddings(language: Dyck) -> Float[Tensor, "symbol d"]:
 def _depth_projection(language: Dyck, embeddings: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Return the first layer's g: from token and depth's angle to the one-hot embedding of both.
 
-    Behind the norm the start token's coordinate is 1/√(2 (d² + 1)), which falls with the depth d. Between the values of
-    neighbouring depths stands a step of two ReLUs; a symbol is token and depth both.
+    After the norm the start token's coordinate is 1/√(2 (d² + 1)), which decreases with the depth d. A step of two
+    ReLUs separates the values of adjacent depths. A symbol is active for its token and its depth.
     """
     D, vocabulary, (count, size) = language.max_depth, language.vocabulary, embeddings.shape
     angle: Float[Tensor, " depth"] = (2 * (torch.arange(D + 1).double().square() + 1)).rsqrt()
     middles, halves = (angle[:-1] + angle[1:]) / 2, (angle[:-1] - angle[1:]) / 2
     first = pad(torch.eye(vocabulary, size, dtype=torch.float64)[START:], (0, 0, 2 * D, 0))
     first_bias = torch.zeros(len(first), dtype=torch.float64)
-    # A step is 1 at depths deeper than its own.
+    # A step is 1 at all larger depths.
     first[: 2 * D, vocabulary + 2] = -1 / halves.repeat(2)
     first_bias[: 2 * D] = torch.cat([middles / halves + 0.5, middles / halves - 0.5])
     token, depth = symbol_parts(language)

@@ -1,4 +1,4 @@
-"""How far attention patterns of different seeds lie apart (Wen et al. 2023, section 4.1)."""
+"""Distance of attention patterns of different seeds (Wen et al. 2023, section 4.1)."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,8 @@ class Variation:
         value: Mean of ‖A₁ − A₂‖²_F over all pairs.
         error: Its standard error over seeds, by the jackknife (pairs that share a seed are not independent); NaN
             for two patterns.
-        seeds: Patterns compared.
-        size: Rows and columns compared.
+        seeds: Number of patterns.
+        size: Number of rows and columns.
     """
 
     value: float
@@ -30,9 +30,9 @@ class Variation:
 def attention_variation(patterns: Float[Tensor, "seed n n"], *, with_start: bool = False) -> Variation:
     """Return the attention variation, the mean of ‖A₁ − A₂‖²_F over pairs of seeds.
 
-    Two conventions change the number by much and are the paper's to choose; it names neither. The patterns here are
-    causal, as the models compute them: entries above the diagonal are zero. The first row and column are those of the
-    start token; they are left out unless asked for, and the remaining rows are not scaled up to sum to one.
+    Two conventions change the number by much, and the paper states neither. The patterns here are causal, as the models
+    compute them: entries above the diagonal are zero. The first row and column belong to the start token; they are left
+    out by default, and the remaining rows are not scaled to sum to one.
 
     Examples:
         >>> import torch
@@ -46,11 +46,11 @@ def attention_variation(patterns: Float[Tensor, "seed n n"], *, with_start: bool
     """
     if len(patterns) < 2:
         raise InputError(f"expected patterns of at least two seeds, got {len(patterns)}; train more seeds")
-    kept = (patterns if with_start else patterns[:, 1:, 1:]).double().flatten(1)
-    seeds, size = len(kept), patterns.shape[-1] - (0 if with_start else 1)
-    squares = torch.cdist(kept, kept).square()
+    compared = (patterns if with_start else patterns[:, 1:, 1:]).double().flatten(1)
+    seeds, size = len(compared), patterns.shape[-1] - (0 if with_start else 1)
+    squares = torch.cdist(compared, compared).square()
     total = float(squares.sum())
-    # Of two patterns none can be left out: 0/0.
+    # With two patterns the jackknife is not defined: 0/0.
     left_out = (total - 2 * squares.sum(1)) / ((seeds - 1) * (seeds - 2)) if seeds > 2 else torch.tensor([torch.nan])
     error = float(((seeds - 1) / seeds * (left_out - left_out.mean()).square().sum()).sqrt())
     return Variation(total / (seeds * (seeds - 1)), error, seeds, size)
@@ -62,9 +62,9 @@ class Baseline:
 
     Attributes:
         name: How rows are drawn.
-        causal: Whether row i has i entries (from 1), or all rows all.
+        causal: Whether row i (from 1) has i entries; otherwise every row has all entries.
         value: Expected ‖A₁ − A₂‖²_F of two independent patterns.
-        error: Standard error of a simulation; 0 where the value is exact.
+        error: Standard error of a simulation; 0 if the value is exact.
     """
 
     name: str
@@ -74,10 +74,10 @@ class Baseline:
 
 
 def random_baselines(size: int, *, draws: int = 4000, seed: int = 0) -> list[Baseline]:
-    """Return the variation of random patterns: rows even on the simplex, and softmax of standard normal logits.
+    """Return the variation of random patterns: rows uniform on the simplex, and softmax of standard normal logits.
 
-    Rows even on the simplex of m entries (Dirichlet(1)) lie 2 (1 − 1/m)/(m + 1) apart in expectation, exactly; the
-    softmax is simulated with so many ``draws`` of a pair of patterns.
+    Two rows uniform on the simplex of m entries (Dirichlet(1)) have the expected squared distance 2 (1 − 1/m)/(m + 1),
+    exactly. The softmax is simulated with ``draws`` pairs of patterns.
 
     Examples:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Texts as the model's inputs: encoded once, padded batch by batch."""
+"""Texts as inputs of the model: encoded once, padded in each batch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from identilens.encoder.readers import Examples
 
 
 class EncodedExamples(Dataset):
-    """Examples as token ids, cut to the tokenizer's length; for pairs, each sentence by itself."""
+    """Examples as token ids, cut to the tokenizer's length; the sentences of a pair are encoded separately."""
 
     def __init__(self, examples: Examples, tokenizer: PreTrainedTokenizerFast) -> None:
         pairs = isinstance(examples.texts[0], tuple)
@@ -30,7 +30,7 @@ class EncodedExamples(Dataset):
 
 
 def collate_examples(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-    """Return a batch: ids padded with 0 on the right, a mask beside each of them, labels."""
+    """Return a batch: ids padded with 0 on the right, their masks, and labels."""
     batch = {"labels": torch.tensor([row["labels"] for row in rows])}
     for name in (name for name in ("input_ids", "pair_input_ids") if name in rows[0]):
         ids = [torch.tensor(row[name]) for row in rows]

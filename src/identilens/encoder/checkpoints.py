@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: each is marked once it is whole, and a run goes on from the last whole one."""
+"""Checkpoints of a training run: each is marked when it is complete; a run continues from the last complete one."""
 
 import json
 from pathlib import Path
@@ -14,19 +14,19 @@ _MARK, _STATE, _BEST = "whole.json", "trainer_state.json", "best_model_checkpoin
 
 
 def keep_last(folder: Path, step: int, best: str | None) -> None:
-    """Mark the checkpoint of a step as whole, then drop all others but the best one."""
-    manifest, own = Manifest(folder), _place(folder, step)
-    files = sorted(file for file in own.rglob("*") if file.is_file() and file.name != _MARK)
+    """Mark the checkpoint of a step as complete, then delete all others except the best one."""
+    manifest, place = Manifest(folder), _place(folder, step)
+    files = sorted(file for file in place.rglob("*") if file.is_file() and file.name != _MARK)
     for file in files:
         manifest.add(file, digest_of(file))
-    write_json(own / _MARK, [file.relative_to(own).as_posix() for file in files])
+    write_json(place / _MARK, [file.relative_to(place).as_posix() for file in files])
     for other in _steps(folder) - {step}:
         if best is None or Path(best).name != _place(folder, other).name:
             manifest.remove(f"{CHECKPOINTS}/{_place(folder, other).name}/")
 
 
 def last_whole(folder: Path) -> Path | None:
-    """Return the last checkpoint that is whole, and so is the best one before it; None where there is none."""
+    """Return the last complete checkpoint whose best checkpoint is also complete; None if there is none."""
     manifest = Manifest(folder)
     for step in sorted(_steps(folder), reverse=True):
         place = _place(folder, step)

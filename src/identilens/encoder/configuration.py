@@ -1,4 +1,4 @@
-"""Sizes of an identifiable encoder: keys and values decoupled, heads concatenated or added."""
+"""Sizes of an identifiable encoder: independent sizes of keys and values, heads concatenated or added."""
 
 from typing import Literal, no_type_check
 
@@ -13,16 +13,16 @@ Heads = Literal["concat", "add"]
 @no_type_check  # by jaxtyping, which knows only the fields below; the base class takes many more keywords
 @strict
 class IdentifiableEncoderConfig(PreTrainedConfig):
-    """Configuration of the encoders of Bhardwaj et al. 2021, section 4 to 6; the defaults are their regular setting.
+    """Configuration of the encoders of Bhardwaj et al. 2021, section 4 to 6; the defaults are their standard setting.
 
     Attributes:
-        heads: ``concat`` (Con) puts the head outputs side by side, d_v = d_model / heads unless given; ``add`` (Add)
-            adds them, d_v = d_model unless given, so that T can have a rank up to d_model.
-        d_k: Size of queries and keys; free.
-        d_v: Size of values of one head; by ``heads`` when None.
+        heads: ``concat`` (Con) concatenates the head outputs, with d_v = d_model / heads by default. ``add`` (Add) adds
+            them, with d_v = d_model by default, so that T can have a rank up to d_model.
+        d_k: Size of queries and keys; any number.
+        d_v: Size of values of one head; None for the default of ``heads``.
         hidden_size: d_model (the paper: d_e).
-        dropout: Of embeddings, attention weights and both sublayers.
-        initializer_std: Of the normal distribution that token and position embeddings start from.
+        dropout: Dropout of embeddings, attention weights and both sublayers.
+        initializer_std: Standard deviation of the initial token and position embeddings.
         sentence_pairs: The classifier sees the first tokens of two sentences through one shared encoder.
 
     Examples:
@@ -50,7 +50,7 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
     pad_token_id: int | None = 0
 
     def __post_init__(self, **kwargs) -> None:
-        """Fill in d_v and raise InputError for sizes that do not go together or ``heads`` that are unknown."""
+        """Set d_v, and raise InputError for sizes that do not fit together or unknown ``heads``."""
         if self.heads not in ("concat", "add"):
             raise InputError(f"heads must be concat or add; got {self.heads!r}.")
         sizes = ("d_k", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size")

@@ -1,4 +1,4 @@
-"""An identifiable layer to put where `torch.nn.TransformerEncoderLayer` stands."""
+"""An identifiable layer that can replace `torch.nn.TransformerEncoderLayer`."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -11,13 +11,13 @@ from identilens.errors import InputError
 
 
 class IdentifiableTransformerLayer(nn.Module):
-    """Takes the arguments of `torch.nn.TransformerEncoderLayer` that it serves, and works inside `TransformerEncoder`.
+    """Replaces `torch.nn.TransformerEncoderLayer`, also inside `TransformerEncoder`, with the arguments it supports.
 
     Post-norm, ReLU, batch first only: a layer of Bhardwaj et al. 2021, section 4. Queries and keys have size ``d_k``,
-    d_model / nhead when None; values ``d_v``, by ``heads`` when None.
+    by default d_model / nhead. Values have size ``d_v``; the default depends on ``heads``.
 
     Raises:
-        InputError: For sizes that do not go together, or ``batch_first=False``.
+        InputError: For sizes that do not fit together, or ``batch_first=False``.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class IdentifiableTransformerLayer(nn.Module):
 
     @property
     def self_attn(self) -> nn.Module:
-        """The attention module, under the name by which `torch.nn.TransformerEncoder` looks for it."""
+        """The attention module, under the name that `torch.nn.TransformerEncoder` uses."""
         return self.layer.attention
 
     def forward(
@@ -49,9 +49,9 @@ class IdentifiableTransformerLayer(nn.Module):
         src_key_padding_mask: Bool[Tensor, "batch n"] | Float[Tensor, "batch n"] | None = None,
         is_causal: bool = False,
     ) -> Float[Tensor, "batch n d_model"]:
-        """Return the states behind the layer; masks as in torch: True hides a key, floats are added to the logits.
+        """Return the output of the layer; masks as in torch: True hides a key, floats are added to the logits.
 
-        ``src_mask`` is [n, n] or [batch·heads, n, n]; ``is_causal`` a hint, as in torch, that it is causal.
+        ``src_mask`` is [n, n] or [batch·heads, n, n]. ``is_causal`` is a hint, as in torch, that the mask is causal.
 
         Raises:
             InputError: For ``is_causal`` without a mask.

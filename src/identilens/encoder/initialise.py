@@ -1,4 +1,4 @@
-"""How the weights of an identifiable encoder start; tensors that were loaded keep what they hold."""
+"""Initial weights of an identifiable encoder; loaded tensors do not change."""
 
 import math
 
@@ -11,10 +11,10 @@ from identilens.encoder.layer import XavierLinear
 
 @torch.no_grad()
 def initialise(module: nn.Module, embedding_std: float = 1.0) -> None:
-    """Give a module its first weights.
+    """Set the initial weights of a module.
 
-    Embeddings are normal (Bhardwaj et al. 2021, section 6: N(0, 1)), the maps to queries, keys and values Xavier
-    uniform, other linear maps as torch makes them.
+    Embeddings are normal (Bhardwaj et al. 2021, section 6: N(0, 1)). Maps to queries, keys and values are Xavier
+    uniform. Other linear maps have torch's default.
     """
     if isinstance(module, nn.Embedding):
         init.normal_(module.weight, std=embedding_std)

@@ -1,4 +1,4 @@
-"""One post-norm encoder layer whose key, query and value sizes are free, its heads concatenated or added."""
+"""One post-norm encoder layer with free sizes of keys, queries and values, and heads concatenated or added."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from identilens.models.eager import eager_attention_forward
 
 
 class XavierLinear(nn.Linear):
-    """The map to queries, keys or values: a linear map that starts Xavier uniform, its bias zero."""
+    """The map to queries, keys or values: initially Xavier uniform, with zero bias."""
 
 
 class IdentifiableAttention(nn.Module):
@@ -36,7 +36,7 @@ class IdentifiableAttention(nn.Module):
         queries: int | None = None,
         **kwargs,
     ) -> tuple[Float[Tensor, "batch n d_model"], Tensor | None]:
-        """Return the output of the first ``queries`` positions (all when None) and, on eager attention, the weights."""
+        """Return the output of the first ``queries`` positions (default: all) and, with eager attention, weights."""
         attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation or "eager", eager_attention_forward
         )
@@ -54,10 +54,10 @@ class IdentifiableAttention(nn.Module):
 
 
 class IdentifiableEncoderLayer(nn.Module):
-    """Attention and feed-forward block, each with residual and norm behind it (Vaswani et al. 2017).
+    """Attention and feed-forward block, each followed by a residual connection and a norm (Vaswani et al. 2017).
 
-    With ``heads="concat"`` and d_k = d_v = d_model / heads it computes what `torch.nn.TransformerEncoderLayer`
-    does with its defaults.
+    With ``heads="concat"`` and d_k = d_v = d_model / heads it computes the same as `torch.nn.TransformerEncoderLayer`
+    with its defaults.
     """
 
     def __init__(self, config: IdentifiableEncoderConfig) -> None:
@@ -76,7 +76,7 @@ class IdentifiableEncoderLayer(nn.Module):
         queries: int | None = None,
         **kwargs,
     ) -> Float[Tensor, "batch n d_model"]:
-        """Return the states of the first ``queries`` positions behind the layer; of all when None."""
+        """Return the layer's output at the first ``queries`` positions (default: all)."""
         attended, _ = self.attention(hidden_states, attention_mask, queries, **kwargs)
         middle = self.attention_norm(hidden_states[:, :queries] + self.dropout(attended))
         inner = self.dropout(nn.functional.relu(self.linear1(middle)))

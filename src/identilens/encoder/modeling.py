@@ -19,7 +19,7 @@ from identilens.models.registration import EFFECTIVE
 
 
 class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
-    """What both models share: how weights start, and which attention implementations run."""
+    """What both models share: initial weights, and the supported attention implementations."""
 
     config_class = IdentifiableEncoderConfig
     base_model_prefix = "encoder"
@@ -35,7 +35,7 @@ class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
 
 
 class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
-    """Token and position embeddings behind which identifiable layers stand (Bhardwaj et al. 2021, section 4, 6).
+    """Token and position embeddings, followed by identifiable layers (Bhardwaj et al. 2021, section 4, 6).
 
     Examples:
         >>> import identilens as idl
@@ -58,7 +58,7 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         return self.token_embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Put other token embeddings in their place."""
+        """Replace the token embeddings."""
         self.token_embeddings = value  # type: ignore[assignment]
 
     @merge_with_config_defaults
@@ -72,14 +72,14 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         first_token_only: bool = False,
         **kwargs: Any,
     ) -> BaseModelOutput:
-        """Return the states behind the last layer, and what else is asked for, as in transformers.
+        """Return the output of the last layer, and other outputs on request, as in transformers.
 
-        Positions are counted from each text's first token when not given. With ``first_token_only`` the last layer
-        works only for the first position, which must not be padding: the same state as otherwise, at less cost.
+        By default positions count from each text's first token. With ``first_token_only`` the last layer computes only
+        the first position, which must not be padding: the state is the same, at less cost.
 
         Raises:
             InputError: For both or neither kind of input, an empty text, more positions than the model has, or
-                weights asked of fused attention.
+                weights requested from fused attention.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("give either input_ids or inputs_embeds.")
@@ -91,12 +91,12 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         mask = create_bidirectional_mask(self.config, state, attention_mask)
         for index, layer in enumerate(self.layers):
             queries = 1 if first_token_only and index == len(self.layers) - 1 else None
-            own = mask[:, :, :queries] if isinstance(mask, Tensor) and mask.ndim == 4 else mask
-            state = layer(state, own, queries, **kwargs)
+            narrow = mask[:, :, :queries] if isinstance(mask, Tensor) and mask.ndim == 4 else mask
+            state = layer(state, narrow, queries, **kwargs)
         return BaseModelOutput(last_hidden_state=state)
 
     def _positions(self, embedded: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Count positions from each text's first token, so that padding on the left shifts none."""
+        """Count positions from each text's first token, so that padding on the left does not shift them."""
         length = embedded.shape[1]
         if not 1 <= length <= self.config.max_position_embeddings:
             raise InputError(
@@ -109,7 +109,7 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
 
 
 class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrainedModel):
-    """A linear classifier on the first token's state; on two of them, side by side, for sentence pairs.
+    """A linear classifier on the first token's state; for sentence pairs, on the two states concatenated.
 
     Examples:
         >>> import identilens as idl
@@ -135,12 +135,12 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
         labels: Int[Tensor, " batch"] | None = None,
         **kwargs: Any,
     ) -> SequenceClassifierOutput:
-        """Return logits [batch, label], with the mean cross-entropy where labels (0 to num_labels − 1) are given.
+        """Return logits [batch, label], and the mean cross-entropy if labels (0 to num_labels − 1) are given.
 
-        A model with ``sentence_pairs`` takes a second sentence; hidden states and weights are those of the first.
+        A model with ``sentence_pairs`` needs a second sentence; hidden states and weights are those of the first.
 
         Raises:
-            InputError: For a second sentence that is missing or not wanted, or labels outside the range.
+            InputError: For a second sentence that is missing or not expected, or labels outside the range.
         """
         if self.config.sentence_pairs != (pair_input_ids is not None):
             raise InputError(

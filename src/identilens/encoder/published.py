@@ -28,6 +28,6 @@ TABLE_1: dict[str, dict[str, tuple[float, ...]]] = {
 
 
 def published_accuracy(task: str, heads: str, d_k: int) -> float | None:
-    """Return a cell of Table 1, or None where it has none."""
+    """Return a cell of Table 1, or None if there is none."""
     row = TABLE_1.get(task, {}).get(heads, ())
     return row[D_K.index(d_k)] if row and d_k in D_K else None

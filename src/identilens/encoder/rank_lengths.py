@@ -17,14 +17,15 @@ def rank_by_length(
 ) -> pl.DataFrame:  # fmt: skip
     """Return rank(T) and dim LN(T) of heads on texts clipped to given lengths, one row per text and head.
 
-    For each length d_s (special tokens counted), a random choice of ``per_length`` texts with at least so many tokens
-    is clipped to it before the model sees it (section 6, "Numerical rank"). Measure and tolerance are the audit's.
+    For each length d_s (special tokens included), ``per_length`` texts with at least d_s tokens are chosen at random
+    and clipped to d_s tokens before they enter the model (section 6, "Numerical rank"). Measure and tolerance are those
+    of the audit.
 
     Returns:
         Columns seq_len, text (index into ``texts``), head, d_v, rank, nullity, simplex_nullity.
 
     Raises:
-        InputError: If a length is beyond the model's, or has fewer than ``per_length`` texts.
+        InputError: If a length is above the model's limit, or there are fewer than ``per_length`` texts of it.
     """
     if lens.tokenizer is None:
         raise InputError("clipping texts needs a tokenizer. Load the model from a folder that has one.")

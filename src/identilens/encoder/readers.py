@@ -30,12 +30,12 @@ class Examples:
 def read_local(task: Task, folder: Path, part: Part) -> Examples:
     """Return one part of a task from a folder of files.
 
-    The part is the one file whose name starts with train, dev (or valid) or test and that ends in .tsv or .csv, also
-    behind .gz or .xz. A .tsv file has a header that names the task's columns and no quoting. A .csv file is
-    in the form of Zhang et al. 2015: quoted, no header, a label counted from 1, then title and text (or only text).
+    The part is the one file whose name starts with train, dev (or valid) or test and ends in .tsv or .csv, also
+    compressed as .gz or .xz. A .tsv file has a header with the task's columns and no quoting. A .csv file has the form
+    of Zhang et al. 2015: quoted, no header, a label counted from 1, then title and text (or only text).
 
     Raises:
-        InputError: If there is no such file or more than one, or for a row that cannot be used, naming its line.
+        InputError: If there is no such file or more than one, or for a row that cannot be used, with its line.
     """
     file = _find(task, folder, part)
     kind = kind_of(file)
@@ -54,7 +54,7 @@ def read_local(task: Task, folder: Path, part: Part) -> Examples:
 def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
     """Return one part of a task through ``datasets``, from the hub or from any id or folder that it can load.
 
-    Rows without a gold label (−1) are left out, as published.
+    Rows without a gold label (−1) are left out, as in the paper.
 
     Raises:
         InputError: If ``datasets`` is not installed, nothing can be loaded, or a row cannot be used.
@@ -92,24 +92,24 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
 
 def _find(task: Task, folder: Path, part: Part) -> Path:
     endings = [kind + packed for kind in (".tsv", ".csv") for packed in ("", ".gz", ".xz")]
-    own = folder / task.name if (folder / task.name).is_dir() else folder
+    place = folder / task.name if (folder / task.name).is_dir() else folder
     found = sorted(
-        path for start in _FILES[part] for end in endings for path in own.glob(f"{start}*{end}") if path.is_file()
+        path for start in _FILES[part] for end in endings for path in place.glob(f"{start}*{end}") if path.is_file()
     )
     if len(found) != 1:
-        held = ", ".join(path.name for path in found) or "none"
+        names = ", ".join(path.name for path in found) or "none"
         raise InputError(
-            f"{own} needs one {part} file of {task.name} ({_FILES[part][0]}*.tsv or .csv, also .gz or .xz); found "
-            f"{held}. Pass the folder of the task, or the folder above it, with --data."
+            f"{place} needs one {part} file of {task.name} ({_FILES[part][0]}*.tsv or .csv, also .gz or .xz); found "
+            f"{names}. Pass the folder of the task, or the folder above it, with --data."
         )
     return found[0]
 
 
 def _tsv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, int]]:
     reader = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
-    wanted = (task.label, *task.text)
-    missing = sorted(set(wanted) - set(reader.fieldnames or ()))
-    # A title is a help, not a need: some releases have it inside the text.
+    columns = (task.label, *task.text)
+    missing = sorted(set(columns) - set(reader.fieldnames or ()))
+    # The title is optional: some releases have it inside the text.
     if [name for name in missing if name != "title"]:
         raise InputError(f"{file}: no column {', '.join(missing)} in its header {reader.fieldnames}.")
     for row in reader:

@@ -1,4 +1,4 @@
-"""A task's training, validation and test parts as the paper divides them."""
+"""A task's training, validation and test parts, divided as in the paper."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +26,9 @@ def read_splits(
 ) -> Splits:
     """Return a task's parts (Bhardwaj et al. 2021, section 5), from local files or, without ``data``, from the hub.
 
-    The given validation part where the task has one; otherwise a random 30 % of the training part, by ``seed``.
-    ``limit`` keeps a random choice of so many training rows (validation rows among them where they are split off).
+    The task's own validation part is used if it has one; otherwise a random 30 % of the training part, drawn with
+    ``seed``. ``limit`` is the number of training rows, chosen at random. If validation rows are taken from the training
+    part, they are included in this number.
 
     Raises:
         InputError: For files or rows that cannot be used, or fewer than two training rows.

@@ -1,4 +1,4 @@
-"""The ten text classification tasks of Bhardwaj et al. 2021, section 5: labels, columns, and where they are kept."""
+"""The ten text classification tasks of Bhardwaj et al. 2021, section 5: labels, columns, and sources of the data."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,16 @@ class Task:
     """One task.
 
     Attributes:
-        name: As on the command line.
-        labels: What the data writes for each class, in order.
-        text: Columns that make the text, joined with a space; or the two sentences of a pair.
+        name: Name on the command line.
+        labels: Label of each class in the data, in order.
+        text: Columns of the text, joined with a space; or of the two sentences of a pair.
         label: Column of the label.
         pair: Whether ``text`` names two sentences.
-        validation: Whether the data brings a validation part; 30 % of the training part serves otherwise.
+        validation: Whether the data have a validation part. Otherwise 30 % of the training part is used.
         hub: Id of the data set on the hub.
-        hub_text: Its columns, where they are called otherwise there.
-        hub_label: Its label column.
-        hub_classes: Class of each hub label, in order; the hub's own numbers when empty.
+        hub_text: Columns of the text on the hub, if they have other names there.
+        hub_label: Column of the label on the hub.
+        hub_classes: Class of each hub label, in order; empty if the hub's numbers are the classes.
         revision: Branch of the hub data set.
     """
 
@@ -78,7 +78,7 @@ def task_named(name: str) -> Task:
     """Return a task by name.
 
     Raises:
-        InputError: For a name that is none, listing the tasks.
+        InputError: For an unknown name; the message lists the tasks.
     """
     if name not in TASKS:
         raise InputError(f"no task {name!r}; choose from {', '.join(TASKS)}.")

@@ -1,4 +1,4 @@
-"""Word-level tokenizers over basic-English text, built from a training part and saved with the model."""
+"""Word-level tokenizers for text in basic-English form, built from a training part and saved with the model."""
 
 from collections.abc import Iterable
 
@@ -13,10 +13,10 @@ _BLANK = ("<br />", ";", ":")
 
 
 def normalizer() -> normalizers.Normalizer:
-    """Return the basic-English normalisation that Bhardwaj et al. 2021 name (footnote 9).
+    """Return the basic-English normalisation of Bhardwaj et al. 2021 (footnote 9).
 
-    Lower case; apostrophes, full stops, commas, brackets, exclamation and question marks become words of their own;
-    line breaks in HTML, semicolons and colons become spaces; double quotes go.
+    Text becomes lower case. Apostrophes, full stops, commas, brackets, exclamation and question marks become separate
+    words. HTML line breaks, semicolons and colons become spaces. Double quotes are removed.
     """
     return normalizers.Sequence(
         [
@@ -33,10 +33,10 @@ def normalizer() -> normalizers.Normalizer:
 def build_tokenizer(
     texts: Iterable[str], *, max_words: int = 100_000, max_length: int = 512
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer whose vocabulary is the most frequent words of the texts, more frequent ones first.
+    """Return a tokenizer whose vocabulary is the most frequent words of the texts, most frequent first.
 
-    Each text is encoded as [CLS] and its words; what is not among the ``max_words`` words, special tokens included,
-    becomes [UNK]. Longer texts than ``max_length`` tokens are cut when asked to.
+    Each text is encoded as [CLS] and its words. The vocabulary has ``max_words`` entries, special tokens included;
+    other words become [UNK]. With truncation, texts are cut to ``max_length`` tokens.
     """
     tokenizer = Tokenizer(models.WordLevel(unk_token=UNKNOWN))
     tokenizer.normalizer = normalizer()  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Training an identifiable encoder on one task with transformers' Trainer, as Bhardwaj et al. 2021, section 6, do."""
+"""Training an identifiable encoder on one task with transformers' Trainer, as in Bhardwaj et al. 2021, section 6."""
 
 import time
 from collections.abc import Callable
@@ -30,7 +30,7 @@ Watch = Callable[[int, str], None]
 def build_model(
     task: Task, tokenizer: PreTrainedTokenizerFast, settings: EncoderSettings
 ) -> IdentifiableEncoderForSequenceClassification:
-    """Return an untrained classifier for a task, its first weights drawn from ``settings.seed``."""
+    """Return an untrained classifier for a task, with initial weights drawn from ``settings.seed``."""
     set_seed(settings.seed)
     config = IdentifiableEncoderConfig(
         vocab_size=len(tokenizer), heads=cast(Heads, settings.heads), d_k=settings.d_k, d_v=settings.d_v,
@@ -46,11 +46,12 @@ def train_encoder(
     folder: Path, task: Task, parts: Splits, settings: EncoderSettings, processes: int, watch: Watch,
     checkpoint: Path | None = None,
 ) -> tuple[pl.DataFrame, dict[str, Any]]:  # fmt: skip
-    """Return one row an epoch, and the metrics of the epoch that is best by validation accuracy.
+    """Return one row per epoch, and the metrics of the epoch with the best validation accuracy.
 
-    The model goes to ``model`` in the folder, checkpoints to ``checkpoints``; training goes on from a given one.
+    The model is saved to ``model`` in the folder, checkpoints to ``checkpoints``. Training continues from
+    ``checkpoint`` if it is given.
     """
-    # The Trainer brings a second or more of imports, which only training needs.
+    # Importing the Trainer needs a second or more, and only training uses it.
     from transformers import PrinterCallback, Trainer
 
     tokenizer = build_tokenizer(
@@ -102,7 +103,7 @@ def _arguments(checkpoints: Path, settings: EncoderSettings, processes: int) -> 
 
 
 class _Reporter(TrainerCallback):
-    """Tells how far training has come, and marks each checkpoint once it is whole."""
+    """Reports the progress of training, and marks each checkpoint when it is complete."""
 
     def __init__(self, watch: Watch, folder: Path) -> None:
         self._watch, self._folder = watch, folder
@@ -144,7 +145,7 @@ def _sentences(texts: tuple[Text, ...]) -> list[str]:
 
 
 def processes() -> Any:
-    """Return accelerate's view of the processes that run this program together; mostly there is one."""
+    """Return accelerate's state of the processes that run this program together; usually there is one process."""
     try:
         from accelerate import PartialState
     except ImportError as error:

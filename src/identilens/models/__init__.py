@@ -1,4 +1,4 @@
-"""Loading models and looking inside while they run: the only importer of transformers' model internals."""
+"""Loading models and capturing their internals; only this package imports the model internals of transformers."""
 
 from identilens.models.bundled import bundled_model as bundled_model
 from identilens.models.capture import CapturedText as CapturedText

@@ -1,4 +1,4 @@
-"""The linear map that a module runs: read from its weight, or probed where something is wrapped around it."""
+"""The linear map that a module computes: read from its weight, or measured if the module is wrapped."""
 
 import torch
 from jaxtyping import Float
@@ -8,31 +8,31 @@ from transformers.pytorch_utils import Conv1D
 from identilens.models.interface import evaluation_mode
 
 _SIZE = 64.0
-"""Of the unit vectors that are fed in: a bias is taken away without eating up the digits of small weights."""
+"""Size of the unit vectors that measure a map: the bias is subtracted without losing digits of small weights."""
 _MATCH = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-"""Largest relative difference between what a module gives and the linear map read from it."""
+"""Largest accepted relative difference between a module's output and that of the linear map read from it."""
 
 
 def is_pointwise(module: nn.Module) -> bool:
-    """Return whether a module is a convolution that maps each position by itself, with channels in front of them."""
+    """Return whether a module is a convolution of kernel size 1, with the axis of channels before that of positions."""
     return isinstance(module, nn.Conv1d) and module.kernel_size == (1,) and module.stride == (1,)
 
 
 def is_basic(module: nn.Module) -> bool:
-    """Return whether a module is one of those that linear maps are made of, and no wrapper."""
+    """Return whether a module is a plain linear layer, not a wrapper."""
     return isinstance(module, nn.Linear | Conv1D) or is_pointwise(module)
 
 
 def channels_last(module: nn.Module, tensor: Tensor) -> Tensor:
-    """Return what a linear map is given or gives, with its channels in the last axis."""
+    """Return the input or output of a linear map with the channels in the last axis."""
     return tensor.mT if is_pointwise(module) else tensor
 
 
 def linear_rows(module: nn.Module, width: int, rows: slice, like: Tensor) -> Float[Tensor, "row d_out"]:
     """Return rows of W, where the module is x W + b for inputs of a width, device and dtype ``like``.
 
-    A plain linear layer's own weight is read. Anything else (adapters, quantised weights, hooks) is run in evaluation
-    mode on unit vectors, and what it gives for zero is taken away.
+    The weight of a plain linear layer is read. Anything else (adapters, quantised weights, hooks) is run in evaluation
+    mode on unit vectors, and the output for zero is subtracted.
     """
     if _is_plain(module):
         weight = module.get_parameter("weight").detach()
@@ -42,12 +42,12 @@ def linear_rows(module: nn.Module, width: int, rows: slice, like: Tensor) -> Flo
 
 
 def constant(module: nn.Module, width: int, like: Tensor) -> Float[Tensor, " d_out"]:
-    """Return b, where the module is x W + b: what it gives for zero."""
+    """Return b, where the module is x W + b: its output for zero."""
     return _run(module, torch.zeros(1, width, dtype=like.dtype, device=like.device))[0]
 
 
 def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
-    """Return whether a module is x W + b, each position by itself, on inputs that it was given and on random ones."""
+    """Return whether a module computes x W + b for each position, tested on its actual inputs and on random ones."""
     if _is_plain(module):
         return True
     if not [*module.parameters(), *module.buffers()]:
@@ -67,7 +67,7 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Return whether a module does nothing but multiply with its own weight and add its bias."""
+    """Return whether a module only multiplies with its weight and adds its bias."""
     changed = module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module)
     return type(module) in (nn.Linear, Conv1D) and not changed
 

@@ -1,4 +1,4 @@
-"""What each query attends to, as the tuple of tensors that tools for transformers' `output_attentions` read."""
+"""Attention as a tuple of tensors, the form that tools for `output_attentions` of transformers read."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -39,17 +39,17 @@ def attentions(
         lens: The model.
         text: One text, pair, list of token ids, image or batch of one; see `InputReader.read`.
         measure: ``raw``, attention weights; ``effective``, the part that the output depends on (Brunner et al. 2020,
-            Eq. 9), which may be negative; ``norm``, the share of a key in what all keys add (Kobayashi et al. 2020);
-            ``certain_lo``, the least weight of any distribution with the same output, one linear program a weight.
-        signed: What to do with negative numbers: ``keep``, ``abs``, or ``clip`` to 0.
-        kind: encoder, decoder or cross, where the model has several kinds of attention.
-        max_length: Cut a longer text.
+            Eq. 9), which can be negative; ``norm``, the share of a key in what all keys add (Kobayashi et al. 2020);
+            ``certain_lo``, the least weight in any distribution with the same output, one linear program per weight.
+        signed: Treatment of negative numbers: ``keep`` them, take ``abs`` values, or ``clip`` them to 0.
+        kind: encoder, decoder or cross; needed if the model has several kinds of attention.
+        max_length: Cut a longer text to this many tokens.
 
     Returns:
-        In the model's precision, at least float32.
+        One tensor per layer, in the model's precision, at least float32.
 
     Raises:
-        InputError: For several texts, an unknown measure, or several kinds of attention and none named.
+        InputError: For several texts, an unknown measure, or no kind where the model has several.
         UnsupportedModelError: If the attention cannot be captured faithfully.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Which file of a model's folder cannot be read, where loading it has failed or left something out."""
+"""Which file of a model's folder is damaged, after loading has failed or was incomplete."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ _REMEDY = "Download the model again, or save it again with save_pretrained."
 
 
 def damaged_file(model: str | Path) -> str | None:
-    """Return the first damaged file of a model's folder and what is wrong with it; None where each can be read."""
+    """Return the first damaged file of a model's folder and what is wrong with it; None if all files can be read."""
     for names, read in _READERS.items():
         for file in sorted(Path(model).glob(names)):
             try:
@@ -21,7 +21,7 @@ def damaged_file(model: str | Path) -> str | None:
 
 
 def cannot_load(model: str | Path, error: Exception) -> str:
-    """Return what to say of a model that could not be loaded: which file is damaged, or why."""
+    """Return the message for a model that could not be loaded: the damaged file, or the reason."""
     first = (str(error).strip() or repr(error)).splitlines()[0]
     return damaged_file(model) or f"{str(model)!r} cannot be loaded ({type(error).__name__}: {first}). {_REMEDY}"
 

@@ -14,15 +14,15 @@ SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 Bundled = Literal["encoder", "decoder"]
 NAMES: dict[str, Bundled] = {"bundled": "encoder", "bundled-encoder": "encoder", "bundled-decoder": "decoder"}
-"""What may be given for a model in place of a hub id or folder."""
+"""Names of bundled models, which can be given instead of a hub id or folder."""
 
 
 def bundled_model(name: Bundled = "encoder") -> Path:
-    """Return the folder of a bundled model, its weights checked.
+    """Return the folder of a bundled model, after checking its weights.
 
-    ``encoder`` is all-MiniLM-L6-v2 (6 layers, 12 heads, d_model 384, d_v 32), which the extra ``demo`` brings;
-    ``decoder`` is a Llama that this project trained on Wikipedia (4 layers, 8 heads that share 4 of keys and values,
-    d_model 256, d_v 32, at most 256 tokens).
+    ``encoder`` is all-MiniLM-L6-v2 (6 layers, 12 heads, d_model 384, d_v 32); it is installed with the extra ``demo``.
+    ``decoder`` is a Llama that this project trained on Wikipedia (4 layers, 8 query heads that share 4 key and value
+    heads, d_model 256, d_v 32, at most 256 tokens).
 
     Raises:
         ModelNotFoundError: If the extra is not installed.
@@ -39,7 +39,7 @@ def bundled_model(name: Bundled = "encoder") -> Path:
 
 
 def resolved(model: str | Path) -> str | Path:
-    """Return where a model is: the folder of a bundled one that is called by its name, else what was given."""
+    """Return the folder of a bundled model for its name, and any other id or path unchanged."""
     return bundled_model(NAMES[model]) if isinstance(model, str) and model in NAMES else model
 
 

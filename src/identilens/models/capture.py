@@ -1,4 +1,4 @@
-"""What one text leaves behind in a model: hidden states and, for each attention layer, its heads."""
+"""What is captured of one text: hidden states and the heads of each attention layer."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ from identilens.models.sequences import Kind, sides
 
 @dataclass(frozen=True)
 class CapturedText:
-    """One text with everything asked for; attention layers in call order.
+    """One text with its captured internals; attention layers in call order.
 
-    Tokens and hidden states (embedding output and every layer's output) stand by sequence: "encoder" (or the only
-    one) and "decoder".
+    Tokens and hidden states (embedding output and every layer's output) are given by sequence: "encoder" (or the only
+    sequence) and "decoder".
     """
 
     tokens: dict[str, tuple[str, ...]]
@@ -32,7 +32,7 @@ class CapturedText:
 
 
 class Collector:
-    """Keeps, for each text of a batch, what its attention layers hold."""
+    """Stores the attention layers of each text of a batch."""
 
     def __init__(self, sites: tuple[Site, ...], items: Sequence[Item], weights: bool) -> None:
         self.sites, self.weights = sites, weights
@@ -40,13 +40,13 @@ class Collector:
         self.layers: list[list[CapturedLayer]] = [[] for _ in items]
 
     def __call__(self, call: AttentionCall) -> Tensor:
-        """Handle one attention call: return its output and keep each text's share."""
+        """Handle one attention call: return its output, and store the part of each text."""
         site = self.sites[call.index]
         output, weights = call.attend() if self.weights else (call.run(), None)
         for index, layers in enumerate(self.layers):
             rows, columns = self.lengths.of(index, site.kind, call)
-            kept = None if weights is None else weights[index, None, :, :rows, :columns]
-            layers.append(CapturedLayer.of(call.only(index, rows, columns), site, output[index, None, :rows], kept))
+            part = None if weights is None else weights[index, None, :, :rows, :columns]
+            layers.append(CapturedLayer.of(call.only(index, rows, columns), site, output[index, None, :rows], part))
         return output
 
 
@@ -59,17 +59,17 @@ class Lengths:
 
     @property
     def padded(self) -> bool:
-        """Whether any text carries padding."""
+        """Whether any text has padding."""
         return any(length[name] < size for length in self._lengths for name, size in self._padded.items())
 
     def of(self, index: int, kind: Kind, call: AttentionCall) -> tuple[int, int]:
-        """Return the number of query and of key positions of one call that are the text's own."""
+        """Return the numbers of query and key positions of one call that belong to the text."""
         query, key = sides(kind, self._padded)
         return self.kept(index, query, call.query.shape[-2]), self.kept(index, key, call.key.shape[-2])
 
     def kept(self, index: int, sequence: str, positions: int) -> int:
-        """Return how many of a sequence's positions are the text's own."""
-        # A sequence of another length is not made of tokens (patches, audio frames) and carries no padding.
+        """Return the number of positions of a sequence that belong to the text."""
+        # A sequence of another length has no tokens (patches, audio frames) and no padding.
         return self._lengths[index][sequence] if self.counted(sequence, positions) else positions
 
     def counted(self, sequence: str, positions: int) -> bool:

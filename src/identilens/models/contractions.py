@@ -14,7 +14,7 @@ NAMES = frozenset((*_LEFT_FIRST, "__rmatmul__", "baddbmm", "einsum"))
 
 @dataclass(frozen=True)
 class Contraction:
-    """One product: its operands as they were given, and how they are seen as left and right.
+    """One product: its operands in their original form, and their views as left and right factor.
 
     ``order`` permutes the axes of the result to [lead, n, d]; ``factor`` multiplies the product.
     """
@@ -54,7 +54,7 @@ class Contraction:
 
 
 def contraction(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Contraction | None:
-    """Return a product that a torch function of a name computed, or None for one that has not the form."""
+    """Return the product that the torch function ``name`` computed, or None if it has another form."""
     given = [*args, *(value for value in kwargs.values() if isinstance(value, Tensor))]
     if name == "einsum":
         return _einsum([*given[:1], *given[1]] if len(given) == 2 and isinstance(given[1], list | tuple) else given)
@@ -69,7 +69,7 @@ def contraction(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], resul
 
 
 def matrix_product(left: Tensor, right: Tensor, axes: int) -> Contraction:
-    """Return left times right, whose product has so many axes."""
+    """Return the product left times right, with this number of axes."""
     return Contraction(left, right, _same, _same, tuple(range(axes)))
 
 
@@ -94,13 +94,13 @@ def _einsum(given: Sequence[Any]) -> Contraction | None:
     )
 
 
-def _arranged(letters: str, wanted: Sequence[str]) -> View:
-    """Return a view with axes in another order, of size 1 where there is none of a letter."""
-    held = [letters.index(letter) for letter in wanted if letter in letters]
-    missing = [place for place, letter in enumerate(wanted) if letter not in letters]
+def _arranged(letters: str, order: Sequence[str]) -> View:
+    """Return a view with the axes in another order; an axis without its letter has size 1."""
+    axes = [letters.index(letter) for letter in order if letter in letters]
+    missing = [place for place, letter in enumerate(order) if letter not in letters]
 
     def view(tensor: Tensor) -> Tensor:
-        tensor = tensor.permute(held)
+        tensor = tensor.permute(axes)
         for place in missing:
             tensor = tensor.unsqueeze(place)
         return tensor

@@ -1,4 +1,4 @@
-"""Attention written out, for models of our own whose attention goes through transformers' interface."""
+"""Eager attention, for our own models whose attention is called by the interface of transformers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a model's own code raises, said in words that help."""
+"""Errors of a model's own code, with a message that helps."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +12,10 @@ MODELS_RAISE = (ArithmeticError, AssertionError, AttributeError, LookupError, Ru
 
 @contextmanager
 def explained(model: str) -> Iterator[None]:
-    """Turn what a model's own code raises on inputs that it cannot be run on into an error that says so.
+    """Replace an error of the model's own code on inputs that it cannot process by a clear error.
 
     Raises:
-        UnsupportedModelError: From the model's own error; ours, and a lack of memory, are raised as they are.
+        UnsupportedModelError: For the model's own errors. Our errors and a lack of memory are raised unchanged.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Facts about model families: what is tested, what is refused by name, and how many positions there are."""
+"""Facts about model families: which are tested, and how many positions they have."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ SUPPORTED = (
 )  # fmt: skip
 """Families of the test matrix. Others are tried, and refused if a check at the first forward pass fails."""
 
-# Positions start behind the padding index in RoBERTa's embeddings, so that many of them are never used.
+# Positions start after the padding index in RoBERTa's embeddings; the positions before it are never used.
 _OFFSET_POSITIONS = ("roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text")
 
 
@@ -17,9 +17,9 @@ WORKS = f"tested families: {', '.join(SUPPORTED)}"
 
 
 def position_limit(config: Any) -> int | None:
-    """Return how many tokens the model's positions allow, or None when nothing limits them.
+    """Return the largest number of tokens that the model's positions allow, or None if there is no limit.
 
-    Rotary models run past ``max_position_embeddings``, though not as trained; it is taken as their limit too.
+    Rotary models can run beyond ``max_position_embeddings``, but were not trained for it, so it is their limit too.
     """
     config = config.get_text_config() if hasattr(config, "get_text_config") else config
     limit = getattr(config, "max_target_positions", None) or getattr(config, "max_position_embeddings", None)

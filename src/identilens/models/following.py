@@ -1,4 +1,4 @@
-"""Following attention that a model computes by itself: softmax, the product with the values, and what becomes of it."""
+"""Following attention that a model computes by itself: softmax, product with the values, output projection."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ _SAME = frozenset((
     "contiguous", "clone", "detach", "to", "type_as", "type", "float", "half", "bfloat16", "double", "dropout",
 ))  # fmt: skip
 _MASKS = frozenset(("masked_fill", "where", "mul"))
-"""What may be done to weights; that they stay a softmax of the logits is proven."""
+"""Operations that weights may pass; a check proves that they are still a softmax of the logits."""
 _TERMS = frozenset((
     "add", "sub", "masked_fill", "where", "max", "maximum", "min", "minimum", "clamp", "nan_to_num", "mul", "div",
 ))  # fmt: skip
@@ -35,7 +35,7 @@ _SPELLINGS = {"imul": "mul", "rmul": "mul", "multiply": "mul", "truediv": "div",
 
 @dataclass(frozen=True)
 class Move:
-    """A change of a tensor's axes, to be done to other tensors alike."""
+    """A change of a tensor's axes, which can be applied to other tensors."""
 
     function: Callable[..., Tensor]
     args: tuple[Any, ...]
@@ -43,16 +43,16 @@ class Move:
 
 
 def replay(tensor: Tensor, moves: Sequence[Move]) -> Tensor:
-    """Return a tensor after the moves that another of its shape has made."""
+    """Return a tensor after moves that were recorded on another tensor of its shape."""
     for move in moves:
-        # The model may have copied in between, so that a view of it is none of this tensor.
+        # The model may have made a copy in between, so a view there may need a contiguous copy here.
         tensor = move.function(tensor.contiguous(), *move.args, **move.kwargs)
     return tensor
 
 
 @dataclass(frozen=True)
 class Scores:
-    """A product that may become logits, whatever is added to it; ``factor`` multiplies it in each row."""
+    """A product that may become logits after terms are added; ``factor`` multiplies it in each row."""
 
     product: Contraction
     factor: float | Tensor
@@ -61,7 +61,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Weights:
-    """What a softmax over the last axis gave; ``number`` counts them."""
+    """The result of a softmax over the last axis; ``number`` counts the softmaxes."""
 
     number: int
     logits: Tensor
@@ -71,19 +71,19 @@ class Weights:
 
 @dataclass(eq=False)
 class Outputs:
-    """Outputs of heads; ``changed`` is the operation behind which they were last lost."""
+    """Outputs of heads; ``changed`` is the last operation after which they could not be followed."""
 
     changed: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(eq=False)
 class Mixture(Outputs):
-    """Weights times values, as the model computed it: one after another in a forward pass.
+    """Weights times values, as the model computed them; ``number`` counts them in a forward pass.
 
     Attributes:
         product: Weights on the left, values on the right.
-        logits: What the weights are the softmax of.
-        moves: What happened to the axes of the weights since.
+        logits: Logits whose softmax the weights are.
+        moves: Changes of the axes of the weights since the softmax.
     """
 
     number: int
@@ -102,7 +102,7 @@ class Mixed:
     moves: tuple[Move, ...] = ()
 
     def moved(self, function: Callable[..., Tensor], *args: Any) -> "Mixed":
-        """Return what it is after one more change of its axes."""
+        """Return the outputs after one more change of their axes."""
         return replace(self, moves=(*self.moves, Move(function, args, {})))
 
 
@@ -123,11 +123,11 @@ class _State:
 
 
 class Follower(TorchFunctionMode):
-    """While it is active, hands each product of softmax weights and values to ``answer``.
+    """While it is active, passes each product of softmax weights and values to ``answer``.
 
-    What ``answer`` returns takes the product's place; None leaves it as the model computed it. ``origin`` says, at each
-    softmax, whose it is. ``projecting`` is told of output projections that are parameters; modules for those known
-    already are ``projections``.
+    The result of ``answer`` replaces the product; with None the product stays as the model computed it. ``origin``
+    gives the module of each softmax. ``projecting`` is called for output projections that are parameters;
+    ``projections`` are the modules for those that are already known.
     """
 
     def __init__(
@@ -137,23 +137,24 @@ class Follower(TorchFunctionMode):
         projections: Iterable[ParameterProjection] = (),
     ) -> None:  # fmt: skip
         super().__init__()
-        held: dict[int, nn.Module] = {id(one.weight): one for one in model.modules() if isinstance(one, nn.Linear)}
-        held |= {id(one.parameter): one for one in projections}
-        self._state = _State(answer, origin, projecting, held)
+        linear = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
+        known: dict[int, nn.Module] = {id(layer.weight): layer for layer in linear}
+        known |= {id(projection.parameter): projection for projection in projections}
+        self._state = _State(answer, origin, projecting, known)
 
     def mixed(self, tensor: Tensor) -> Mixed | None:
-        """Return what a tensor is, where it contains nothing but the outputs of heads."""
+        """Return the head outputs that a tensor consists of; None for other tensors."""
         track = self._state.tracks.get(tensor)
         return track if isinstance(track, Mixed) else None
 
     @property
     def count(self) -> int:
-        """Products of weights and values so far."""
+        """Number of products of weights and values so far."""
         return self._state.count
 
     @property
     def unmixed(self) -> list[Any]:
-        """Whose the softmaxes are that were not multiplied with values."""
+        """Modules of the softmaxes that were not multiplied with values."""
         return [origin for origin in self._state.unmixed.values() if origin is not None]
 
     def follow(self, tensor: Tensor) -> Outputs:
@@ -183,7 +184,7 @@ class Follower(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable, types: Sequence[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run one torch function and note what becomes of the tensors that are followed."""
+        """Run one torch function, and follow the tensors through it."""
         kwargs = kwargs or {}
         name = _name(func)
         if self._state.paused:
@@ -203,7 +204,7 @@ class Follower(TorchFunctionMode):
         return result
 
     def _projected(self, name: str, args: tuple) -> Tensor | None:
-        """Apply a parameter that is an output projection as a module, and tell so."""
+        """Apply a parameter that is an output projection as a module, and report it."""
         track = self._state.tracks.get(args[1]) if name == "einsum" and isinstance(args[1], Tensor) else None
         if not isinstance(track, Mixed) or (found := parameter_projection(name, args)) is None:
             return None
@@ -241,20 +242,20 @@ class Follower(TorchFunctionMode):
     def _note(self, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], result: Any) -> None:
         tracks = self._state.tracks
         flat = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
-        held = next((one for one in flat if isinstance(one, Tensor) and one in tracks), None)
-        track: Track | None = None if held is None else tracks[held]
+        followed = next((one for one in flat if isinstance(one, Tensor) and one in tracks), None)
+        track: Track | None = None if followed is None else tracks[followed]
         if name == "softmax" and _over_last(args, kwargs):
             scores = track if isinstance(track, Scores) else None
             tracks[result] = self._softmax(args[0], scores)
             return
-        if track is None or held is None:
+        if track is None or followed is None:
             return
         if name == "setitem":
             tracks.pop(args[0], None)
         if not isinstance(result, Tensor):
             return
         tracks.pop(result, None)
-        if (found := _after(track, name, func, args, kwargs, held, result)) is not None:
+        if (found := _after(track, name, func, args, kwargs, followed, result)) is not None:
             tracks[result] = found
         elif isinstance(track, Mixed) and result.is_floating_point():
             track.outputs.changed = name
@@ -275,32 +276,32 @@ def _over_last(args: tuple, kwargs: Mapping[str, Any]) -> bool:
 
 
 def _after(
-    track: Track, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], held: Tensor, result: Tensor
+    track: Track, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], followed: Tensor, result: Tensor
 ) -> Track | None:
-    """Return what a followed tensor is after one more operation; None where it is lost."""
+    """Return what a followed tensor is after one more operation; None if it cannot be followed."""
     if name in _SAME:
         return track
     if name in _SHAPES:
-        return replace(track, moves=(*track.moves, Move(func, args[1:], kwargs))) if held is args[0] else None
-    if isinstance(track, Mixed) or result.shape != held.shape:
+        return replace(track, moves=(*track.moves, Move(func, args[1:], kwargs))) if followed is args[0] else None
+    if isinstance(track, Mixed) or result.shape != followed.shape:
         return None
     if isinstance(track, Weights):
         return track if name in _MASKS else None
     if name not in _TERMS:
         return None
-    return _scaled(track, name, args, held) if name in ("mul", "div") else track
+    return _scaled(track, name, args, followed) if name in ("mul", "div") else track
 
 
-def _scaled(scores: Scores, name: str, args: tuple, held: Tensor) -> Scores | None:
-    """Return scores times a number, or a number per row; a table of them counts as a mask, which is proven."""
-    others = [one for one in args if one is not held]
-    if len(others) != 1 or (name == "div" and held is not args[0]):
+def _scaled(scores: Scores, name: str, args: tuple, followed: Tensor) -> Scores | None:
+    """Return scores times a number, or a number per row. A factor per entry counts as a mask, which is checked."""
+    others = [one for one in args if one is not followed]
+    if len(others) != 1 or (name == "div" and followed is not args[0]):
         return None
     other = others[0]
     if isinstance(other, Tensor) and other.numel() > 1:
         if other.shape[-1] > 1:
             return scores
-        if scores.moves or scores.product.order != tuple(range(held.ndim)):
+        if scores.moves or scores.product.order != tuple(range(followed.ndim)):
             return None
     return replace(scores, factor=scores.factor * other if name == "mul" else scores.factor / other)
 
@@ -309,7 +310,7 @@ def _written_out(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
 ) -> tuple[Float[Tensor, "*lead query key"], Scores, Contraction]:  # fmt: skip
-    """Return the logits of fused attention, what they are made of, and the product of weights and values."""
+    """Return the logits of fused attention, their scores, and the product of weights and values."""
     if query.ndim > 3:
         key, value = (one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value))
     factor = query.shape[-1] ** -0.5 if scale is None else scale

@@ -1,4 +1,4 @@
-"""The heads of an attention layer on one text, with everything that their outputs are computed from."""
+"""The heads of an attention layer on one text, with the inputs of their outputs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,25 +15,25 @@ from identilens.models.layout import Site
 from identilens.models.sequences import Kind
 
 STORED_ROUNDINGS = 2
-"""Roundings to the model's precision that a weight may carry, each as large as its row's largest logit allows."""
+"""Number of roundings to the model's precision in a weight, each as large as its row's largest logit allows."""
 SUM_ROUNDINGS = 32
-"""Roundings to float32, in which products of queries and keys are summed, relative to the product of their norms."""
+"""Number of roundings to float32 in the sum of q · k, relative to the product of their norms."""
 
 
 @dataclass(frozen=True)
 class Head:
-    """One attention head on one text, padding cut away.
+    """One attention head on one text, without padding.
 
     Attributes:
-        queries: Q, positions applied.
-        keys: K, positions applied; shared by the heads of a group, as the values.
-        values: V, bias included: what the weights mix.
+        queries: Q, after positions are applied.
+        keys: K, after positions are applied; the heads of a group share keys and values.
+        values: V, with its bias: the vectors that the weights mix.
         head_output: A V, as the model computed it.
-        weights: A after softmax, as the model's family computes it; None where it was not asked for.
-        visible: Which keys each query may use; None when every key.
-        bias: Position bias added to the logits, where the family has one.
-        softcap: c of a family whose logits are c tanh(s Q Kᵀ / c); None without a soft cap.
-        group: Query heads that share these keys and values.
+        weights: A after softmax, as the model's family computes it; None if it was not requested.
+        visible: Which keys each query sees; None if it sees every key.
+        bias: Position bias added to the logits, if the family has one.
+        softcap: c, if the logits are c tanh(s Q Kᵀ / c); None without a soft cap.
+        group: Number of query heads that share these keys and values.
     """
 
     site: Site
@@ -51,7 +51,7 @@ class Head:
 
     @property
     def layer(self) -> int:
-        """Counts from 0 within its kind."""
+        """Number of the layer, from 0 within its kind."""
         return self.site.layer
 
     @property
@@ -61,7 +61,7 @@ class Head:
 
     @property
     def bias_fixed(self) -> bool:
-        """Whether the position bias stays as it is with other queries and keys (relative terms may be made of them)."""
+        """Whether the position bias does not depend on queries and keys, as relative terms may."""
         return self.bias is None or self.site.route is None or self.site.route.fixed
 
     @property
@@ -81,12 +81,12 @@ class Head:
 
     @cached_property
     def attention(self) -> Float[Tensor, "query key"]:
-        """A in float64: `recomputed` where the family's weights are that up to rounding, else the family's own.
+        """A in float64: `recomputed` if the family's weights equal that up to rounding, else the family's weights.
 
         Raises:
-            InputError: If the weights were not kept.
-            UnsupportedModelError: For weights in half precision that queries and keys do not give: their rounding
-                would be taken for alternatives, intervals and ranks.
+            InputError: If the weights were not captured.
+            UnsupportedModelError: For weights in half precision that cannot be recomputed from queries and keys: their
+                rounding errors would change alternatives, intervals and ranks.
         """
         if self.follows_logits:
             return self.recomputed
@@ -110,20 +110,20 @@ class Head:
 
     @cached_property
     def recomputed(self) -> Float[Tensor, "query key"]:
-        """softmax(s Q Kᵀ + bias), soft-capped where the family does so, in float64.
+        """softmax(s Q Kᵀ + bias) in float64, with the family's soft cap if it has one.
 
-        Its logits have the rank that Q and K give, and weights stay positive that the model's precision rounds to zero.
+        The logits have the rank of Q Kᵀ. Weights that the model's precision rounds to zero stay positive.
         """
         return visible_softmax(self._logits, self.visible)
 
     @cached_property
     def follows_logits(self) -> bool:
-        """Whether the family's weights are `recomputed` up to rounding.
+        """Whether the family's weights equal `recomputed` up to rounding.
 
-        With ε of the model's precision, or of float32 if that is coarser (families compute the softmax in it), a row's
-        weights may be off by 2 ε (1 + max |logit|), for the logits and the weights are stored, and by
-        32 ε_float32 (1 + s ‖q‖ max ‖k‖), for sums are in float32. Rows must sum to one within ε / 2 + 32 ε_float32: the
-        softmax's own rounding, which no error of the logits adds to, so that a sink shows.
+        ε is that of the model's precision, or of float32 if that is coarser (families compute the softmax in float32).
+        The accepted error of a row's weights is 2 ε (1 + max |logit|), because logits and weights are stored, plus
+        32 ε_float32 (1 + s ‖q‖ max ‖k‖), because sums are in float32. Rows must sum to one within ε / 2 + 32 ε_float32,
+        the rounding of the softmax. Errors of the logits do not change this sum, so a sink is noticed.
         """
         given, rounding = self.family_weights, SUM_ROUNDINGS * FLOAT32_EPS
         eps = max(FLOAT32_EPS, *(torch.finfo(one.dtype).eps for one in (self.queries, given)))
@@ -140,10 +140,10 @@ class Head:
 
     @property
     def family_weights(self) -> Float[Tensor, "query key"]:
-        """A in the model's own precision: what it mixed the values with.
+        """A in the model's own precision, as it was multiplied with the values.
 
         Raises:
-            InputError: If the weights were not kept.
+            InputError: If the weights were not captured.
         """
         if self.weights is None:
             raise InputError("this head was captured without its weights; capture with weights=True.")
@@ -158,7 +158,7 @@ class Head:
 
 @dataclass(frozen=True)
 class CapturedLayer:
-    """All heads of one attention layer on one text; keys and values stay grouped as the model contains them.
+    """All heads of one attention layer on one text; keys and values are grouped as in the model.
 
     Attributes are those of `Head`, with an axis of heads or groups; ``bias`` may be shared by the heads.
     """
@@ -176,7 +176,7 @@ class CapturedLayer:
 
     @classmethod
     def of(cls, call: AttentionCall, site: Site, output: Tensor, weights: Tensor | None) -> "CapturedLayer":
-        """Return what one text's own call contains (see `AttentionCall.only`), with the output and weights it gives."""
+        """Return the layer of one text's call (see `AttentionCall.only`), with its output and weights."""
         rows, columns = call.query.shape[-2], call.key.shape[-2]
         visible, bias, scaling = call.visible(), call.bias, call.arguments.get("scaling")
         return cls(
@@ -190,11 +190,11 @@ class CapturedLayer:
 
     @property
     def heads(self) -> Iterator[Head]:
-        """The heads one by one."""
+        """All heads in order."""
         return map(self.head, range(len(self.queries)))
 
     def head(self, head: int) -> Head:
-        """Return one head; those of a group share keys and values."""
+        """Return one head; the heads of a group share keys and values."""
         size = len(self.queries) // len(self.values)
         weights = None if self.weights is None else self.weights[head]
         bias = None if self.bias is None else self.bias[head if len(self.bias) > 1 else 0]

@@ -1,4 +1,4 @@
-"""From whatever a user holds (strings, pairs, token ids, padded batches, images) to unpadded model inputs."""
+"""From user input (strings, pairs, token ids, padded batches, images) to unpadded model inputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,24 +16,24 @@ _PER_TOKEN = (
     "cross_attention_mask", "image_attention_mask", "xpath_tags_seq", "xpath_subs_seq",
 )  # fmt: skip
 _COUNTED = ("input_ids", "decoder_input_ids", "grid_thw")
-"""Inputs that have a row for every text or picture, whatever the others have."""
+"""Inputs with one row for every text or picture; other inputs may have other numbers of rows."""
 _MASKED = {
     "attention_mask": (*_PER_TOKEN, "input_values", "input_features"),
     "decoder_attention_mask": tuple(f"decoder_{name}" for name in _PER_TOKEN),
     "pixel_attention_mask": ("pixel_values", "pixel_attention_mask"),
 }
-"""What each mask of a batch may say the padding of, where it has a place for every position of it."""
+"""Inputs whose padding each mask marks, if the mask has an entry for every position."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One text (or pair, image, ...) as the model takes it: tensors without batch axis and without padding.
+    """One text (or pair, image, ...) as model input: tensors without batch axis and without padding.
 
     Attributes:
-        tensors: Inputs by the names of the model's forward arguments.
-        joined: Names of tensors that hold all of an item's pictures in a row, and are joined in a batch.
-        tokens: What stands at each position, by kind of sequence: "encoder", "decoder".
-        text: The original text where there is one.
+        tensors: Inputs by the names of the arguments of the model's forward method.
+        joined: Names of tensors with all pictures of an item one after another; a batch concatenates them.
+        tokens: Token at each position, by kind of sequence: "encoder", "decoder".
+        text: The original text, if there is one.
     """
 
     tensors: dict[str, Tensor]
@@ -43,7 +43,7 @@ class Item:
 
     @property
     def shapes(self) -> frozenset[tuple]:
-        """Sizes in which items of one batch must agree: those of all that cannot be padded here."""
+        """Sizes that must be equal for items of one batch: those of tensors that cannot be padded here."""
         free = [(name, tensor.shape) for name, tensor in self.tensors.items() if not is_per_token(name)]
         return frozenset((name, shape[1:] if name in self.joined else shape) for name, shape in free)
 
@@ -59,34 +59,34 @@ class Item:
 
     @property
     def length(self) -> int:
-        """Number of positions of the longest sequence, used to group items of like size."""
+        """Number of positions of the longest sequence, used to group items of similar size."""
         return max((len(tokens) for tokens in self.tokens.values()), default=0)
 
     @property
     def identity(self) -> str:
-        """All that the model reads, in one string: equal for equal inputs."""
+        """All inputs of the model in one string; equal for equal inputs."""
         return " ".join(f"{name}:{tensor.tolist()}" for name, tensor in sorted(self.tensors.items()))
 
 
 class InputReader:
-    """Turns user input into items for one model: the only place that knows tokenizers and processors."""
+    """Turns user input into items for one model, with its tokenizer and processors."""
 
     def __init__(
         self, config: Any, tokenizer: Any = None, image_processor: Any = None, feature_extractor: Any = None
     ) -> None:
         self.feature_extractor = feature_extractor
         self.config, self.tokenizer, self.image_processor = config, tokenizer, image_processor
-        self.no_tokenizer = "the model came without one"
+        self.no_tokenizer = "the model has none"
 
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return one item for each text.
 
         Args:
             inputs: An item; a string; token ids; a pair as a tuple of two strings; a mapping of batched model inputs
-                (padding on any side is cut away by its attention mask); an image; a recording (`Audio`); or a list
-                of any of the first three, of images or of recordings. For encoder-decoder models a pair is (source,
+                (the attention mask is used to remove padding on any side); an image; a recording (`Audio`); or a list
+                of strings, pairs, token ids, images or recordings. For encoder-decoder models a pair is (source,
                 target); a single text is its own target.
-            max_length: Cut texts to this many tokens, special tokens kept; without it longer ones are an error.
+            max_length: Cut texts to this many tokens, and keep special tokens. By default longer texts are an error.
 
         Raises:
             InputError: For empty input, a text without tokens or with too many, or a missing processor.
@@ -238,7 +238,7 @@ class InputReader:
 
 
 def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tensor]:
-    """Return one batch of model inputs, padded on the right, with attention masks where there are tokens."""
+    """Return one batch of model inputs, padded on the right, with attention masks for tokens."""
     batch: dict[str, Tensor] = {}
     for name in items[0].tensors:
         rows = [item.tensors[name] for item in items]
@@ -257,7 +257,7 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
 
 
 def alike(items: Sequence[Item], order: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield the numbers of items in a given order, so many at a time that can share a batch."""
+    """Yield groups of the numbers of items, in the given order, that fit into a batch of at most ``size``."""
     batch: list[int] = []
     for number in order:
         if batch and (len(batch) == size or items[number].shapes != items[batch[0]].shapes):
@@ -269,7 +269,7 @@ def alike(items: Sequence[Item], order: Sequence[int], size: int) -> Iterator[li
 
 
 def is_per_token(name: str) -> bool:
-    """Return whether an input has a row for every token, so that it is cut and padded with the tokens."""
+    """Return whether an input has a row for every token, so that it is cut and padded like the tokens."""
     return name.removeprefix("decoder_") in _PER_TOKEN
 
 
@@ -278,7 +278,7 @@ def _at_least_two(tensor: Tensor) -> Tensor:
 
 
 def _cut_padding(item: dict[str, Tensor]) -> None:
-    """Cut away what the masks of one text say is padding; masks that say nothing of the kind reach the model."""
+    """Remove the padding that the masks of one text mark; masks that mark no padding are passed on to the model."""
     for mask_name, names in _MASKED.items():
         mask = item.get(mask_name)
         if mask is None or (mask.ndim > 1 and mask_name == "pixel_attention_mask"):
@@ -299,7 +299,7 @@ def _cut_padding(item: dict[str, Tensor]) -> None:
 
 
 def _has_place_for(tensor: Tensor, name: str, mask: Tensor) -> bool:
-    # Pictures and spectrograms with channels first have no axis of positions in front.
+    # The first axis of pictures and spectrograms with channels first is not an axis of positions.
     return len(tensor) == len(mask) and (is_per_token(name) or tensor.ndim <= 2)
 
 

@@ -1,4 +1,4 @@
-"""The one point where attention is intercepted: transformers' choice of the function that computes it."""
+"""Interception of attention, at the point where transformers chooses the function that computes it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,13 +17,13 @@ from identilens.errors import UnsupportedModelError
 from identilens.models.threads import attribute
 
 Attend = Callable[..., tuple[Tensor, Tensor]]
-"""Attention as transformers' interface has it: output (batch, n, heads, d_v) and weights, or None for them."""
+"""Attention function of transformers' interface: returns output (batch, n, heads, d_v) and weights or None."""
 
 SUM_ERROR = 1e-2
-"""Rows of weights that sum to one within this, half precision included, have no sink in them."""
+"""Rows of weights that sum to one within this error have no sink; large enough for half precision."""
 
 READABLE = ("eager", "sdpa")
-"""Implementations whose masks can be read; others (flash, flex) run as one of these while a capture lasts."""
+"""Implementations whose masks can be read. During capture, others (flash, flex) are replaced by one of these."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,14 @@ class AttentionCall:
     """One call of a model's attention function, padding included, as the model family makes it.
 
     Attributes:
-        index: Position of the call within the forward pass; layers are told apart by it.
-        query: Positions already applied.
-        key: Not repeated over its group, as ``value``.
-        mask: Boolean (True may be seen) or additive float, broadcastable to (batch, heads, n, m), or None.
-        arguments: What the family passes beside (scaling, softcap, position_bias, ...).
+        index: Number of the call within the forward pass; it identifies the layer.
+        query: Queries, after positions are applied.
+        key: Keys; like ``value``, not repeated over the heads of a group.
+        mask: Boolean (True is visible) or additive float, broadcastable to (batch, heads, n, m), or None.
+        arguments: Other arguments that the family passes (scaling, softcap, position_bias, ...).
         own: The function that the model calls outside of capture.
-        eager: The family's attention written out, which gives weights too.
-        windows: Of a text, joined to one map: see `windows.by_text`.
+        eager: The family's eager attention, which also returns weights.
+        windows: Number of windows of a text that are joined to one map: see `windows.by_text`.
     """
 
     index: int
@@ -53,7 +53,7 @@ class AttentionCall:
     windows: int = 1
 
     def only(self, text: int, queries: int, keys: int) -> "AttentionCall":
-        """Return the call that one text of the batch would make by itself, padding behind it cut away."""
+        """Return the call that one text of the batch would make alone, without the padding after it."""
         mask, bias = self.mask, self.arguments.get("position_bias")
         if mask is not None:
             mask = mask[text if mask.shape[0] > 1 else 0][None]
@@ -66,7 +66,7 @@ class AttentionCall:
         return replace(self, query=query, key=key, value=value, mask=mask, arguments=arguments)
 
     def rows(self, queries: Sequence[int]) -> "AttentionCall":
-        """Return the call of some query rows only, with the mask that says what they see."""
+        """Return the call for some query rows only, with their mask."""
         arguments, bias = dict(self.arguments), self.arguments.get("position_bias")
         if bias is not None and bias.shape[-2] > 1:
             arguments["position_bias"] = bias[..., queries, :]
@@ -75,7 +75,7 @@ class AttentionCall:
 
     @property
     def bias(self) -> Float[Tensor, "batch heads queries key"] | None:
-        """What is added to the logits and hides nothing: the position bias, and the finite part of a mask."""
+        """Terms that are added to the logits and hide no key: the position bias and the finite part of a mask."""
         given = self.arguments.get("position_bias")
         if self.mask is None or self.mask.dtype == torch.bool:
             return given
@@ -86,7 +86,7 @@ class AttentionCall:
         return finite if given is None else given + finite
 
     def visible(self, rows: slice = slice(None)) -> Bool[Tensor, "batch row key"] | None:
-        """Return which keys the given query rows may use, or None when they may use every key.
+        """Return which keys the given query rows see, or None if they see every key.
 
         Raises:
             UnsupportedModelError: If heads of one layer see different keys.
@@ -105,11 +105,11 @@ class AttentionCall:
     def attend(self, rows: slice = slice(None)) -> tuple[Tensor, Tensor]:
         """Return output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m) of query rows.
 
-        They are what the family's own eager attention gives.
+        They are computed by the family's eager attention.
         """
         query = self.query[:, :, rows]
         mask = self._mask_rows(rows)
-        # Families take the softmax in float32, where the least number of float64 is minus infinity.
+        # Families compute the softmax in float32, where the least number of float64 is minus infinity.
         least = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, least)
@@ -125,7 +125,7 @@ class AttentionCall:
         return output, weights
 
     def _sink_factor(self, output: Tensor, weights: Tensor) -> Float[Tensor, "batch head row 1"]:
-        """Return g of a family that applies its sink late: output = diag(g) A V; 1 where A has the sink in it."""
+        """Return g if the family applies its sink after the softmax, output = diag(g) A V; 1 if A includes the sink."""
         values = self.value.repeat_interleave(self.query.shape[1] // self.value.shape[1], 1)
         mixed, given = (weights.to(values.dtype) @ values).float(), output.transpose(1, 2).float()
         size = mixed.square().sum(-1, keepdim=True)
@@ -137,9 +137,9 @@ class AttentionCall:
         return self.own(self.module, self.query, self.key, self.value, self.mask, **self.arguments)[0]
 
     def unmasked_pattern(self) -> Literal["causal"] | None:
-        """Return what a call without a mask means: causal attention, or every key seen (None).
+        """Return the pattern of a call without a mask: causal attention, or every key visible (None).
 
-        Fused attention takes causality from the module then; attention written out sees every key.
+        Without a mask, fused attention takes causality from the module, and eager attention sees every key.
         """
         if self.own is self.eager:
             return None
@@ -165,10 +165,10 @@ _calls: ContextVar[tuple[Handler, list[int]] | None] = ContextVar("identilens_ca
 
 @contextmanager
 def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
-    """Send every attention call made in this context and thread to ``handler`` while the context lasts.
+    """Send every attention call of this thread to ``handler`` inside the context.
 
-    The implementation keeps its name, so that the model makes the masks and takes the branches that it always does.
-    Other threads are not concerned. The model is put into evaluation mode. On leaving, all is put back, also after an
+    The implementation keeps its name, so that the model makes its usual masks and takes its usual branches. Other
+    threads are not affected. The model is in evaluation mode. At the end everything is restored, also after an
     exception.
     """
     readable = "sdpa" if model._supports_sdpa else "eager"
@@ -184,26 +184,26 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
 
 @contextmanager
 def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
-    """Set an attribute of every configuration of the model's modules that has it while the context lasts."""
+    """Set an attribute in every configuration of the model's modules that has it, inside the context."""
     modules = [vars(module) for module in model.modules()]
-    configs = {id(held["config"]): held["config"] for held in modules if held.get("config") is not None}
+    configs = {id(fields["config"]): fields["config"] for fields in modules if fields.get("config") is not None}
     with attribute([config for config in configs.values() if name in vars(config)], name, value):
         yield
 
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Put the model into evaluation mode, in its own precision, while the context lasts; as it was afterwards.
+    """Put the model into evaluation mode inside the context, and restore its mode afterwards.
 
-    Autocast, which is a matter of the calling thread, is off meanwhile. Other threads see the evaluation mode.
+    Autocast of the calling thread is off inside the context. Other threads see the evaluation mode.
     """
-    device = next((one.device.type for one in model.parameters()), "cpu")
+    device = next((parameter.device.type for parameter in model.parameters()), "cpu")
     with attribute(model.modules(), "training", False), torch.autocast(device, enabled=False):
         yield
 
 
 class _Interface:
-    """Replaces the choice of attention function in transformers' interface while any capture lasts."""
+    """Replaces the choice of the attention function in transformers' interface during any capture."""
 
     def __init__(self) -> None:
         self._lock, self._captures = Lock(), 0
@@ -248,7 +248,7 @@ def _intercepted(
 
 
 def hand_over(make: Callable[[int], AttentionCall]) -> Tensor:
-    """Return what the handler of the capture that lasts in this thread answers to the next call, made of its index."""
+    """Return the output of this thread's current handler for the next call; ``make`` gets the index of the call."""
     active = _calls.get()
     if active is None:
         raise RuntimeError("no capture lasts in this thread")

@@ -21,20 +21,20 @@ from identilens.models.watching import Meeting, Place, Watch, watched
 
 @dataclass(frozen=True)
 class Site:
-    """One attention layer as the forward pass meets it.
+    """One attention layer, as found in the forward pass.
 
     Attributes:
-        layer: The model's own number where each layer of a kind contains one attention at most; otherwise counted from
-            0 within the kind, in call order (a shared module counts anew each time).
-        kind: ``encoder`` sees both ways, ``decoder`` only backwards, ``cross`` another sequence.
-        name: Path of the attention module inside the model.
-        projection: The linear map applied to the head outputs.
-        value_bias: What the values are for a zero input: the bias of the value map.
-        added: Head outputs are added before they are projected; they are put side by side otherwise.
-        place: The list of layers and the number in it, where attention stands in one.
-        positions_first: What is projected has its axis of positions in front of that of texts.
-        number: Of the product of weights and values in the forward pass, where the model computes attention by itself.
-        route: How the axes of that product lie.
+        layer: The model's own layer number if each layer of a kind has at most one attention. Otherwise it counts from
+            0 within the kind, in call order (a shared module counts at each call).
+        kind: ``encoder`` sees keys on both sides, ``decoder`` only earlier keys, ``cross`` another sequence.
+        name: Path of the attention module in the model.
+        projection: The linear map that is applied to the head outputs.
+        value_bias: The values for a zero input: the bias of the value map.
+        added: Whether head outputs are added before they are projected. Otherwise they are concatenated.
+        place: The list of layers that contains the attention, and its number there; None outside of lists.
+        positions_first: Whether the input of the projection has the axis of positions before the axis of texts.
+        number: Number of the product of weights and values, if the model computes attention by itself.
+        route: Layout of the axes of that product.
     """
 
     layer: int
@@ -57,7 +57,7 @@ class Site:
 
     @property
     def output_bias(self) -> Float[Tensor, " d_model"]:
-        """What the output projection gives for zero."""
+        """The output projection of zero."""
         return constant(self.projection, self._width, self.value_bias)
 
     def head_projection(self, head: int) -> Float[Tensor, "d_v d_model"]:
@@ -72,11 +72,11 @@ class Site:
 
 
 def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, ...]:
-    """Return the sites that a forward pass on a short input of at least two tokens meets, in call order.
+    """Return the sites of a forward pass on a short input of at least two tokens, in call order.
 
-    The output projection of a site is the first linear map whose input equals the attention output, its heads side by
-    side or added: the outermost module around it that is still linear, so that adapters count. A model that changes
-    the output before projecting it (a gate, a norm) is refused.
+    The output projection of a site is the first linear map whose input equals the attention output, with heads
+    concatenated or added. The outermost linear module around it is used, so that adapters are included. A model that
+    changes the output before projecting it (a gate, a norm) is refused.
 
     Raises:
         UnsupportedModelError: If the model never calls the attention interface, calls it from only
@@ -93,7 +93,7 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
 
 
 def routes_of(sites: Sequence[Site]) -> dict[int, Route]:
-    """Return how to follow the attention that the model computes by itself, by the numbers of its products."""
+    """Return the routes of attention that the model computes by itself, by the numbers of its products."""
     return {site.number: site.route for site in sites if site.number is not None and site.route is not None}
 
 
@@ -120,7 +120,7 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
 
 
 def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
-    """Return the layers that stand in one list with layers of attention and hold none, by path and class."""
+    """Return the layers without attention in lists that also have layers with attention, by path and class."""
     places = {site.place for site in sites if site.place is not None}
     return tuple(
         f"{path}.{number} ({type(layer).__name__})"
@@ -176,17 +176,17 @@ def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None 
 
 
 def layers_in_words(numbers: Collection[int]) -> str:
-    """Return which layers hold attention, for messages."""
-    held = sorted(numbers)
-    if held == list(range(held[0], held[-1] + 1)):
-        return f"layers {held[0]} to {held[-1]}"
-    return f"attention in layers {', '.join(map(str, held))}"
+    """Return the layers with attention in words, for messages."""
+    ordered = sorted(numbers)
+    if ordered == list(range(ordered[0], ordered[-1] + 1)):
+        return f"layers {ordered[0]} to {ordered[-1]}"
+    return f"attention in layers {', '.join(map(str, ordered))}"
 
 
 def chosen_heads(
     sites: tuple[Site, ...], layers: Sequence[int] | None, heads: Sequence[int] | None, kind: Kind | None
 ) -> Iterator[tuple[Site, int]]:
-    """Yield the heads asked for, in call order; all layers, heads or kinds where None is given.
+    """Yield the requested heads, in call order; None means all layers, heads or kinds.
 
     Raises:
         InputError: If the model lacks one of them.
@@ -230,7 +230,7 @@ def _blank(
 
 
 def _same_bias(blank: AttentionCall, call: AttentionCall) -> bool:
-    """Whether position biases agree, up to a number per row."""
+    """Whether position biases are equal up to a constant per row."""
     one, other = (made.arguments["position_bias"] for made in (blank, call))
     if one.shape != other.shape or call.mask is None:
         return False

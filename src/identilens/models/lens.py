@@ -1,4 +1,4 @@
-"""A model with its tokenizer, and the ways to look inside while it runs."""
+"""A model with its tokenizer, and methods to capture its internals while it runs."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -29,20 +29,20 @@ from identilens.models.windows import by_text
 
 T = TypeVar("T")
 _SHORT = 8
-"""Tokens of the first text on which attention layers are looked for."""
+"""Number of tokens of the first text with which attention layers are found."""
 
 
 class Lens:
-    """A transformer and its tokenizer, opened for inspection; the model itself is never changed.
+    """A transformer and its tokenizer, with access to its internals; the model itself is never changed.
 
-    Making one also registers ``identilens_effective`` with transformers: see `register_attention`.
+    Creating a lens also registers ``identilens_effective`` with transformers: see `register_attention`.
 
     Args:
-        model: Any transformers model, also with an adapter of peft.
-        tokenizer: Needed for text; token ids and prepared batches work without.
-        image_processor: Needed for images; batches with pixel_values work without.
-        feature_extractor: Needed for recordings; batches of features work without.
-        name: What to call the model in results; its own name or path when not given.
+        model: Any transformers model, also with a peft adapter.
+        tokenizer: Needed for text, but not for token ids and prepared batches.
+        image_processor: Needed for images, but not for batches with pixel_values.
+        feature_extractor: Needed for recordings, but not for batches of features.
+        name: Name of the model in results; its own name or path by default.
 
     Raises:
         InputError: For a model that is not of transformers.
@@ -102,10 +102,10 @@ class Lens:
         return described(self, self._sites)
 
     def to(self, device: str | torch.device | None = None, dtype: Precision | torch.dtype | None = None) -> "Lens":
-        """Move the model to a device, or into a precision, and return this lens; what is left out stays as it is.
+        """Move the model to a device, convert it to a precision, and return this lens. By default neither changes.
 
         Raises:
-            InputError: For a device that is not there, or a precision that `load` does not take either.
+            InputError: For a device that is not available, or a precision that `load` does not accept.
         """
         place = self.device if device is None else usable_device(device)
         name = precision_name(self.dtype if dtype is None else dtype)
@@ -115,7 +115,7 @@ class Lens:
 
     @property
     def device(self) -> torch.device:
-        """Where the model's parameters are."""
+        """Device of the model's parameters."""
         return next(self.model.parameters()).device
 
     @property
@@ -125,7 +125,7 @@ class Lens:
 
     @property
     def body(self) -> PreTrainedModel:
-        """The model without its task head: all attention happens there."""
+        """The model without its task head; it contains all attention."""
         body = self.model.base_model
         if isinstance(body, PreTrainedModel) and self.model.main_input_name in signature(body.forward).parameters:
             return body
@@ -133,15 +133,15 @@ class Lens:
 
     @property
     def digest(self) -> str:
-        """Sha256 over all parameters and buffers as they are now, and adapters in use: equal ones compute the same.
+        """Sha256 of all current parameters and buffers, and of active adapters; equal digests mean equal models.
 
-        Every tensor is read each time: weights may change in ways that leave no trace.
+        Every tensor is read each time, because weights can change unnoticed.
         """
         return digest_of(self.model)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What identifies the model in a result's provenance."""
+        """The facts that identify the model in a result's provenance."""
         config = self.model.config
         return {
             "name": self.name, "class": type(self.model).__name__, "family": config.model_type,
@@ -152,12 +152,12 @@ class Lens:
 
     @property
     def other_layers(self) -> tuple[str, ...]:
-        """Layers beside those of attention that hold none (state spaces, convolutions), once `sites` were found."""
+        """Layers without attention beside layers with it (state spaces, convolutions); known after `sites`."""
         return layers_without_attention(self.body, self._sites or ())
 
     @property
     def capture_way(self) -> Literal["interface", "followed"] | None:
-        """How attention is captured, once `sites` were found: where the model hands it over, or by following it."""
+        """How attention is captured, known after `sites`: at the interface, or by following the computation."""
         if self._sites is None:
             return None
         return "followed" if routes_of(self._sites) else "interface"
@@ -167,21 +167,21 @@ class Lens:
         return self.reader.read(inputs, max_length)
 
     def sites(self, item: Item) -> tuple[Site, ...]:
-        """Return the model's attention layers in call order, found on the start of an item, anew after a change.
+        """Return the model's attention layers in call order, found on the start of an item, and again after a change.
 
         Raises:
             UnsupportedModelError: If the attention cannot be captured faithfully.
         """
         weights = self._weights()
         if self._sites is None or self._sites_of != weights:
-            # A family whose attention depends on the length may switch it for good on a short text.
+            # A family whose attention depends on the length may switch it permanently on a short text.
             start = item if hasattr(self.model.config, "attention_type") else item.start(_SHORT)
             try:
                 self._sites = self._discovered(start)
             except IdentilensError:
                 raise
             except MODELS_RAISE:
-                # Some families need lengths that a few tokens have not (landmarks, chunks).
+                # Some families need more than a few tokens (landmarks, chunks).
                 with explained(type(self.model).__name__):
                     self._sites = self._discovered(item)
             self._sites_of = weights
@@ -195,16 +195,16 @@ class Lens:
         self, items: Sequence[Item], handler: Handler | None = None, *, whole: bool = False, changes: bool = False,
         **options: Any,
     ) -> Any:  # fmt: skip
-        """Return the model's output on one batch of items, padded on the right here; with its task head if ``whole``.
+        """Return the model's output on one batch of items, padded here on the right; with its task head if ``whole``.
 
-        Every attention call goes to ``handler``, which returns its output; to the model's own attention where none is
-        given. ``options``, such as ``output_hidden_states=True``, go to the model's forward method.
+        Every attention call goes to ``handler``, which returns its output. Without a handler the model's own attention
+        runs. ``options``, such as ``output_hidden_states=True``, go to the model's forward method.
 
-        The first batch of its kind proves that capture is faithful, at the cost of one more forward pass without
-        capture. A handler that ``changes`` attention leaves nothing to compare, so a faithful run comes before it.
+        The first batch of its kind proves that capture is faithful; this costs one more forward pass without capture.
+        For a handler that ``changes`` attention, a faithful run is compared first.
 
         Raises:
-            UnsupportedModelError: If a check fails, naming it with its figure.
+            UnsupportedModelError: If a check fails, with its name and figure.
         """
         if handler is None or self._kind_of_batch(items) in self._proven:
             return self._forward(items, handler, whole, options)
@@ -214,16 +214,16 @@ class Lens:
         return self._proving(self._proof(items), handler, whole, options)
 
     def prove_once(self, items: Sequence[Item]) -> None:
-        """Run a batch of a kind that has not proven itself yet.
+        """Run the proof on a batch, unless its kind is already proven.
 
         Raises:
-            UnsupportedModelError: If a check fails, naming it with its figure.
+            UnsupportedModelError: If a check fails, with its name and figure.
         """
         if self._kind_of_batch(items) not in self._proven:
             self.run(items, AttentionCall.run)
 
     def prove(self, items: Sequence[Item]) -> tuple[Check, ...]:
-        """Return the checks of capture on one batch, each with its figure, whether they pass or not.
+        """Return the checks of capture on one batch, each with its figure, passed or failed.
 
         Raises:
             UnsupportedModelError: If the attention cannot be captured at all.
@@ -257,7 +257,7 @@ class Lens:
             return self.plain(items, model, **options)
 
     def plain(self, items: Sequence[Item], model: PreTrainedModel, **options: Any) -> Any:
-        """Return what the model, or its body, gives for one batch of items; nothing is kept for later tokens."""
+        """Return the output of the model, or its body, for one batch of items, without a cache for later tokens."""
         cache = {"use_cache": False} if "use_cache" in signature(model.forward).parameters else {}
         with configured(model, "use_cache", False):
             return model(**collate(items, self.device), **cache, **options)
@@ -265,20 +265,20 @@ class Lens:
     def capturing(
         self, handler: Handler, items: Sequence[Item], model: PreTrainedModel | None = None
     ) -> AbstractContextManager[None]:
-        """Send every attention call of a batch of items to ``handler`` while the context lasts."""
+        """Send every attention call of a batch of items to ``handler`` inside the context."""
         sites = self.sites(items[0])
         projections = [site.projection for site in sites if isinstance(site.projection, ParameterProjection)]
         return capturing(model or self.body, by_text(handler, len(items)), routes_of(sites), projections)
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
-        """Return what a proof holds for: these weights, this attention, this kind of input, with padding or without."""
+        """Return what a proof is valid for: weights, attention, kind of input, with or without padding."""
         kind = self.model.config._attn_implementation, frozenset(items[0].tensors), Lengths(items).padded
         return self._weights(), kind
 
     def _weights(self) -> tuple:
-        """Return what changes with the weights.
+        """Return a value that changes when the weights change.
 
-        In-place changes raise a tensor's version; other devices and precisions, and other modules, other tensors.
+        In-place changes raise a tensor's version. Other devices, precisions and modules have other tensors.
         """
         return tuple(
             (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
@@ -289,14 +289,14 @@ class Lens:
         self, inputs: Any, *, weights: bool = False, hidden_states: bool = False, batch_size: int = 8,
         max_length: int | None = None,
     ) -> Iterator[CapturedText]:  # fmt: skip
-        """Yield what each text leaves in the model, text by text and with padding cut away.
+        """Yield the internals of the model for each text, without padding.
 
         Args:
             inputs: Texts, pairs, token ids, images or a batch; see `InputReader.read`.
-            weights: Keep attention weights (n x n per head). Without them the model's own attention runs unchanged.
-            hidden_states: Keep the embedding output and each layer's output.
-            batch_size: Texts in one forward pass.
-            max_length: Cut longer texts.
+            weights: Capture attention weights (n x n per head). Without them the model's own attention runs unchanged.
+            hidden_states: Capture the embedding output and each layer's output.
+            batch_size: Number of texts in one forward pass.
+            max_length: Cut longer texts to this many tokens.
 
         Raises:
             InputError: For inputs that cannot be used.
@@ -313,9 +313,9 @@ class Lens:
             yield from self.in_batches(partial(captured, numbers), batch_size)
 
     def in_batches(self, run: Callable[[int], T], size: int) -> T:
-        """Return what ``run`` returns for batches of a size, or of one text where the model joins texts of a batch.
+        """Return the result of ``run`` with this batch size, or with single texts if the model joins texts of a batch.
 
-        ``run`` is called again from its beginning, so it must start anew.
+        In the second case ``run`` is called twice, so it must start from the beginning each time.
         """
         if not self._joins_texts:
             try:
@@ -338,19 +338,19 @@ class Lens:
         self, replacements: Replacements, text: Any, *, labels: Tensor | Sequence[int] | int | None = None,
         max_length: int | None = None,
     ) -> ModelRun:  # fmt: skip
-        """Return what the model gives for a text when some heads have the given weights.
+        """Return the model's result on a text when some heads have the given weights.
 
-        Each of these heads mixes its own values with the weights given for it. Layers behind see the change and
-        compute their own weights from it. All other heads, and a run with no replacements at all, take the same
-        path, so that differences between two runs are due to the weights alone.
+        Each of these heads mixes its own values with its given weights. Later layers see the change and compute their
+        own weights from it. All other heads, and a run without replacements, are computed in the same way. So
+        differences between two runs come only from the weights.
 
         Args:
-            replacements: Weights by (layer, head), or (layer, head, kind) where the model has several kinds of
-                attention: a whole map [query, key], or `Rows` for some of its queries. Any finite numbers that
-                leave hidden keys alone; effective attention, which is no distribution, can be put in too.
+            replacements: Weights by (layer, head), or (layer, head, kind) if the model has several kinds of attention:
+                a whole map [query, key], or `Rows` for some of its queries. Any finite numbers that are zero on hidden
+                keys are allowed, also effective attention, which is not a distribution.
             text: One text, pair, list of token ids, or image; see `InputReader.read`.
-            labels: What the loss compares with; language models take the text itself when not given.
-            max_length: Cut a longer text.
+            labels: Labels for the loss; for language models the text itself by default.
+            max_length: Cut a longer text to this many tokens.
 
         Raises:
             InputError: For more than one text, a head the model lacks, weights of another shape, or weight on a
@@ -361,8 +361,8 @@ class Lens:
         if len(items) != 1:
             raise InputError(f"weights belong to one text; got {len(items)} texts. Call substitute for each of them.")
         item = items[0]
-        wanted = own_labels(self.model, item) if labels is None else torch.as_tensor(labels)
-        options = {} if wanted is None else {"labels": wanted[None].to(self.device)}
+        targets = own_labels(self.model, item) if labels is None else torch.as_tensor(labels)
+        options = {} if targets is None else {"labels": targets[None].to(self.device)}
         handler = Substitution(self.sites(item), replacements)
         output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
@@ -370,7 +370,7 @@ class Lens:
 
 
 def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:
-    """Return one text's hidden states by sequence, [layer, position, d_model], padding cut away."""
+    """Return one text's hidden states by sequence, [layer, position, d_model], without padding."""
     found = {sequence: output.get(f"{sequence}_hidden_states") for sequence in ("encoder", "decoder")}
     if not any(found.values()):
         found["encoder"] = output.hidden_states

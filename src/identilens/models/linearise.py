@@ -1,6 +1,6 @@
-"""The model as a function of one text: from what enters its first layer to the hidden states of every layer.
+"""The model as a function of one text: from the input of its first layer to the hidden states of every layer.
 
-Attention runs on the family's own eager path, which has forward-mode rules where fused attention has none.
+Attention runs on the family's eager path, which has forward-mode rules; fused attention has none.
 """
 
 from contextlib import ExitStack
@@ -25,10 +25,10 @@ Wrt = Literal["embeddings", "embedding_sum"]
 
 @dataclass(frozen=True)
 class HiddenState:
-    """Which hidden state one output of a `HiddenMap` is; the embedding output, layer 0, is never among them.
+    """The layer and kind of one output of a `HiddenMap`; the embedding output, layer 0, is never an output.
 
-    The kind is ``encoder`` or ``decoder`` for states of the sequence that is varied, ``cross`` for decoder states
-    while the encoder's input is varied.
+    The kind is ``encoder`` or ``decoder`` for states of the sequence whose input is varied. It is ``cross`` for decoder
+    states when the encoder's input is varied.
     """
 
     kind: Kind
@@ -36,20 +36,20 @@ class HiddenState:
 
 
 class HiddenMap:
-    """Maps what enters the first layer to the hidden states after each layer, for one text.
+    """Maps the input of the first layer to the hidden states after each layer, for one text.
 
     Calling it with ``inputs`` gives the model's own hidden states, in the order of ``outputs``, as transformers reports
-    them: where a family ends with a norm, the last one is behind it. The model is run in evaluation mode.
+    them: if a family ends with a norm, the last state is taken after it. The model runs in evaluation mode.
 
     Args:
         lens: The model.
         item: The text.
-        source: Which sequence is varied: the only one, or an encoder–decoder's encoder or decoder input.
-        wrt: ``embeddings``, what enters the first layer, or ``embedding_sum``, what enters the norm before it.
+        source: Which sequence is varied: the only one, or the encoder or decoder input of an encoder–decoder.
+        wrt: ``embeddings``, the input of the first layer, or ``embedding_sum``, the input of the norm before it.
 
     Raises:
-        InputError: If the model computes in half precision, or has no norm behind its embedding sum.
-        UnsupportedModelError: If the first layer cannot be found or its input not be replaced.
+        InputError: If the model computes in half precision, or has no norm after its embedding sum.
+        UnsupportedModelError: If the first layer cannot be found or its input cannot be replaced.
     """
 
     def __init__(self, lens: Lens, item: Item, source: Source = "encoder", wrt: Wrt = "embeddings") -> None:
@@ -87,14 +87,14 @@ class HiddenMap:
         return tuple(state for _, state in self._states(inputs))
 
     def tokens(self, kind: Kind | None = None) -> tuple[str, ...]:
-        """Return what stands at each input position, or at each position of the hidden states of a kind."""
+        """Return the token at each input position, or at each position of the hidden states of a kind."""
         if kind == "cross":
             return self._tokens["decoder"]
         return names_at(self._tokens, self.source, len(self.inputs), self._config)
 
     def _states(self, inputs: Tensor) -> list[tuple[HiddenState, Tensor]]:
         def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-            # A shared layer is called once for each layer; only its first call takes the embeddings.
+            # A shared layer is called once for each layer; only the first call gets the embeddings.
             handle.remove()
             return ((inputs[None], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": inputs[None]})
 
@@ -129,7 +129,7 @@ class HiddenMap:
         return found[0][0].clone()
 
     def _forward(self) -> Any:
-        # Mixtures of experts run expert by expert: their grouped product has no forward-mode rule.
+        # Mixtures of experts run expert by expert, because their grouped product has no forward-mode rule.
         eager_experts = configured(self._body, "_experts_implementation_internal", "eager")
         with eager_experts, self._capturing(lambda call: call.attend()[0]):
             try:
@@ -143,7 +143,7 @@ class HiddenMap:
                 ) from error
 
     def _first_layer(self, attention: str) -> nn.Module:
-        """Return the outermost member of a list of layers that contains a stack's first attention."""
+        """Return the outermost layer of a list of layers that contains a stack's first attention."""
         parts = attention.split(".")
         for end in range(1, len(parts)):
             if isinstance(self._body.get_submodule(".".join(parts[:end])), nn.ModuleList):
@@ -154,7 +154,7 @@ class HiddenMap:
         )
 
     def _embedding_norm(self, attention: str) -> nn.Module:
-        """Return the norm through which the embedding sum passes on its way to the first layer."""
+        """Return the norm between the embedding sum and the first layer."""
         stack = attention.split(".")[0] + "." if self._seq2seq else ""
         called: list[nn.Module] = []
 

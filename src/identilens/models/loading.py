@@ -15,29 +15,29 @@ from identilens.models.lens import Lens
 from identilens.models.placing import Dtype, first_line, precision_name, usable_device
 
 _NAMED = 8
-"""Missing weights that an error names one by one."""
+"""Largest number of missing weights that an error names."""
 _WHOLE_TOKENIZERS = ("tokenizer.json", "tekken.json")
-"""Files that hold a whole tokenizer, whatever its class."""
+"""Files that contain a complete tokenizer of any class."""
 
 
 def load(
     model: str | Path, *, dtype: Dtype | torch.dtype = "auto", device: str | torch.device | None = None,
     attn_implementation: str | None = None, revision: str | None = None, trust_remote_code: bool = False,
 ) -> Lens:  # fmt: skip
-    """Return a lens on the model under a hub id or local path, in the class its checkpoint was saved from.
+    """Return a lens on the model of a hub id or local path, in the class from which its checkpoint was saved.
 
     Args:
         model: Hub id (``"bert-base-uncased"``), folder with config, safetensors and tokenizer, ``"bundled"`` (the
             encoder of the extra ``demo``) or ``"bundled-decoder"``.
-        dtype: Precision to load in; ``"auto"`` takes the checkpoint's own.
-        device: Where to put the model; CUDA when there is one, else the CPU.
-        attn_implementation: As in transformers; its own choice when not given.
+        dtype: Precision of the loaded model; ``"auto"`` is the precision of the checkpoint.
+        device: Device of the model. Default: CUDA if it is available, else the CPU.
+        attn_implementation: As in transformers. Default: the choice of transformers.
         revision: Branch, tag or commit on the hub.
-        trust_remote_code: Run Python code that comes with the checkpoint. Off unless asked for.
+        trust_remote_code: Run the Python code that the checkpoint contains. Off by default.
 
     Raises:
-        ModelNotFoundError: If nothing loadable is found there.
-        ModelError: If a file there is damaged, or the model cannot be made of what it says, naming file and cause.
+        ModelNotFoundError: If no model is found that can be loaded.
+        ModelError: If a file is damaged or the model cannot be created from it. The message names file and cause.
         InputError: If the checkpoint lacks weights, or needs a package that is not installed.
 
     Examples:
@@ -100,7 +100,7 @@ def _loaded(
 
 
 def _with_weights(model: str | Path, kind: Any, options: dict[str, Any]) -> Any:
-    """Return the model in a class, or the base of its family where only a head on top has no weights."""
+    """Return the model in a class, or the base model of its family if only the task head has no weights."""
     network, missing = _from_checkpoint(model, kind, options)
     if missing and kind is not AutoModel:
         network, missing = _from_checkpoint(model, AutoModel, options)
@@ -114,7 +114,7 @@ def _with_weights(model: str | Path, kind: Any, options: dict[str, Any]) -> Any:
 
 
 def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> tuple[PreTrainedModel, list[str]]:
-    """Return the model, and the parameters that its checkpoint lacks; a pooler, behind all hidden states, aside."""
+    """Return the model, and the parameters that its checkpoint lacks, except those of a pooler after all layers."""
     try:
         network, info = kind.from_pretrained(model, output_loading_info=True, **options)
     except OSError as error:
@@ -131,7 +131,7 @@ def _model_class(config: Any) -> Any:
     names = getattr(config, "architectures", None) or []
     found = getattr(transformers, names[0], None) if names else None
     if names and found is None:
-        # Classes registered with transformers' Auto classes, such as this library's own, are no names of its own.
+        # Classes registered with the Auto classes of transformers, such as ours, are not attributes of transformers.
         heads = (transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING, transformers.MODEL_FOR_CAUSAL_LM_MAPPING)
         registered = [mapping[type(config)] for mapping in heads if type(config) in mapping]
         found = next((kind for kind in registered if getattr(kind, "__name__", None) == names[0]), None)
@@ -146,7 +146,7 @@ def _processor(auto: Any, model: str | Path, common: dict[str, Any]) -> Any:
 
 
 def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> list[str]:
-    """Return the files that a tokenizer was to be read from where none is there: it was made up then."""
+    """Return the files of a tokenizer if none of them exists: then transformers has made an empty one."""
     names = [] if tokenizer is None else sorted(getattr(tokenizer, "vocab_files_names", {}).values())
     quiet = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")}
     if any(cached_file(model, name, **common, **quiet) for name in [*names, *_WHOLE_TOKENIZERS]):

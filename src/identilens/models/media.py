@@ -18,8 +18,8 @@ class Audio:
     """A recording with one channel.
 
     Attributes:
-        samples: In [-1, 1].
-        rate: Samples in a second.
+        samples: Samples in [-1, 1].
+        rate: Number of samples per second.
 
     Examples:
         >>> import identilens as idl
@@ -33,7 +33,7 @@ class Audio:
     rate: int
 
     def at(self, rate: int) -> "Audio":
-        """Return the recording with another number of samples in a second."""
+        """Return the recording with another number of samples per second."""
         if rate == self.rate:
             return self
         common = gcd(rate, self.rate)
@@ -42,7 +42,7 @@ class Audio:
 
 
 def read_audio(file: str | Path) -> Audio:
-    """Return the recording that a .wav file contains, its channels averaged.
+    """Return the recording in a .wav file, as the mean of its channels.
 
     Raises:
         InputError: If there is no such file, or it cannot be read.
@@ -73,10 +73,10 @@ def read_audio(file: str | Path) -> Audio:
 
 
 def read_image(file: str | Path) -> Any:
-    """Return the image that a file contains, as Pillow gives it, in RGB.
+    """Return the image in a file as a Pillow image in RGB.
 
     Raises:
-        InputError: If there is no such file, it is no image, or Pillow is not installed.
+        InputError: If there is no such file, it is not an image, or Pillow is not installed.
 
     Examples:
         >>> import identilens as idl

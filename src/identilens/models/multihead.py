@@ -1,4 +1,4 @@
-"""torch's own multi-head attention, step by step, so that it can be followed."""
+"""The multi-head attention of torch, step by step, so that it can be followed."""
 
 import inspect
 from collections.abc import Mapping
@@ -15,36 +15,38 @@ _SIGNATURE = inspect.signature(nn.functional.multi_head_attention_forward)
 def multi_head_attention(
     projections: Mapping[int, nn.Module], *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Return what ``torch.nn.functional.multi_head_attention_forward`` gives, weights left out.
+    """Return the output of ``torch.nn.functional.multi_head_attention_forward``, without weights.
 
-    The output projection is called as a module where ``projections`` has one for its weight, by id.
+    The output projection is called as a module if ``projections`` has one for its weight, by id.
 
     Raises:
-        UnsupportedModelError: If keys or values have positions of their own appended.
+        UnsupportedModelError: If keys or values have additional positions appended.
     """
     given = _SIGNATURE.bind(*args, **kwargs)
     given.apply_defaults()
-    held = given.arguments
-    if held["bias_k"] is not None or held["add_zero_attn"] or held["static_k"] is not None:
+    arguments = given.arguments
+    if arguments["bias_k"] is not None or arguments["add_zero_attn"] or arguments["static_k"] is not None:
         raise UnsupportedModelError("torch's MultiheadAttention appends keys of its own (bias_k, add_zero_attn).")
-    queries, keys, values = (_heads(part, held["num_heads"]) for part in _projected(held))
+    queries, keys, values = (_heads(part, arguments["num_heads"]) for part in _projected(arguments))
     logits = (queries @ keys.mT) * queries.shape[-1] ** -0.5
-    for mask in (held["attn_mask"], held["key_padding_mask"]):
+    for mask in (arguments["attn_mask"], arguments["key_padding_mask"]):
         if mask is not None:
-            logits = _masked(logits, mask if mask is held["attn_mask"] else mask[:, None, None])
+            logits = _masked(logits, mask if mask is arguments["attn_mask"] else mask[:, None, None])
     joined = (torch.softmax(logits, -1) @ values).permute(2, 0, 1, 3).flatten(2)
-    weight, bias = held["out_proj_weight"], held["out_proj_bias"]
+    weight, bias = arguments["out_proj_weight"], arguments["out_proj_bias"]
     module = projections.get(id(weight))
     output = nn.functional.linear(joined, weight, bias) if module is None else module(joined)
-    return output if held["query"].ndim == 3 else output.squeeze(1), None
+    return output if arguments["query"].ndim == 3 else output.squeeze(1), None
 
 
-def _projected(held: dict[str, Any]) -> list[Tensor]:
-    biases = [None] * 3 if held["in_proj_bias"] is None else held["in_proj_bias"].chunk(3)
+def _projected(arguments: dict[str, Any]) -> list[Tensor]:
+    biases = [None] * 3 if arguments["in_proj_bias"] is None else arguments["in_proj_bias"].chunk(3)
     names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-    separate = held["use_separate_proj_weight"]
-    weights = [held[name] for name in names] if separate else held["in_proj_weight"].chunk(3)
-    inputs = [held[name] if held[name].ndim == 3 else held[name][:, None] for name in ("query", "key", "value")]
+    separate = arguments["use_separate_proj_weight"]
+    weights = [arguments[name] for name in names] if separate else arguments["in_proj_weight"].chunk(3)
+    inputs = [
+        arguments[name] if arguments[name].ndim == 3 else arguments[name][:, None] for name in ("query", "key", "value")
+    ]
     return [nn.functional.linear(one, weight, bias) for one, weight, bias in zip(inputs, weights, biases, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Comparing what a model gave for the same batch in two runs, padding left out."""
+"""Comparing a model's outputs for the same batch in two runs, without padding."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from identilens.models.inputs import Item
 
 
 def relative(found: Tensor, expected: Tensor) -> float:
-    """Return the largest difference, relative to the largest entry expected."""
+    """Return the largest difference, relative to the largest expected entry."""
     if not expected.numel():
         return 0.0
     return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
@@ -21,7 +21,7 @@ def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -
     worst = 0.0
     others = dict(_tensors(other))
     for name, expected in _tensors(plain):
-        # Under capture a family reports no weights, whatever its configuration asks for.
+        # Under capture a family reports no weights, also if its configuration requests them.
         if name not in others and "attentions" in name:
             continue
         for text in range(len(items)):
@@ -47,7 +47,7 @@ def _is_list(output: Any) -> bool:
 
 
 def _own(name: str, tensor: Tensor, text: int, lengths: Lengths, items: Sequence[Item]) -> Any:
-    """Return the index of a text's own part of a tensor; None where it has none that is free of padding."""
+    """Return the index of a text's part of a tensor; None if there is no part without padding."""
     if len(items) == 1:
         return ...
     if tensor.ndim < 2 or len(tensor) != len(items):

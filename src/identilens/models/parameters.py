@@ -1,4 +1,4 @@
-"""Output projections that a model keeps as a parameter and applies by einsum, as modules that can be watched."""
+"""Output projections that a model stores as a parameter and applies by einsum, as modules that can be watched."""
 
 from typing import Any
 
@@ -20,9 +20,9 @@ class ParameterProjection(nn.Module):
 
 
 def parameter_projection(name: str, args: tuple[Any, ...]) -> tuple[ParameterProjection, Tensor] | None:
-    """Return the map that an einsum applies to its first operand, and that operand, its summed axes side by side.
+    """Return the map that an einsum applies to its first operand, and that operand with its summed axes joined.
 
-    None for anything but a sum over the last axes of the operand with a parameter that has no other axis in common.
+    None unless it is a sum over the last axes of the operand with a parameter that has no other axis in common.
     """
     if name != "einsum" or len(args) != 3 or not isinstance(args[2], nn.Parameter):
         return None

@@ -1,4 +1,4 @@
-"""Where a model's parameters are put, and in which precision."""
+"""Device and precision of a model's parameters."""
 
 from typing import Literal, get_args
 
@@ -11,7 +11,7 @@ Dtype = Literal["auto", Precision]
 
 
 def usable_device(given: str | torch.device | None) -> torch.device:
-    """Return a device after a tensor could be put there; CUDA where there is one, else the CPU, for None.
+    """Return a device, after testing it with a tensor; for None, CUDA if it is available, else the CPU.
 
     Raises:
         InputError: If there is no such device.
@@ -31,7 +31,7 @@ def precision_name(dtype: str | torch.dtype, choices: object = Precision) -> str
     """Return the name of a precision that a model can have.
 
     Raises:
-        InputError: For any other, listing the choices.
+        InputError: For any other; the message lists the choices.
     """
     name = str(dtype).removeprefix("torch.")
     known = [one for group in get_args(choices) for one in (get_args(group) or (group,))]
@@ -41,5 +41,5 @@ def precision_name(dtype: str | torch.dtype, choices: object = Precision) -> str
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, or its kind where it says nothing."""
+    """Return the first line of an error's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""The parameters that make one head's queries and keys, and putting others in their place."""
+"""The parameters that give one head's queries and keys, and their replacement."""
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
@@ -17,14 +17,14 @@ from identilens.models.lens import Lens
 from identilens.models.threads import only_here
 
 _MATCH = 1e-4
-"""Largest relative difference between a projection's output and the queries or keys that it makes."""
+"""Largest relative difference between a projection's output and the head's queries or keys."""
 
 
 @dataclass(frozen=True)
 class HeadProjection:
     """The rows of a linear layer that give one head's queries or keys.
 
-    ``factor`` is what the outputs are multiplied with before the dot product, ``inputs`` what the layer reads.
+    ``factor`` multiplies the outputs before the dot product; ``inputs`` is the input of the layer.
     """
 
     module: nn.Module
@@ -34,7 +34,7 @@ class HeadProjection:
 
     @property
     def weight(self) -> Float[Tensor, "d_k d_model"]:
-        """The rows of the weight, as ``torch.nn.Linear`` keeps them."""
+        """The rows of the weight, in the form of ``torch.nn.Linear``."""
         weight = self.module.get_parameter("weight").detach()
         return (weight.T if isinstance(self.module, Conv1D) else weight)[self.rows]
 
@@ -46,13 +46,13 @@ class HeadProjection:
 
 
 def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProjection, HeadProjection]:
-    """Return the parameters that make a head's queries and keys on a text.
+    """Return the parameters that give a head's queries and keys on a text.
 
-    They are found by their output, so that separate and fused layers are told apart without family knowledge.
+    They are found by their output, so separate and fused layers need no knowledge of the family.
 
     Raises:
-        UnsupportedModelError: If something stands between the projection and the dot product (a rotation, a
-            norm), or several heads or layers share the parameters.
+        UnsupportedModelError: If there is an operation between the projection and the dot product (a rotation, a
+            norm), or if several heads or layers share the parameters.
     """
     what = f"{head.site.kind} layer {head.site.layer}, head {head.head}"
     if head.group > 1:
@@ -85,16 +85,16 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
 def changed_parameters(
     changes: Sequence[tuple[HeadProjection, Float[Tensor, "d_k d_model"], Float[Tensor, " d_k"] | None]],
 ) -> Iterator[None]:
-    """Run the model with other weights and biases in the rows of projections while the context lasts.
+    """Run the model with other weights and biases in the rows of projections, inside the context.
 
-    Copies of the layers stand in, in this thread only: the model's own parameters are not touched.
+    Copies of the layers are used, in this thread only: the model's own parameters do not change.
     """
     modules = {projection.module: copy.deepcopy(projection.module) for projection, _, _ in changes}
     with torch.no_grad(), ExitStack() as hooks:
         for projection, weight, bias in changes:
             target = modules[projection.module].get_parameter("weight")
-            held = target.T if isinstance(projection.module, Conv1D) else target
-            held[projection.rows] = weight.to(target)
+            linear = target.T if isinstance(projection.module, Conv1D) else target
+            linear[projection.rows] = weight.to(target)
             if bias is not None:
                 modules[projection.module].get_parameter("bias")[projection.rows] = bias.to(target)
         for module, changed in modules.items():

@@ -1,4 +1,4 @@
-"""Proof that capture is faithful on a batch, taken while the batch runs: each check with its figure and its limit."""
+"""Proof that capture is faithful on a batch, made while the batch runs: each check has a figure and a limit."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,10 +22,10 @@ from identilens.models.sequences import sides
 from identilens.models.threads import only_here
 
 NOISE = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
-"""Largest relative deviation that rounding explains, by the model's precision; families take the softmax in float32."""
+"""Largest relative deviation due to rounding, by the model's precision; families compute the softmax in float32."""
 
 _ENTRIES = 2**24
-"""Attention weights held at a time; of calls with more, the first and last rows are looked at."""
+"""Largest number of attention weights in memory; of larger calls only the first and last rows are checked."""
 _EFFECTIVE_ROWS = 8
 
 _OTHER_MODEL = "Choose a model of a tested family (docs/capture.md); no approximate numbers are given."
@@ -38,7 +38,7 @@ _HIDDEN = "hidden keys have no weight"
 
 @dataclass(frozen=True)
 class Check:
-    """One check; its figure is the largest deviation found, in the units that the remark names."""
+    """One check; its figure is the largest deviation found, in the units named in the remark."""
 
     name: str
     figure: float
@@ -47,24 +47,24 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the figure is within the limit; NaN is not."""
+        """Whether the figure is within the limit; False for NaN."""
         return self.figure <= self.limit
 
 
 class Proof:
-    """Checks the attention calls of one batch as they are made, and the model's output once it is there.
+    """Checks the attention calls of one batch while they are made, and the model's output afterwards.
 
     Args:
         model: Name for messages.
-        sites: What the calls should be.
+        sites: The expected calls.
         items: The texts of the batch.
         noise: Largest relative deviation allowed; see `NOISE`.
-        strict: Raise at the first check that fails; otherwise go on as far as possible.
+        strict: Raise at the first check that fails; otherwise continue as far as possible.
 
     Attributes:
         checks: The largest figure of each check so far, by name.
-        finite: Whether all numbers were; if not nothing is proven, and whoever reads them says so.
-        windows: The first text's values of calls in which windows were joined, by the call's number.
+        finite: Whether all numbers are finite. If not, nothing is proven, and the code that uses them raises.
+        windows: Values of the first text in calls whose windows were joined, by the number of the call.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Proof:
         self._calls = 0
 
     def answering(self, handler: Handler) -> Handler:
-        """Return a handler that checks each call before it hands it on."""
+        """Return a handler that checks each call before it passes it on."""
 
         def answer(call: AttentionCall) -> Tensor:
             self._calls += 1
@@ -94,15 +94,15 @@ class Proof:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Check what goes into and comes out of the output projections while the context lasts."""
+        """Check the inputs and outputs of the output projections inside the context."""
         with projections_watched(self.sites, self._projected):
             yield
 
     def conclude(self, plain: Any, captured: Any, repeat: Callable[[], Any]) -> None:
-        """Compare the model's output under capture with its own.
+        """Compare the model's output under capture with its output without capture.
 
-        Rounding may be blown up on the way (experts are chosen by a threshold), so a deviation counts only if it is
-        also there when ``repeat`` runs the model's own function under capture, where nothing is rounded differently.
+        The model can amplify rounding (a threshold chooses experts). So a deviation counts only if it also occurs when
+        ``repeat`` runs the model's own attention function under capture, which rounds in the same way.
         """
         self._note(_CALLS, abs(self._calls - len(self.sites)), 0.0, "calls too many or few")
         found = deviation(plain, captured, self.lengths, self.items)
@@ -251,7 +251,7 @@ class Proof:
 
 
 class HeadsSum:
-    """What heads' outputs add up to behind a site's output projection, its bias included."""
+    """The sum of heads' outputs after a site's output projection, with its bias."""
 
     def __init__(self, site: Site) -> None:
         self._projection, self._bias = site.output_projection.double(), site.output_bias.double()
@@ -262,7 +262,7 @@ class HeadsSum:
 
 
 def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "text query d"]:
-    """Return what goes into or comes out of an output projection, text by text; some families put positions first."""
+    """Return the input or output of an output projection with the axis of texts first; some families put it second."""
     tensor = channels_last(site.projection, tensor)
     if site.positions_first and call.windows == 1:
         return tensor.transpose(0, 1)
@@ -271,9 +271,9 @@ def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "t
 
 @contextmanager
 def projections_watched(sites: Sequence[Site], listener: Callable[[nn.Module, tuple, Any], None]) -> Iterator[None]:
-    """Tell a listener what output projections called in this thread are given and give, while the context lasts.
+    """Call a listener with the inputs and outputs of output projections of this thread, inside the context.
 
-    Plain modules get no hook of their own, which would make them look wrapped; those with hooks are heard last.
+    Plain modules get no hook, because it would make them look wrapped. On modules with hooks, ours is called last.
     """
     modules = {site.projection for site in sites}
     wrapped = {module for module in modules if module._forward_hooks}
@@ -292,8 +292,8 @@ def projections_watched(sites: Sequence[Site], listener: Callable[[nn.Module, tu
 
 def _blocks(call: AttentionCall) -> list[slice]:
     batch, heads, queries, _ = call.query.shape
-    held = max(2, _ENTRIES // (batch * heads * call.key.shape[2]))
-    return [slice(queries)] if queries <= held else [slice(held // 2), slice(queries - held // 2, queries)]
+    rows = max(2, _ENTRIES // (batch * heads * call.key.shape[2]))
+    return [slice(queries)] if queries <= rows else [slice(rows // 2), slice(queries - rows // 2, queries)]
 
 
 def _in_float32(call: AttentionCall) -> AttentionCall:

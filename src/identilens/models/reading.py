@@ -11,9 +11,9 @@ from identilens.models.sequences import Kind
 
 
 def read_head(lens: Lens, item: Item, layer: int, head: int, kind: Kind | None = None) -> Head:
-    """Return one head, weights included, as it computes on one text.
+    """Return one head on one text, with its weights.
 
-    Layers count from 0 within their kind, heads from 0; the kind is needed where the model has several.
+    Layers count from 0 within their kind, heads from 0; the kind is needed if the model has several.
 
     Raises:
         InputError: If the model has no such head.

@@ -1,4 +1,4 @@
-"""Effective attention as an attention implementation of transformers: what `output_attentions` gives then."""
+"""Effective attention as an attention implementation of transformers, returned by `output_attentions`."""
 
 import inspect
 import re
@@ -23,12 +23,12 @@ _BY_NAME = re.compile(r"_attn_implementation\s*(?:==\s*\"sdpa\"|in\s*\(\"eager\"
 
 
 def register_attention() -> None:
-    """Register ``identilens_effective`` with transformers, as making a `Lens` does; doing it again changes nothing.
+    """Register ``identilens_effective`` with transformers; creating a `Lens` does the same. Repeating it is harmless.
 
-    After ``model.set_attn_implementation("identilens_effective")`` the model computes what it computes on eager
-    attention, and ``model(..., output_attentions=True).attentions`` contains effective attention (Brunner et al. 2020,
-    Eq. 9), [batch, head, query, key], rows off the null space of the values V that each query sees. Where a head's
-    output projection W_O loses directions of V, `attentions` takes that into account and this does not.
+    After ``model.set_attn_implementation("identilens_effective")`` the model computes the same as with eager attention,
+    and ``model(..., output_attentions=True).attentions`` contains effective attention (Brunner et al. 2020, Eq. 9),
+    [batch, head, query, key]: each row without its part in the null space of the values V that the query sees. If a
+    head's output projection W_O loses directions of V, `attentions` considers this, but this implementation does not.
 
     Examples:
         >>> import identilens as idl
@@ -56,16 +56,16 @@ def effective_batch(
 ) -> Float[Tensor, "batch head query key"]:
     """Return effective attention of a padded batch; rows that see no key are 0.
 
-    ``mask`` is boolean (True may be seen) or additive, broadcastable to the weights, or None.
+    ``mask`` is boolean (True is visible) or additive, broadcastable to the weights, or None.
     """
     result = torch.zeros_like(weights)
     values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
     seen = torch.ones_like(weights[:1, :1], dtype=torch.bool) if mask is None else _seen(mask, weights.shape)
-    for text, (rows, held) in enumerate(zip(weights, values, strict=True)):
+    for text, (rows, mixed) in enumerate(zip(weights, values, strict=True)):
         visible = seen[min(text, len(seen) - 1)]
-        # Heads that see the same keys go together.
+        # Heads that see the same keys are computed together.
         for heads in [slice(None)] if len(visible) == 1 else [slice(head, head + 1) for head in range(len(visible))]:
-            result[text, heads] = _projected(rows[heads], held[heads], visible[heads][0]).to(result.dtype)
+            result[text, heads] = _projected(rows[heads], mixed[heads], visible[heads][0]).to(result.dtype)
     return result
 
 
@@ -79,7 +79,7 @@ def _projected(
     weights: Float[Tensor, "head query key"], values: Float[Tensor, "head key d_v"], visible: Bool[Tensor, "query key"]
 ) -> Float[Tensor, "head query key"]:
     result = torch.zeros_like(weights, dtype=torch.float64)
-    # Padding is cut away: rows of keys that all queries see need one projector only.
+    # Padding is removed first: then rows that see the same keys need only one projector.
     rows, keys = visible.any(1).nonzero()[:, 0], visible.any(0).nonzero()[:, 0]
     if len(rows):
         inside = weights.double()[:, rows[:, None], keys]
@@ -90,10 +90,10 @@ def _projected(
 
 @cache
 def _family_attention(kind: type[nn.Module]) -> Callable[..., tuple[Tensor, Tensor]]:
-    """Return the eager attention function that a class of attention modules falls back to in its own family.
+    """Return the eager attention function that a class of attention modules uses by default.
 
     Raises:
-        UnsupportedModelError: If the class names none, or its family chooses masks by the implementation's name.
+        UnsupportedModelError: If the class has none, or its family chooses masks by the implementation's name.
     """
     forward = inspect.unwrap(kind.forward)
     found = _FAMILY_DEFAULT.search(inspect.getsource(forward))

@@ -1,4 +1,4 @@
-"""From attention that was followed to calls as the attention interface makes them."""
+"""Turns attention that was followed into calls like those of the attention interface."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,43 +17,43 @@ from identilens.models.interface import AttentionCall, Handler, hand_over, inter
 from identilens.models.parameters import ParameterProjection
 
 HIDDEN = 9000.0
-"""Logits so far below the largest of their row come of a mask: the least in use is -10,000."""
+"""Logits this far below the largest of their row come from a mask; masks in use add -10,000 or less."""
 _ROUNDINGS = 4
-"""Roundings of logits to the model's precision that are no position bias: product, scale, mask and one to spare."""
+"""Roundings of logits to the model's precision that do not count as a position bias: product, scale, mask, one more."""
 _SUM_ROUNDINGS = 64
 """Roundings to float32, in which products of queries and keys are summed."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Which of the axes in front of the last two contains the heads, perhaps with texts in front of them."""
+    """The axis of the heads, among the axes before the last two; it may also include texts before the heads."""
 
     axis: int
     count: int
 
     def split(self, tensor: Shaped[Tensor, "*lead a b"]) -> Shaped[Tensor, "batch head a b"]:
-        """Return a tensor with one axis for all that is no head, and one for heads."""
+        """Return a tensor with one axis for heads, and one for all other leading axes."""
         return tensor.unflatten(self.axis, (-1, self.count)).movedim(self.axis + 1, -3).flatten(0, -4)
 
     def joined(self, tensor: Shaped[Tensor, "batch head a b"], lead: Sequence[int]) -> Shaped[Tensor, "*lead a b"]:
-        """Return what `split` gives, as it was."""
+        """Return a result of `split` in its original shape."""
         rest = [*lead[: self.axis], lead[self.axis] // self.count, *lead[self.axis + 1 :]]
         return tensor.unflatten(0, rest).movedim(-3, self.axis + 1).flatten(self.axis, self.axis + 1)
 
 
 @dataclass(frozen=True)
 class Route:
-    """How the axes of one followed attention lie.
+    """Layout of the axes of one followed attention.
 
     Attributes:
         module: The attention module.
-        heads: Of the product of weights and values.
-        scores: Of the product of queries and keys.
-        turned: That product has keys on the left.
-        group: Heads that share their keys and values.
-        biased: The logits are more than scaled products and masks.
-        fixed: What they are more does not depend on what the module is given.
-        total: Products of weights and values in a forward pass; 0 where only a part of the model is run.
+        heads: Axis of the heads in the product of weights and values.
+        scores: Axis of the heads in the product of queries and keys.
+        turned: Whether that product has the keys on the left.
+        group: Number of heads that share keys and values.
+        biased: Whether the logits have terms beside scaled products and masks.
+        fixed: Whether these terms do not depend on the module's inputs.
+        total: Number of products of weights and values in a forward pass; 0 if only a part of the model runs.
     """
 
     module: nn.Module
@@ -66,7 +66,7 @@ class Route:
     total: int = 0
 
     def call(self, mixture: Mixture, index: int) -> AttentionCall:
-        """Return the attention call that a mixture is."""
+        """Return the attention call of a mixture."""
         product = mixture.product
         lead = product.seen(mixture.result).shape[:-2]
         logits, values = (
@@ -87,7 +87,7 @@ class Route:
         )  # fmt: skip
 
     def answer(self, mixture: Mixture) -> Tensor:
-        """Return what the handler of the capture that lasts makes of a mixture, in the mixture's own layout."""
+        """Return the current handler's output for a mixture, in the mixture's layout."""
         output = hand_over(lambda index: self.call(mixture, index)).transpose(1, 2)
         lead = mixture.product.seen(mixture.result).shape[:-2]
         return mixture.product.given(self.heads.joined(output, lead)).to(mixture.result.dtype)
@@ -115,7 +115,7 @@ def written_out(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, scaling: float,
     position_bias: Tensor | None = None, **_: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return outputs (batch, n, heads, d_v) and weights of attention with a position bias; at least in float32."""
+    """Return outputs (batch, n, heads, d_v) and weights of attention with a position bias; in float32 or higher."""
     group, exact = query.shape[1] // key.shape[1], torch.promote_types(query.dtype, torch.float32)
     key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
     logits = query.to(exact) @ key.to(exact).mT * scaling
@@ -126,10 +126,10 @@ def written_out(
 
 
 def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor) -> Route:
-    """Return how the axes of a mixture lie, from where its entries stand in what the output projection is given.
+    """Return the layout of a mixture's axes, from the places of its entries in the input of the output projection.
 
     Raises:
-        UnsupportedModelError: If the heads do not stand side by side there, or the logits have no queries and keys.
+        UnsupportedModelError: If the heads are not concatenated there, or the logits have no queries and keys.
     """
     name, product = type(module).__name__, mixture.product
     shape = product.seen(mixture.result).shape
@@ -154,7 +154,7 @@ def _numbered(shape: Sequence[int], like: Tensor) -> Int[Tensor, "*shape"]:
 
 
 def _heads(places: tuple[Tensor, ...], shape: Sequence[int]) -> Heads | None:
-    """Return where the heads are, from the coordinates [row, channel] of what stands in each row and channel."""
+    """Return the axis of the heads, from the original coordinates of the entry at each [row, channel]."""
     *lead, query, value = places
     channels = torch.arange(value.shape[1], device=value.device)
     if not bool((value == channels % shape[-1]).all()) or bool((query != query[:, :1]).any()):
@@ -169,7 +169,7 @@ def _heads(places: tuple[Tensor, ...], shape: Sequence[int]) -> Heads | None:
 
 
 def _score_heads(mixture: Mixture, scores: Scores, heads: Heads, turned: bool) -> Heads | None:
-    """Return where the product of queries and keys has its heads; None where it does not give the logits."""
+    """Return the axis of the heads in the product of queries and keys; None if the product does not give the logits."""
     product = scores.product.turned if turned else scores.product
     lead = torch.broadcast_shapes(product.left.shape[:-2], product.right.shape[:-2])
     shape = (*lead, product.left.shape[-2], product.right.shape[-1])
@@ -179,10 +179,10 @@ def _score_heads(mixture: Mixture, scores: Scores, heads: Heads, turned: bool) -
     except (RuntimeError, IndexError):
         return None
     *leading, query, key = torch.unravel_index(places, shape)
-    wanted = [torch.arange(size, device=key.device) for size in places.shape]
-    if not torch.equal(key, wanted[3].expand_as(key)) or not torch.equal(query, wanted[2][:, None].expand_as(query)):
+    numbers = [torch.arange(size, device=key.device) for size in places.shape]
+    if not torch.equal(key, numbers[3].expand_as(key)) or not torch.equal(query, numbers[2][:, None].expand_as(query)):
         return None
-    head = wanted[1][:, None, None]
+    head = numbers[1][:, None, None]
     for axis, place in enumerate(leading):
         if shape[axis] % heads.count == 0 and bool((place % heads.count == head).all()):
             return Heads(axis, heads.count)
@@ -190,7 +190,7 @@ def _score_heads(mixture: Mixture, scores: Scores, heads: Heads, turned: bool) -
 
 
 def _simplified(route: Route, mixture: Mixture) -> Route:
-    """Return a route without the position bias where there is none, and with the groups that share keys and values."""
+    """Return a route without a position bias if there is none, and with the groups that share keys and values."""
     call = route.call(mixture, 0)
     bias, eps = call.arguments["position_bias"], torch.finfo(call.query.dtype).eps
     size = float((call.query @ call.key.mT).abs().max()) * abs(call.arguments["scaling"])
@@ -209,9 +209,9 @@ def capturing(
     model: PreTrainedModel, handler: Handler, routes: Mapping[int, Route],
     projections: Iterable[ParameterProjection] = (),
 ) -> Iterator[None]:  # fmt: skip
-    """Send every attention call to ``handler`` while the context lasts: see `intercept`.
+    """Send every attention call to ``handler`` inside the context: see `intercept`.
 
-    Attention that the model computes by itself is followed where ``routes`` has its number in the forward pass.
+    Attention that the model computes by itself is followed if ``routes`` has its number in the forward pass.
     """
     if not routes:
         with intercept(model, handler):

@@ -1,4 +1,4 @@
-"""Models of our own written as folders that `load` reads."""
+"""Writing our own models as folders that `load` reads."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from transformers.utils.logging import disable_progress_bar, enable_progress_bar
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
-    """Write weights, configuration and, if there is one, the tokenizer, without transformers' bar for each file."""
+    """Write weights, configuration and the tokenizer, if there is one, without transformers' progress bars."""
     shown = is_progress_bar_enabled()
     disable_progress_bar()
     try:

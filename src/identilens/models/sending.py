@@ -1,4 +1,4 @@
-"""A lens on its way to another process: by the path of its model, or by safetensors where it was made in memory."""
+"""Sending a lens to another process: by the path of its model, or as safetensors if the model has no path."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from identilens.models.loading import load
 from identilens.models.saving import save_model
 
 Writer = Callable[[Path, Callable[[Path], Any]], None]
-"""Writes a folder: takes its place, and what fills it."""
+"""Writes a folder; gets its path and a function that writes the files."""
 
 
 @dataclass(frozen=True)
 class SentLens:
-    """What it takes to make a lens again; its model lies in the folder of what is sent where it has no source."""
+    """The data from which a lens is created again; a model without a source is in the folder that is sent."""
 
     source: str | None
     name: str
     options: dict[str, Any]
 
     def received(self, folder: Path) -> Lens:
-        """Return the lens, loaded where this has arrived."""
+        """Return the lens, loaded on the receiving side."""
         lens = load(self.source or folder, **self.options)
         lens.name = self.name
         return lens
 
 
 def send_lens(lens: Lens, folder: Path, write: Writer) -> SentLens:
-    """Return what makes the lens again in another process; a model that has no path is written into the folder."""
+    """Return the data that create the lens in another process; a model without a path is written to the folder."""
     source = lens.model.name_or_path or None
     if source is None:
         write(folder, partial(_save, lens))

@@ -1,27 +1,27 @@
-"""Which sequence queries and keys of each kind of attention come from, and what stands at its positions."""
+"""The sequences of queries and keys for each kind of attention, and the names of their positions."""
 
 from collections.abc import Container, Mapping
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal["encoder", "decoder", "cross"]
-"""Of attention: ``encoder`` sees both ways, ``decoder`` only backwards, ``cross`` another sequence."""
+"""Kind of attention: ``encoder`` sees keys on both sides, ``decoder`` only earlier keys, ``cross`` another sequence."""
 
 
 class Sides(NamedTuple):
-    """The sequences, "encoder" (or the only one) or "decoder", that queries and keys come from."""
+    """The sequences of queries and keys: "encoder" (or the only one) or "decoder"."""
 
     query: str
     key: str
 
 
 def sides(kind: Kind, sequences: Container[str]) -> Sides:
-    """Return which of a text's sequences a kind of attention reads."""
+    """Return the sequences of queries and keys of a kind of attention."""
     query = "decoder" if "decoder" in sequences and kind != "encoder" else "encoder"
     return Sides(query, "encoder" if kind == "cross" else query)
 
 
 def names_at(tokens: Mapping[str, tuple[str, ...]], sequence: str, positions: int, config: Any) -> tuple[str, ...]:
-    """Return what stands at the positions of a sequence: its tokens, or names where it is not made of tokens."""
+    """Return the tokens at the positions of a sequence, or names of positions if they are not tokens."""
     found = tokens.get(sequence, ())
     return found if len(found) == positions else position_names(config, positions)
 

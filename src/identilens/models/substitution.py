@@ -1,4 +1,4 @@
-"""Running a model with attention weights that the caller gives."""
+"""Running a model with attention weights from the caller."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from identilens.models.layout import Site, find_site
 from identilens.models.sequences import Kind
 
 Address = tuple[int, int] | tuple[int, int, Kind]
-"""A head: layer and number, and its kind where the model has several."""
+"""A head: layer, number, and its kind if the model has several."""
 
 IGNORED = -100
 """Label of a position that does not count in the loss, as in transformers."""
@@ -29,7 +29,7 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Rows:
-    """Weights for the rows of an attention map at some query positions; the others stay the model's own."""
+    """Weights for some rows of an attention map; the other rows keep the model's weights."""
 
     queries: Sequence[int]
     weights: Float[Tensor, "row key"]
@@ -37,7 +37,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class ModelRun:
-    """What a model gives for one text: embedding output and every layer's output by sequence, and its task head's.
+    """A model's result on one text: embedding output and every layer's output by sequence, and its task head's output.
 
     ``logits`` are None for a model without a head, ``loss`` is None without labels.
     """
@@ -51,7 +51,7 @@ Replacements = Mapping[Address, Float[Tensor, "query key"] | Rows]
 
 
 class Substitution:
-    """Answers attention calls of one text with the family's own attention, some heads with given weights.
+    """Handles attention calls of one text with the family's attention; some heads get given weights.
 
     Raises:
         InputError: For a head the model lacks; when called, for weights of another shape or on a hidden key.
@@ -73,7 +73,7 @@ class Substitution:
             rows = given if isinstance(given, Rows) else Rows(range(weights.shape[-2]), given)
             _check(rows, site, head, weights.shape[-2:], call.visible())
             values = call.value[0, head // (site.heads // call.value.shape[1])]
-            # Mixed in double precision: the weights put in are the ones given, not rounded ones.
+            # Mixed in double precision, so that the given weights are not rounded.
             mixed = rows.weights.to(values.device, torch.float64) @ values.double()
             output[0, list(rows.queries), head] = mixed.to(output.dtype)
         return output
@@ -83,13 +83,13 @@ def _check(
     rows: Rows, site: Site, head: int, shape: Sequence[int], visible: Bool[Tensor, "batch query key"] | None
 ) -> None:
     where = f"{site.kind} layer {site.layer}, head {head}"
-    wanted = (len(rows.queries), shape[1])
-    if tuple(rows.weights.shape) != wanted:
+    expected = (len(rows.queries), shape[1])
+    if tuple(rows.weights.shape) != expected:
         raise InputError(
-            f"{where}: expected weights of shape {wanted} (a row per query, a column per key of this text); got "
+            f"{where}: expected weights of shape {expected} (a row per query, a column per key of this text); got "
             f"{tuple(rows.weights.shape)}. Give weights of the same text, or Rows for some of its queries."
         )
-    if wanted[0] and not 0 <= min(rows.queries) <= max(rows.queries) < shape[0]:
+    if expected[0] and not 0 <= min(rows.queries) <= max(rows.queries) < shape[0]:
         raise InputError(f"{where}: the text has queries 0 to {shape[0] - 1}; got {list(rows.queries)}.")
     if not bool(torch.isfinite(rows.weights).all()):
         raise NumericalError(f"{where}: the weights to put in have NaN or infinite entries; give finite ones.")
@@ -103,14 +103,14 @@ def _check(
 
 
 def own_labels(model: PreTrainedModel, item: Item) -> Tensor | None:
-    """Return the labels with which a language model's loss is that of the text itself; None for other models."""
-    name, held = type(model).__name__, item.tensors
+    """Return the labels that give a language model's loss on the text itself; None for other models."""
+    name, tensors = type(model).__name__, item.tensors
 
     def one_of(*mappings: Any) -> bool:
         return any(name in ((names,) if isinstance(names, str) else names) for m in mappings for names in m.values())
 
-    # Encoder–decoders come first: some of them are listed as masked language models too.
-    if one_of(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES) and "decoder_input_ids" in held:
-        return torch.cat([held["decoder_input_ids"][1:], torch.full((1,), IGNORED)])
+    # Encoder–decoders come first, because some of them are also listed as masked language models.
+    if one_of(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES) and "decoder_input_ids" in tensors:
+        return torch.cat([tensors["decoder_input_ids"][1:], torch.full((1,), IGNORED)])
     causal_or_masked = one_of(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
-    return held.get("input_ids") if causal_or_masked else None
+    return tensors.get("input_ids") if causal_or_masked else None

@@ -1,4 +1,4 @@
-"""What keeps one thread's look inside a model apart from other threads that run the same model."""
+"""Separation of one thread's capture from other threads that run the same model."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ def only_here(hook: Callable[P, R]) -> Callable[P, R | None]:
 
 
 class _Held:
-    """Attributes that are set for as long as anyone needs them: what was there before, and how many need it."""
+    """Attributes that are set while any thread needs them: their previous values, and how many threads need them."""
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -46,9 +46,9 @@ _held = _Held()
 
 @contextmanager
 def attribute(owners: Iterable[Any], name: str, value: Any) -> Iterator[None]:
-    """Set an attribute of some objects while the context lasts, in any number of threads at once.
+    """Set an attribute of some objects inside the context, in any number of threads at once.
 
-    The first thread to come keeps what was there, and the last one to leave puts it back.
+    The first thread stores the previous value; the last thread restores it.
     """
     taken = []
     try:

@@ -1,4 +1,4 @@
-"""One forward pass watched: attention that happens, by the interface or by the model itself, and what projects it."""
+"""Observation of one forward pass: attention by the interface or by the model itself, and its output projections."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from identilens.models.sequences import Kind
 from identilens.models.threads import only_here
 
 Place = tuple[str, int]
-"""A layer: path of the list that contains it inside the model, and its number there."""
+"""A layer: path of its list in the model, and its number in the list."""
 
 _LOST = {
     "add": "adds a term beyond weights times values (such as relative values, which differ by query), so that no "
@@ -34,7 +34,7 @@ _LOST = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """A module that was given the heads' outputs, side by side or added."""
+    """A module whose input is the heads' outputs, concatenated or added."""
 
     module: nn.Module
     inputs: Tensor
@@ -44,9 +44,9 @@ class Candidate:
 
 @dataclass
 class Meeting:
-    """One attention of the forward pass, with what the attention module was given.
+    """One attention of the forward pass, with the inputs of its module.
 
-    ``order`` counts the products of weights and values within the module.
+    ``order`` is the number of the product of weights and values within the module.
     """
 
     module: nn.Module
@@ -62,7 +62,7 @@ class Meeting:
 
     @property
     def call(self) -> AttentionCall:
-        """The attention call, as the interface makes it."""
+        """The attention call, in the form of the interface."""
         if self.given is not None:
             return self.given
         if self.mixture is None or self.route is None:
@@ -71,7 +71,7 @@ class Meeting:
 
     @property
     def kind(self) -> Kind:
-        """Which keys the queries see."""
+        """Kind of attention, from the keys that the queries see."""
         seen = self.call.visible()
         backwards = seen is not None and seen.shape[-1] > 1 and not bool(seen[0].triu(1).any())
         lengths = {self.call.query.shape[2], self.call.key.shape[2]}
@@ -86,7 +86,7 @@ class Meeting:
         return f"it {reason}. Choose a model of another family (`identilens families`)."
 
     def follow(self, total: int) -> None:
-        """Read the layout of attention that the model computed by itself, one of so many products.
+        """Read the layout of attention that the model computed by itself; ``total`` is the number of products.
 
         Raises:
             UnsupportedModelError: If its outputs could not be followed to a linear map.
@@ -107,7 +107,7 @@ class Meeting:
 
 
 class Watch:
-    """Listens to one forward pass: attention modules entered, attention, linear layers applied."""
+    """Observes one forward pass: attention modules, attention, and linear layers."""
 
     def __init__(self, model: nn.Module, members: Mapping[nn.Module, Place]) -> None:
         self.members = members
@@ -123,23 +123,23 @@ class Watch:
         self._pending: Tensor | None = None
 
     def reaching(self, module: nn.Module, args: tuple) -> None:
-        """Note the layer that is run."""
+        """Record the layer that runs."""
         self.reached = self.members[module]
 
     def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        """Note an attention module that is run."""
+        """Record an attention module that runs."""
         self.entered.add(module)
         self._given[module] = args, kwargs
         self._current, self._first = module, sum(meeting.mixture is not None for meeting in self.meetings)
 
     def leaving(self, module: nn.Module, args: tuple, output: Any) -> None:
-        """Note the end of a module: what comes behind attention belongs to none."""
+        """Record the end of a module: later products do not belong to its attention."""
         self._given.pop(module, None)
         if module is self._current:
             self._current = None
 
     def attending(self, call: AttentionCall) -> Tensor:
-        """Answer a call of the attention interface."""
+        """Handle a call of the attention interface."""
         output, _ = call.attend()
         _check_finite(output, call.module, call.index)
         self.meetings.append(self._meeting(call.module, given=call, outputs=self.follower.follow(output)))
@@ -147,13 +147,13 @@ class Watch:
         return output
 
     def mixing(self, mixture: Mixture) -> None:
-        """Note a product of weights and values inside an attention module."""
+        """Record a product of weights and values inside an attention module."""
         if self._current is not None:
             order = sum(meeting.mixture is not None for meeting in self.meetings) - self._first
             self.meetings.append(self._meeting(self._current, mixture=mixture, order=order))
 
     def projecting(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
-        """Note what a module is given, and whether it is the outputs of heads."""
+        """Record the input of a module, and whether it consists of head outputs."""
         self._given[module] = args, kwargs
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return
@@ -185,7 +185,7 @@ class Watch:
 
 
 def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward: Callable[[], Any]) -> Watch:
-    """Return what happened in one forward pass.
+    """Return the observations of one forward pass.
 
     Raises:
         UnsupportedModelError: If the outputs of heads could not be followed to a linear map.
@@ -219,7 +219,7 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
 
 
 def is_attention(module: nn.Module) -> bool:
-    """Whether a module is the innermost of those that call themselves attention."""
+    """Whether a module is the innermost module with Attention in its class name."""
     named = (one for one in module.modules() if "Attention" in type(one).__name__)
     return [one for one in named if not type(one).__name__.endswith(("Projection", "Output"))] == [module]
 
@@ -229,7 +229,7 @@ def _is_cross(module: nn.Module, args: tuple, kwargs: dict) -> bool:
     bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
     bound = {**bound, **bound.get("kwargs", {})}
     first = next(iter(bound.values()), None)
-    # An encoder-decoder hands the encoder's states to every layer; only cross attention keeps them.
+    # An encoder-decoder passes the encoder's states to every layer; only cross attention uses them.
     others = any(bound.get(name) is not None for name in ("key_value_states", "encoder_hidden_states", "kv"))
     return others or any(isinstance(bound.get(n), Tensor) and bound[n] is not first for n in ("key", "context"))
 

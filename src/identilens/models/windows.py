@@ -10,9 +10,9 @@ from identilens.models.interface import AttentionCall, Handler
 
 
 def by_text(handler: Handler, texts: int) -> Handler:
-    """Return a handler that is given one attention of all windows of each text.
+    """Return a handler that gets all windows of a text as one attention call.
 
-    The windows of a text stand one behind another, as the model has them; keys of other windows are hidden.
+    The windows of a text are concatenated in the order of the model; keys of other windows are hidden.
     """
 
     def answer(call: AttentionCall) -> Tensor:

@@ -1,1 +1,1 @@
-"""Published tables and figures made again: one file each, with the published numbers beside the measured ones."""
+"""Reproductions of published tables and figures: one file each, with published and measured numbers."""

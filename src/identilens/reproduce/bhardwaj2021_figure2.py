@@ -28,10 +28,10 @@ PUBLISHED = {
 
 @dataclass(frozen=True, kw_only=True)
 class RankSettings(ReviewSettings):
-    """The encoder, and how many reviews.
+    """The encoder, and the number of reviews.
 
     Attributes:
-        reviews: Reviews for each length.
+        reviews: Number of reviews for each length.
     """
 
     reviews: Annotated[int, Ge(1)] = 100
@@ -61,7 +61,7 @@ def rank_figure(
     findings = f"{PUBLISHED[figure]} {_finding(ranks, d_v)}\n\n{markdown_table(by_length)}"
     settings = {
         **encoder_facts(lens), "head": 0, "lengths": f"{min(lengths)} to {max(lengths)}, {len(lengths)} of them",
-        "reviews a length": per_length,
+        "reviews per length": per_length,
     }  # fmt: skip
     return Reproduction(
         f"bhardwaj2021-figure{figure}", f"Bhardwaj et al. 2021, Figure {figure}", settings,
@@ -70,7 +70,7 @@ def rank_figure(
 
 
 def rank_chart(ranks: pl.DataFrame, bound: int) -> AnyChart:
-    """Return rank(T) and dim LN(T) against text length, a dot a text, d_v a line (Bhardwaj et al. 2021, Fig. 2, 6)."""
+    """Return rank(T) and dim LN(T) by text length: a dot per text, a line at d_v (Bhardwaj et al. 2021, Fig. 2, 6)."""
     long = ranks.select("seq_len", pl.col("rank").alias("rank(T)"), pl.col("nullity").alias("dim LN(T)"))
     drawn = long.unpivot(["rank(T)", "dim LN(T)"], index="seq_len", variable_name="of", value_name="dimension")
     chart = scatter(

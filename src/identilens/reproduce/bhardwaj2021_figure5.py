@@ -1,4 +1,4 @@
-"""Figure 5 of Bhardwaj et al. 2021: the least logit rank of random alternatives against what the head can produce."""
+"""Figure 5 of Bhardwaj et al. 2021: least logit rank of random alternatives, and what the head can produce."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ PUBLISHED = "Published: with d_k = 64 all logit matrices of the alternatives are
 
 @dataclass(frozen=True, kw_only=True)
 class Figure5Settings(ReviewSettings):
-    """The encoder, and how many reviews and alternatives.
+    """The encoder, and the numbers of reviews and alternatives.
 
     Attributes:
-        reviews: Reviews of 66 to 128 tokens.
-        count: Alternatives of each review.
+        reviews: Number of reviews of 66 to 128 tokens.
+        count: Number of alternatives of each review.
     """
 
     reviews: Annotated[int, Ge(1)] = 63
@@ -34,7 +34,7 @@ class Figure5Settings(ReviewSettings):
 
 
 def make_figure5(settings: Figure5Settings, out: Path, *, progress: Progress | None, **run: bool) -> Reproduction:
-    """Least logit rank of random alternatives against what queries and keys can produce."""
+    """Least logit rank of random alternatives, compared with what queries and keys can produce."""
     lens = trained_encoder(settings, "concat", out, progress=progress, **run)
     chosen = {name: getattr(settings, name) for name in ("reviews", "count", "seed")}
     return figure5(lens, reviews(settings.data), **chosen, progress=progress)
@@ -47,7 +47,7 @@ def figure5(
     """Return Figure 5 for a trained Con encoder: its first head on random reviews of 66 to 128 tokens.
 
     Raises:
-        InputError: If there are fewer such reviews.
+        InputError: If there are too few such reviews.
     """
     ids = [tokens for tokens in lens.tokenizer(list(texts))["input_ids"] if LENGTHS[0] <= len(tokens) <= LENGTHS[1]]
     if len(ids) < reviews:
@@ -63,10 +63,10 @@ def figure5(
     findings = (
         f"{PUBLISHED} Measured: {len(table)} reviews, {count:,} alternatives each, with ranks from n − {1 + lacking} "
         f"to n − 1 in texts of n tokens; {within:,} of {len(table) * count:,} have a rank of at most d_k = "
-        f"{lens.model.config.d_k}. One constant a row is free in the logits, so that n − 1 is the highest least rank "
-        "there is."
+        f"{lens.model.config.d_k}. One constant per row is free in the logits, so n − 1 is the largest possible least "
+        "rank."
     )
-    settings = {**encoder_facts(lens), "tokens": f"{LENGTHS[0]} to {LENGTHS[1]}", "alternatives a review": count}
+    settings = {**encoder_facts(lens), "tokens": f"{LENGTHS[0]} to {LENGTHS[1]}", "alternatives per review": count}
     return Reproduction(
         "bhardwaj2021-figure5", "Bhardwaj et al. 2021, Figure 5", settings, {"logit_ranks": table}, findings,
         {"logit_ranks": found.charts()["logit_rank_by_length"]}, seed,

@@ -1,4 +1,4 @@
-"""The reviews and the encoder that Figures 2, 5 and 6 of Bhardwaj et al. 2021 look into."""
+"""The reviews and the encoder of Figures 2, 5 and 6 of Bhardwaj et al. 2021."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,11 @@ from identilens.studies.train.study import train
 
 @dataclass(frozen=True, kw_only=True)
 class ReviewSettings(TrainingSettings):
-    """The encoder that is looked into, or how one is trained on IMDB.
+    """The encoder of the figure, or the settings of its training on IMDB.
 
     Attributes:
-        model: Folder of a trained encoder; one is trained on IMDB by default.
-        seed: Of training and of the choice of reviews.
+        model: Folder of a trained encoder. Default: train one on IMDB.
+        seed: Seed of training and of the choice of reviews.
     """
 
     model: Annotated[Path | None, NOT_RECORDED, Parameter(alias="-m")] = None
@@ -31,10 +31,10 @@ class ReviewSettings(TrainingSettings):
 
 
 def trained_encoder(settings: ReviewSettings, heads: HeadsName, out: Path, **run: Any) -> Lens:
-    """Return an encoder trained on IMDB: the given one, or one trained into ``out/encoder`` now.
+    """Return an encoder trained on IMDB: the given one, or one that is trained now, in ``out/encoder``.
 
     Raises:
-        InputError: If the given model is no identifiable encoder with such heads.
+        InputError: If the given model is not an identifiable encoder with these heads.
     """
     model = settings.model
     if model is None:

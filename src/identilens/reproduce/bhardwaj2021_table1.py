@@ -12,17 +12,17 @@ from identilens.studies.sweep.study import SweepSettings, sweep
 
 @dataclass(frozen=True, kw_only=True)
 class Table1Settings(SweepSettings):
-    """The cells of Table 1 to make again.
+    """The cells of Table 1 to reproduce.
 
     Attributes:
-        tasks: Tasks, with commas between.
+        tasks: Tasks, separated by commas.
     """
 
     tasks: Annotated[tuple[TaskName, ...], LIST] = ("trec",)
 
 
 def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
-    """Test accuracy of Con and Add encoders by key size, on ten tasks; the runs go to ``sweep`` in the folder."""
+    """Test accuracy of Con and Add encoders by key size, on ten tasks; runs are saved to ``sweep`` in the folder."""
     found = sweep(settings=settings, out=out / "sweep", **run)
     used: dict[str, Any] = {
         "tasks": list(settings.tasks), "d_k": list(settings.d_k), "seeds": list(settings.seeds),

@@ -1,4 +1,4 @@
-"""A reproduction: how it is made, and what it leaves behind: tables, charts, and a page that says what they show."""
+"""A reproduction: how it is made, and its files: tables, charts, and a page with the findings."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,16 @@ from identilens.runs.settings import Settings
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A published table or figure, made again.
+    """A reproduction of a published table or figure.
 
     Attributes:
-        name: As on the command line, such as ``wen2023-figure1``.
+        name: Name on the command line, such as ``wen2023-figure1``.
         source: Paper and number, such as "Wen et al. 2023, Figure 1".
-        settings: Everything that changes the numbers; JSON types only.
-        tables: By file name without ending.
-        findings: Markdown: measured beside published, and where and why they differ.
-        charts: By file name without ending.
-        seed: Of the random numbers, where any are drawn.
+        settings: All settings that change the numbers; JSON types only.
+        tables: Tables by file name without ending.
+        findings: Markdown: measured and published numbers, and where and why they differ.
+        charts: Charts by file name without ending.
+        seed: Seed of the random numbers, if any are drawn.
     """
 
     name: str
@@ -40,16 +40,10 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What the command of a reproduction is made of.
+    """The parts of a reproduction's command: its options, its function, and the unit of progress.
 
-    ``make`` takes ``(settings, out, *, resume, overwrite, progress)``, and ``engine`` where workers can share its runs;
-    runs that can be resumed lie beneath ``out``. The first line of its docstring is the command's help.
-
-    Attributes:
-        settings_type: Its options.
-        make: Makes it.
-        unit: What progress counts.
-        shared: Whether workers can share its runs.
+    ``make`` is called with ``(settings, out, *, resume, overwrite, progress)``; runs that can be resumed are in folders
+    under ``out``. The first line of its docstring is the command's help.
     """
 
     settings_type: type[Settings]
@@ -61,20 +55,20 @@ class Recipe:
 def write_reproduction(found: Reproduction, out: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Write a reproduction into a folder and return the paths.
 
-    Tables as Parquet and CSV, charts in each format, ``README.md`` with settings, command and findings, and
-    ``provenance.json``. What lay there under the same names is replaced; nothing else is touched.
+    Tables are written as Parquet and CSV, charts in each format, settings, command and findings to ``README.md``, and
+    the provenance to ``provenance.json``. Files of the same names are replaced; other files are not changed.
 
     Raises:
-        InputError: For a format that is not supported; nothing is written then.
+        InputError: For a format that is not supported; then nothing is written.
         OutputFolderError: If the folder cannot be written.
     """
-    folder, wanted, paths = Path(out), check_formats(formats), []
+    folder, endings, paths = Path(out), check_formats(formats), []
     for name, table in found.tables.items():
         paths += [folder / f"{name}.parquet", folder / f"{name}.csv"]
         write_table(paths[-2], table)
         write_atomically(paths[-1], table.write_csv)
-    drawn = save_charts(found.charts, folder, wanted)
-    shown = [path.name for path in drawn if path.suffix == f".{wanted[0]}"]
+    drawn = save_charts(found.charts, folder, endings)
+    shown = [path.name for path in drawn if path.suffix == f".{endings[0]}"]
     write_text(folder / "README.md", _page(found, shown))
     record = provenance(found.name, Identity({"name": found.source}, [], seed=found.seed), found.settings)
     write_json(folder / "provenance.json", {**record, "finished": True})

@@ -16,14 +16,14 @@ from identilens.studies.reversal.views import attention
 
 
 def structure2025_figure1(settings: TaskSettings, out: Path | None = None, **run: Any) -> Reproduction:
-    """Make Figure 1 again: both models trained, and their attention on the first test input."""
+    """Reproduce Figure 1: train both models, and show their attention on the first test input."""
     found = trained(settings, out, **run)
     accuracy = accuracy_table(found)
     match = pl.concat([_match(one) for one in found])
     cells = pl.concat([_cells(one) for one in found])
     findings = (
-        "Accuracy on the test set (tokens, given the right ones before), beside the draft's:\n\n"
-        f"{markdown_table(accuracy)}\n\nThe first test input's attention, against the antidiagonal (mass: mean weight "
+        "Accuracy on the test set (tokens, given the right previous tokens), and the draft's:\n\n"
+        f"{markdown_table(accuracy)}\n\nThe first test input's attention and the antidiagonal (mass: mean weight "
         "of a row on it; score: cosine; shift: offset of the antidiagonal with most mass; nullity: n − rank(T), mean "
         f"over inputs):\n\n{markdown_table(match)}\n"
     )

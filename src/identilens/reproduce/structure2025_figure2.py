@@ -1,4 +1,4 @@
-"""structure2025, Figure 2: what the threshold l makes of the structure W of 100 inputs."""
+"""structure2025, Figure 2: the structure W of 100 inputs by threshold l."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from identilens.studies.reversal.views import structures, thresholds
 
 
 def structure2025_figure2(settings: TaskSettings, out: Path | None = None, **run: Any) -> Reproduction:
-    """Make Figure 2 again: both models trained, and their W at every threshold."""
+    """Reproduce Figure 2: train both models, and show their W at every threshold."""
     found = trained(settings, out, **run)
     accuracy = accuracy_table(found)
     best = pl.concat([best_table(one) for one in found])
@@ -29,7 +29,7 @@ def structure2025_figure2(settings: TaskSettings, out: Path | None = None, **run
         "cuts the sum of the weights; its l may be meant on the sum or on the mean, so both are given. The best head "
         f"of each model is shown in the figure.\n\n{markdown_table(best)}\n\n{markdown_table(accuracy)}\n\n"
         "Perturbed cross attention put back into the transformer, W at the draft's l: correlations of norms with the "
-        f"change of the final hidden state, and that change by kind of perturbation (one Frobenius norm a size).\n\n"
+        f"change of the final hidden state, and this change by kind of perturbation and Frobenius norm.\n\n"
         f"{markdown_table(norms)}\n\n{markdown_table(kinds, 4)}\n"
     )
     means = {name: mean for one in found for name, mean in one.best_mean().items()}

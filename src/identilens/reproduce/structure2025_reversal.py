@@ -26,7 +26,7 @@ def trained(
 ) -> list[Reversal]:
     """Return the draft's LSTM encoder–decoder and a small transformer, both trained on the same sequences.
 
-    The runs lie in ``out/lstm`` and ``out/transformer`` and are not repeated on ``resume``.
+    The runs are in ``out/lstm`` and ``out/transformer``, and are not repeated with ``resume``.
     """
     found = []
     for place, model in enumerate(RATES):
@@ -41,7 +41,7 @@ def trained(
 
 
 def accuracy_table(found: list[Reversal]) -> pl.DataFrame:
-    """Return how well each model reverses, beside what the draft says of its own."""
+    """Return the accuracy of each model, and the accuracy in the draft."""
     draft = dict.fromkeys(_ACCURACIES) | {
         "model": "draft: LSTM", "epochs": PUBLISHED_EPOCHS, "test_accuracy": PUBLISHED_ACCURACY
     }  # fmt: skip
@@ -50,8 +50,8 @@ def accuracy_table(found: list[Reversal]) -> pl.DataFrame:
 
 
 def recorded(settings: TaskSettings) -> dict[str, Any]:
-    """Return the settings as the record keeps them."""
-    kept = settings.recorded()
-    rate = kept.pop("learning_rate")
+    """Return the settings for the record."""
+    values = settings.recorded()
+    rate = values.pop("learning_rate")
     models = [ReversalSettings(model=model, learning_rate=rate) for model in RATES]
-    return kept | {f"learning_rate of the {one.model}": one.rate for one in models}
+    return values | {f"learning_rate of the {model.model}": model.rate for model in models}

@@ -1,4 +1,4 @@
-"""What the reproductions of Wen et al. 2023 share: the settings of their models, one resumable run, one page."""
+"""Shared parts of the reproductions of Wen et al. 2023: settings of models, a run that can be resumed, and a page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,23 +21,22 @@ CONTRAST = 0.3
 """λ of the contrastive term."""
 
 PUBLISHED_ACCURACY = 0.97
-"""What every model of the paper reaches at least in distribution (section 4.1)."""
+"""Least accuracy in distribution of the paper's models (section 4.1)."""
 
 LOST = (
-    "The paper's own numbers of this table or figure are lost in the text at hand; what is measured here stands by "
-    "itself."
+    "The paper's numbers of this table or figure are missing in the text that we have; only our measurements are given."
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class WenSettings(Settings):
-    """How many models are trained, and for how long.
+    """The number of models, and the length of their training.
 
     Attributes:
-        seeds: Seeds of each setting.
-        epochs: Epochs of every setting; the paper's by default.
-        at_once: Seeds in one batched computation, and in one step that is resumed.
-        device: Where to train.
+        seeds: Number of seeds of each setting.
+        epochs: Number of epochs of every setting; the paper's by default.
+        at_once: Number of seeds in one batched computation. An interrupted run repeats at most one of these.
+        device: Device to train on.
     """
 
     seeds: Annotated[int, Ge(2)] = 30
@@ -62,7 +61,7 @@ class ManySeeds(WenSettings):
 
 @dataclass(frozen=True)
 class Run:
-    """How a reproduction is run; progress counts seeds, the choices are those of every run (resume, engine, ...)."""
+    """How a reproduction runs; progress counts seeds, ``choices`` are resume and overwrite."""
 
     settings: WenSettings
     progress: Progress | None = None
@@ -70,7 +69,7 @@ class Run:
 
 
 def recipe(make: Callable[[Path, Run], Reproduction], settings_type: type[WenSettings] = WenSettings) -> Recipe:
-    """Return the recipe of a figure or table that is made from trained models."""
+    """Return the recipe of a figure or table of trained models."""
 
     def made(settings: WenSettings, out: Path, *, progress: Progress | None = None, **choices: Any) -> Reproduction:
         return make(out, Run(settings, progress, choices))
@@ -88,22 +87,22 @@ def gpt(
 
 
 def behind(first_layer: Minimal) -> dict[str, Any]:
-    """Return the options of a model behind a minimal first layer."""
+    """Return the options of a model after a minimal first layer."""
     return {"block": "minimal", "first_layer": first_layer, "num_hidden_layers": 1}
 
 
 def deep(rate: float = 3e-3, data: Data = "complete") -> DyckTraining:
-    """Return how 2- and 3-layer models are trained (D.1)."""
+    """Return the training settings of 2- and 3-layer models (D.1)."""
     return DyckTraining(learning_rate=rate, data=data, epochs=40)
 
 
 def shallow(rate: float = 1e-2, epochs: int = 10, **changed: Any) -> DyckTraining:
-    """Return how models behind a minimal first layer are trained (D.1); 10 epochs are too few for Eq. 20 and 21."""
+    """Return the training settings of models after a minimal first layer (D.1); Eq. 20 and 21 need over 10 epochs."""
     return DyckTraining(learning_rate=rate, epochs=epochs, **changed)
 
 
 def run_settings(out: Path, settings: Sequence[DyckSetting], run: Run) -> DyckRuns:
-    """Return the trained models of a reproduction; the run lies in ``out/run`` and can be resumed."""
+    """Return the trained models of a reproduction; the run is in ``out/run`` and can be resumed."""
     how = run.settings
     if how.epochs is not None:
         settings = [replace(one, training=replace(one.training, epochs=how.epochs)) for one in settings]
@@ -117,16 +116,16 @@ def reproduction(
     name: str, source: str, found: DyckRuns, settings: Sequence[DyckSetting], run: Run, findings: str,
     tables: Mapping[str, pl.DataFrame] | None = None, figures: tuple[str, ...] = ("",),
 ) -> Reproduction:  # fmt: skip
-    """Return a reproduction with the tables and figures that all of them have, and more tables by file name.
+    """Return a reproduction with the tables and figures that all have, and further tables by file name.
 
-    ``figures`` are beginnings of the names of the figures to draw; all by default.
+    ``figures`` are the beginnings of the names of figures to draw; all by default.
     """
     charts = {title: chart for title, chart in found.charts().items() if title.startswith(figures)}
     used: dict[str, Any] = {"seeds": run.settings.seeds}
     for one in settings:
         used[one.name] = ", ".join(f"{key} {value}" for key, value in {**one.config, **asdict(one.training)}.items())
     if run.settings.epochs is not None:
-        used["epochs, in place of the paper's"] = run.settings.epochs
+        used["epochs, instead of the paper's"] = run.settings.epochs
     shared = {
         "runs": found.table, "means": found.means(), "variation": found.variation, "heads": found.heads,
         "misleading": found.misleading(),
@@ -135,7 +134,7 @@ def reproduction(
 
 
 def accuracy(found: DyckRuns) -> str:
-    """Return accuracies as a Markdown table, and how many models reach what the paper reports in distribution."""
+    """Return accuracies as a Markdown table, and how many models reach the paper's accuracy in distribution."""
     shown = ["setting", "seeds", "argmax", "threshold", "long_argmax", "long_threshold"]
     models = found.table.sort("argmax")
     reached = int((models["argmax"] >= PUBLISHED_ACCURACY).sum())
@@ -143,13 +142,13 @@ def accuracy(found: DyckRuns) -> str:
     return (
         f"{markdown_table(found.means().select(shown))}\n\n"
         f"In distribution {reached} of {len(models)} models close at least {100 * PUBLISHED_ACCURACY:.0f} % of the "
-        f"brackets right, what the paper reports for all of its own; the least is {100 * least['argmax']:.2f} % "
+        f"brackets correctly, as the paper reports for all its models; the least is {100 * least['argmax']:.2f} % "
         f"({least['setting']}, seed {least['seed']}). Long prefixes have 400 to 500 brackets."
     )
 
 
 def variations(found: DyckRuns) -> str:
-    """Return the attention variation as a Markdown table, start token left out and counted."""
+    """Return the attention variation as a Markdown table, with and without the start token."""
     rows = found.variation.with_columns(
         pl.col("error").fill_nan(None), start=pl.when("with_start").then(pl.lit("in")).otherwise(pl.lit("out"))
     )
@@ -159,7 +158,7 @@ def variations(found: DyckRuns) -> str:
     return (
         f"{markdown_table(shown)}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds, "
         "patterns causal, with its standard error over seeds; the last two columns are random causal patterns: rows "
-        "even on the simplex, and softmax of standard normal logits."
+        "uniform on the simplex, and softmax of standard normal logits."
     )
 
 

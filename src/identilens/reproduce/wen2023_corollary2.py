@@ -20,17 +20,17 @@ from identilens.runs.tables import markdown_table
 
 @dataclass(frozen=True, kw_only=True)
 class Corollary2Settings(Settings):
-    """What is minimised, and for how long.
+    """The model, the loss and the minimisation.
 
     Attributes:
-        types: Types of brackets.
-        depth: How many brackets may be open at once.
-        lengths: N, brackets in the sequences of the loss.
-        strengths: λ of the L2 regularisation.
+        types: Number of bracket types.
+        depth: Largest number of open brackets.
+        lengths: N, the numbers of brackets in the sequences of the loss.
+        strengths: Values of λ of the L2 regularisation, the largest first.
         hidden: Size of hidden states and of each layer of g.
-        seeds: Seeds of initial weights, for each length.
-        iterations: Steps of L-BFGS for each λ.
-        norm_constant: C_LN, above 0: without it a smaller W_V always lowers the objective, and there is no minimiser.
+        seeds: Number of seeds of initial weights for each length.
+        iterations: Number of steps of L-BFGS for each λ.
+        norm_constant: C_LN, above 0. With 0 a smaller W_V always lowers the objective, so there is no minimiser.
     """
 
     types: Annotated[int, Ge(2)] = 2
@@ -43,14 +43,14 @@ class Corollary2Settings(Settings):
     norm_constant: Annotated[float, Gt(0)] = 0.1
 
     def check(self) -> None:
-        """Check that there is something to minimise, the largest λ first."""
+        """Check that there are lengths and strengths, and that the largest λ is first."""
         if not self.lengths:
             raise SettingError("lengths", "with at least one value", self.lengths)
         if not self.strengths or list(self.strengths) != sorted(self.strengths, reverse=True):
             raise SettingError("strengths", "with at least one value, the largest first", self.strengths)
 
     def config(self) -> DyckConfig:
-        """Return the model: Eq. 6 behind Eq. 19's first layer, g fully connected with three hidden layers."""
+        """Return the model: Eq. 6 after the first layer of Eq. 19, g fully connected with three hidden layers."""
         return DyckConfig(
             bracket_types=self.types, max_depth=self.depth, block="paper", first_layer="one-hot",
             num_hidden_layers=1, hidden_size=self.hidden, projection_widths=[[self.hidden] * 3],
@@ -61,7 +61,7 @@ class Corollary2Settings(Settings):
 def corollary2(
     settings: Corollary2Settings, out: Path | None = None, *, progress: Progress | None = None, **run: Any
 ) -> Reproduction:
-    """Balance of minimisers of the squared loss with L2 regularisation as that goes to 0."""
+    """Balance of minimisers of the squared loss as L2 regularisation goes to 0."""
     rows, runs = [], list(product(settings.lengths, range(settings.seeds)))
     for done, (length, seed) in enumerate(runs, 1):
         prefixes = all_prefixes(settings.config().language, length)
@@ -106,10 +106,10 @@ def _findings(table: pl.DataFrame, best: pl.DataFrame) -> str:
         "Corollary 2 says that approximate balance holds for minimisers of the squared loss with L2 regularisation, as "
         "its strength λ goes to 0: S ≤ (C/N) P for all queries and pairs, with one constant C. For each N and λ the "
         f"seed with the least objective, and the range of the violation over seeds:\n\n{markdown_table(shown)}\n\n"
-        "`constant` is N times the largest S/P, the least C that the model needs; `gradient` the length of the "
-        "gradient over λ ‖θ‖. At the least λ the largest constant of any seed is "
+        "`constant` is N times the largest S/P, the least C that the model needs; `gradient` is the norm of the "
+        "gradient divided by λ ‖θ‖. At the least λ the largest constant of any seed is "
         f"{constants}. From the largest to the least λ the violation fell in {fallen.sum()} of {len(fallen)} runs. "
-        "Minima are local ones: seeds end in different ones."
+        "Minima are local: different seeds end in different minima."
     )
 
 

@@ -19,7 +19,7 @@ def figure1(out: Path, run: wen.Run) -> Reproduction:
     findings = (
         f"{wen.variations(found)}\n\n{wen.LOST} Its claim is that patterns of standard training vary nearly as much as "
         "random ones and are mostly not stack-like; an independent reimplementation found 1.02 without positions and "
-        f"0.54 with linear ones (start token left out, second layer).\n\n{wen.misleading(found)}"
+        f"0.54 with linear positions (without the start token, second layer).\n\n{wen.misleading(found)}"
     )
     return wen.reproduction("wen2023-figure1", "Wen et al. 2023, Figure 1", found, SETTINGS, run, findings)
 

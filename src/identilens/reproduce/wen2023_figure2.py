@@ -1,4 +1,4 @@
-"""Figure 2 of Wen et al. 2023: attention behind minimal first layers with three kinds of embeddings."""
+"""Figure 2 of Wen et al. 2023: attention after minimal first layers with three kinds of embeddings."""
 
 from pathlib import Path
 
@@ -17,11 +17,11 @@ SETTINGS = [
 
 
 def figure2(out: Path, run: Run) -> Reproduction:
-    """Return galleries of attention behind embeddings (19) to (21), and its variation between seeds."""
+    """Return galleries of attention with embeddings (19) to (21), and its variation between seeds."""
     found = run_settings(out, SETTINGS, run)
     findings = (
-        f"{variations(found)}\n\n{LOST} It says that variation is smaller behind a minimal first layer than in "
-        "standard models; an independent reimplementation found 0.13 for Eq. 19 (start token left out)."
+        f"{variations(found)}\n\n{LOST} It says that variation is smaller after a minimal first layer than in "
+        "standard models; an independent reimplementation found 0.13 for Eq. 19 (without the start token)."
     )
     return reproduction("wen2023-figure2", "Wen et al. 2023, Figure 2", found, SETTINGS, run, findings)
 

@@ -11,7 +11,7 @@ from identilens.runs.tables import markdown_table
 from identilens.studies.dyck_train.result import DyckRuns
 
 DECAYS = (1.0, 0.1, 0.01)
-"""Decoupled weight decays of AdamW; 0 is the first setting. Corollary 2 is about another loss and regularisation."""
+"""Decoupled weight decays of AdamW; the first setting has 0. Corollary 2 has another loss and regularisation."""
 
 REIMPLEMENTED = (
     "An independent reimplementation found, by argmax and threshold on prefixes of 400, .92 to .98 and .84 to .88 "
@@ -20,7 +20,7 @@ REIMPLEMENTED = (
 
 
 def settings(data: Data) -> list[DyckSetting]:
-    """Return what is trained: with and without contrast, and with weight decay."""
+    """Return the settings: with and without the contrastive term, and with weight decay."""
     plain = [
         DyckSetting("no regularisation", wen.behind("one-hot"), wen.shallow(data=data)),
         DyckSetting(f"λ = {wen.CONTRAST}", wen.behind("one-hot"), wen.shallow(data=data, contrast=wen.CONTRAST)),
@@ -32,17 +32,17 @@ def settings(data: Data) -> list[DyckSetting]:
 
 
 def figure3(out: Path, run: wen.Run) -> Reproduction:
-    """Return balance violation against accuracy on long prefixes, for models trained on balanced words."""
+    """Return balance violation and accuracy on long prefixes, for models trained on balanced words."""
     return _figure("3", "complete", out, run)
 
 
 def figure10(out: Path, run: wen.Run) -> Reproduction:
-    """Return balance violation against accuracy on long prefixes, for models trained on prefixes."""
+    """Return balance violation and accuracy on long prefixes, for models trained on prefixes."""
     return _figure("10", "prefixes", out, run)
 
 
 def correlations(found: DyckRuns) -> pl.DataFrame:
-    """Return Spearman's rank correlations over seeds, of each setting and of the first two together."""
+    """Return Spearman's rank correlations over seeds, for each setting and for the first two together."""
     both = found.table.filter(pl.col("setting").is_in(found.settings[:2])).with_columns(setting=pl.lit("both"))
     rows = pl.concat([found.table, both])
     measures = ("long_argmax", "long_threshold", "loss")
@@ -67,8 +67,8 @@ def _figure(number: str, data: Data, out: Path, run: wen.Run) -> Reproduction:
         "pairs, with a constant C, when the loss on length N is near its least. The least C that each model needs, N "
         "times its largest S/P, is in bound.csv: mean "
         f"{bound['C'].mean():.2f} over all models, largest {bound['C'].max():.2f}. The settings with weight decay "
-        "(AdamW's, decoupled, on cross-entropy) do not test Corollary 2, by which this holds for minimisers of the "
-        "squared loss with L2 regularisation as that goes to 0: `identilens reproduce wen2023-corollary2` does."
+        "(AdamW's, decoupled, on cross-entropy) do not test Corollary 2, which says this of minimisers of the "
+        "squared loss as L2 regularisation goes to 0. `identilens reproduce wen2023-corollary2` tests it."
     )
     return wen.reproduction(
         f"wen2023-figure{number}", f"Wen et al. 2023, Figure {number}", found, chosen, run, findings,

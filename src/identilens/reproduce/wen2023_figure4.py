@@ -1,4 +1,4 @@
-"""Figures 4 to 6 of Wen et al. 2023: attention that looks like a stack and is not used, and the converse."""
+"""Figures 4 to 6 of Wen et al. 2023: attention that looks like a stack but is not used, and the converse."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ SETTINGS = [
 
 
 def figure4(out: Path, run: Run) -> Reproduction:
-    """Return, for every head of trained models, how stack-like it looks and what changing its attention costs."""
+    """Return, for every head of trained models, how stack-like it looks, and the effect of changing its attention."""
     found = run_settings(out, SETTINGS, run)
     examples = found.heads.sort("stack_weight", descending=True).select(
         "setting", "seed", "layer", "head", "stack_weight", "accuracy", "removed", "even", "random", "used"
@@ -30,15 +30,15 @@ def figure4(out: Path, run: Run) -> Reproduction:
     turned = found.heads.filter(pl.col("stack_weight") >= 2 * pl.col("even_weight"))
     unused = turned.filter(~pl.col("used"))
     findings = (
-        f"{misleading(found)}\n\nA head looks like a stack where closing brackets put half of their attention or more "
-        "on the last unmatched bracket; it is used where removing it, making its attention even or drawing it at "
-        "random costs more than a point of accuracy. Rank correlation of looks and cost over all heads: "
-        f"{correlation:.2f}. Under a weaker reading, at least twice the weight that even attention puts there, "
-        f"{len(turned)} of {len(found.heads)} heads look like a stack, of which {len(unused)} are "
+        f"{misleading(found)}\n\nA head looks like a stack if closing brackets put half of their attention or more "
+        "on the last unmatched bracket. It is used if removing it, or making its attention uniform or random, costs "
+        "more than one point of accuracy. Rank correlation of looking like a stack and this cost, over all heads: "
+        f"{correlation:.2f}. With a weaker criterion, at least twice the weight of uniform attention there, "
+        f"{len(turned)} of {len(found.heads)} heads look like a stack, and {len(unused)} of these are "
         "not used. The ten most stack-like heads:\n\n"
         f"{markdown_table(examples.head(10))}\n\n"
         "The paper shows single examples of misleading heads (Fig. 4, 5) and of both kinds in one model (Fig. 6) "
-        "without saying how often they occur."
+        "and does not say how often they occur."
     )
     return reproduction(
         "wen2023-figure4", "Wen et al. 2023, Figures 4 to 6", found, SETTINGS, run, findings,

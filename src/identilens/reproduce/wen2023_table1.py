@@ -20,19 +20,19 @@ SETTINGS = [
 
 
 def table1(out: Path, run: Run) -> Reproduction:
-    """Return our own attention variation for the cells of Table 1."""
+    """Return our attention variation for the cells of Table 1."""
     found = run_settings(out, SETTINGS, run)
     table = by_layer(found)
     findings = (
-        f"{markdown_table(table, 2)}\n\n{LOST} Variation as mean of ‖A₁ − A₂‖² over pairs of seeds, ± standard error "
-        "over seeds, on the prefix with all brackets at all depths, patterns causal, start token left out; the same "
-        "with the start token is in variation.csv. Random rows: causal, even on the simplex."
+        f"{markdown_table(table, 2)}\n\n{LOST} Variation is the mean of ‖A₁ − A₂‖² over pairs of seeds, ± standard "
+        "error over seeds, on the prefix with all brackets at all depths, for causal patterns without the start token. "
+        "variation.csv has the same with the start token. Random rows: causal, uniform on the simplex."
     )
     return reproduction("wen2023-table1", "Wen et al. 2023, Table 1", found, SETTINGS, run, findings, {"table1": table})
 
 
 def by_layer(found: DyckRuns) -> pl.DataFrame:
-    """Return variation with a column for each layer, start token left out."""
+    """Return variation with a column for each layer, without the start token."""
     rows = found.variation.filter(~pl.col("with_start"))
     # Two seeds have no standard error.
     cells = [

@@ -44,5 +44,5 @@ def test_a_view_opens_at_its_head(tmp_path):
     assert {one.choices["text"][0] for one in view.maps} == {"1"}
     assert "tokenMaps" in view.to_html(tmp_path / "maps.html").read_text("utf-8")
     assert unescape(view._repr_html_()).count("<html") == 1
-    with pytest.raises(InputError, match="text 0, layer 1, head 2 was not kept"):
+    with pytest.raises(InputError, match="text 0, layer 1, head 2 was not saved"):
         audit.view(0, 1, 2)

@@ -51,7 +51,7 @@ def test_a_tagger_is_asked_for_texts_without_tags(bundled, sentences):
     assert tag_tokens(plain, bundled.tokenizer, spans.get).equals(tag_tokens(sentences, bundled.tokenizer))
     with pytest.raises(InputError, match=r"'Gladly' has no tags"):
         tag_tokens(["Gladly"], bundled.tokenizer)
-    with pytest.raises(InputError, match=r"does not tell which characters.*use_fast=True"):
+    with pytest.raises(InputError, match=r"does not give the characters.*use_fast=True"):
         tag_tokens(sentences, types.SimpleNamespace(is_fast=False))
 
 

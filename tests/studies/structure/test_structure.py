@@ -278,7 +278,7 @@ def test_the_same_seed_gives_the_same_result():
         ({"threshold": 50.0, "scale": "sum"}, r"texts' weights lies in \[0, \d\]; got 50.0"),
         ({"penalty": 1.0}, "expected penalty below 1"),
         ({"clusters": 0}, "expected clusters of at least 1"),
-        ({"clusters": 10}, "expected clusters of at most 9, one a text; got 10"),
+        ({"clusters": 10}, "expected clusters of at most 9, one per text; got 10"),
         ({"pool": 1}, "expected pool of at least 2"),
         ({"perturbed": -1}, "expected perturbed of at least 0"),
     ],

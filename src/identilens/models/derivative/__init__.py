@@ -1,1 +1,1 @@
-"""A derivative engine of our own: recorded once for a text, then run on many tangents (see `jacobian`)."""
+"""Our derivative engine: a derivative is recorded once per text, then applied to many tangents (see `jacobian`)."""

@@ -1,7 +1,7 @@
-"""Linear operations on many tensors at once, each with the shape that one has in a recorded derivative.
+"""Linear operations on many tensors at once; each has the shape of one tensor in a recorded derivative.
 
-The batch axis comes first to look at, but in memory it stands before the last one: all copies of a row lie side by
-side. So every product with a matrix is one large product, and every map of rows one product for each row.
+The batch axis is the first axis, but in memory it is the last but one: all copies of a row are adjacent. So every
+product with a matrix is one large product, and every map of rows is one product for each row.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from identilens.models.derivative.rowwise import RowMap, stacked
 
 @dataclass(frozen=True, eq=False)
 class Rowwise:
-    """A `RowMap` laid out for a product with each row; ``kept`` says whether the row itself is in the result too."""
+    """A `RowMap` prepared for a product with each row; ``kept`` says whether the result includes the row itself."""
 
     kept: bool
     diagonal: Float[Tensor, "one_or_row 1 width"] | None
@@ -27,7 +27,7 @@ class Rowwise:
 
     @classmethod
     def of(cls, rows: RowMap, like: Tensor) -> "Rowwise":
-        """Return a row map with its factors laid out; ``like`` has the type and place of what is mapped."""
+        """Return a row map with its factors prepared; ``like`` has the dtype and device of the mapped tensor."""
         factor, width = rows.diagonal, rows.shape[-1]
         kept = not rows.terms or isinstance(factor, Tensor) or factor != 0.0
         diagonal = None
@@ -41,7 +41,7 @@ class Rowwise:
         return cls(kept, diagonal, inner, stacked([outer for outer, _ in rows.terms], rows.result_shape, like))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Apply it to every row."""
+        """Apply the map to every row."""
         rows = x.movedim(0, -2)
         flat = rows.reshape(-1, *rows.shape[-2:])
         result = flat if self.diagonal is None else flat * self.diagonal
@@ -56,9 +56,9 @@ class Rowwise:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """x @ matrix, or matrix @ x (``left``), or a batch of such products; onto what is there, if something is.
+    """x @ matrix, or matrix @ x (``left``), or a batch of such products, optionally added to another tensor.
 
-    ``shape`` is what one result has, leading or other axes of length 1 aside.
+    ``shape`` is the shape of one result, without axes of length 1.
     """
 
     matrix: Float[Tensor, "... k m"]
@@ -66,7 +66,7 @@ class Product:
     shape: torch.Size
 
     def __call__(self, x: Tensor, onto: Tensor | None = None) -> Tensor:
-        """Return the product; added to ``onto`` and in its shape where that is given."""
+        """Return the product; if ``onto`` is given, added to it and in its shape."""
         count, lead = len(x), self.matrix.shape[:-2]
         flat = self._folded(x)
         pair = (self.matrix, flat) if self.left else (flat, self.matrix)
@@ -80,30 +80,30 @@ class Product:
         return product if onto is None else product.reshape(onto.shape)
 
     def _folded(self, x: Tensor) -> Tensor:
-        """Return x with its batch axis drawn into the axis that the product leaves alone."""
+        """Return x with its batch axis merged into the axis that the product does not sum over."""
         lead = self.matrix.shape[:-2]
         if not self.left:
             return x.movedim(0, -2).reshape(*lead, -1, x.shape[-1])
         if x.stride(-2) < x.stride(-1):
-            # Stored the other way round: copied, if it must be, along its own rows.
+            # Stored transposed: a copy, if needed, is made along its own rows.
             return x.mT.movedim(0, -3).reshape(*lead, -1, x.shape[-2]).mT
         return x.movedim(0, -2).reshape(*lead, x.shape[-2], -1)
 
 
 @dataclass(frozen=True)
 class Reshape:
-    """The same numbers in another shape: of one, ``old`` before and ``new`` after."""
+    """The same numbers in another shape: for one tensor, ``old`` before and ``new`` after."""
 
     old: torch.Size
     new: torch.Size
 
     @property
     def squeezes(self) -> bool:
-        """Whether only axes of length 1 come or go."""
+        """Whether only axes of length 1 are added or removed."""
         return [size for size in self.old if size > 1] == [size for size in self.new if size > 1]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Reshape, the batch axis behind the axes that stay, so that it keeps its place where a copy is needed."""
+        """Reshape with the batch axis after the unchanged axes, so that a copy, if needed, keeps its memory order."""
         pairs = enumerate(zip(self.old, self.new, strict=False))
         same = next((axis for axis, (old, new) in pairs if old != new), min(len(self.old), len(self.new)))
         return x.movedim(0, same).reshape(*self.new[:same], len(x), *self.new[same:]).movedim(same, 0)
@@ -116,12 +116,12 @@ class Mapped:
     call: Callable[..., Any]
 
     def __call__(self, *tensors: Tensor) -> Any:
-        """Run it."""
+        """Run the operation."""
         return torch.vmap(self.call)(*tensors)
 
 
 class Sum(Mapped):
-    """a + b, which a product can take over."""
+    """a + b, which a product can include."""
 
     def __init__(self) -> None:
         super().__init__(torch.add)

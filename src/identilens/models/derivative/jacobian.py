@@ -1,13 +1,13 @@
 """Frobenius norms of the Jacobian blocks between input tokens and hidden tokens, by forward mode.
 
-The entry to a derivative engine of our own: a text's derivative is recorded once (`linear_map`) and all tangents go
-through the recording. It is there because it is faster than the library's way, `torch.vmap` of `torch.func.jvp`, on
-the whole job: ``benchmarks/mixing.py`` measures both. Below 1.5 times it should go.
+The entry to our derivative engine: a text's derivative is recorded once (`linear_map`), and all tangents go through the
+recording. The engine exists because it is faster than the library's way, `torch.vmap` of `torch.func.jvp`, on the whole
+task: ``benchmarks/mixing.py`` measures both. Below 1.5 times the library's speed it should be removed.
 
-Seen on the bundled encoder, n = 43, whole sketch, on a machine that others used too: 19.9 s by the library and 8.7 s
-here on two threads; 1.5 to 1.75 times in processor time on one. `torch.func.linearize` needs masks that are always
-written out, takes about 4 s to set up a text (recording: 0.7 s), then 1.5 times as long for a tangent, and cannot
-follow mixtures of experts.
+Measured on the bundled encoder, n = 43, whole sketch, on a machine with other load: 19.9 s by the library and 8.7 s
+here on two threads; 1.5 to 1.75 times in processor time on one thread. `torch.func.linearize` needs explicit masks,
+needs about 4 s to set up a text (recording: 0.7 s) and then 1.5 times as long for a tangent, and does not work with
+mixtures of experts.
 """
 
 from collections.abc import Callable
@@ -25,12 +25,12 @@ from identilens.models.derivative.memory import chunk_size
 from identilens.models.derivative.probes import NOT_FINITE, leading_directions, orthonormal_probes
 
 Function = Callable[[Tensor], tuple[Tensor, ...]]
-"""From [position, d_in] to any number of tensors [position, d_out]; a derivative with an axis of tangents before."""
+"""From [position, d_in] to any number of tensors [position, d_out]; a derivative has an axis of tangents first."""
 
 Method = Literal["exact", "sketch"]
 
 Path = Literal["recorded", "forward"]
-"""How tangents were pushed: through a recording, or by `torch.func.jvp` for each chunk."""
+"""How tangents were computed: through a recording, or by `torch.func.jvp` for each chunk."""
 
 DEFAULT_BUDGET = 256 * 2**20
 DEFAULT_PROBES = 32
@@ -38,7 +38,7 @@ DEFAULT_PROBES = 32
 
 @dataclass(frozen=True)
 class SquaredNorms:
-    """Squared Frobenius norms ‖∂e_j/∂x_i‖² of one output; `variances` of the estimates are zero where they are exact.
+    """Squared Frobenius norms ‖∂e_j/∂x_i‖² of one output; ``variances`` of exact norms are zero.
 
     ``path`` says how they were computed; both ways give the same numbers.
     """
@@ -55,11 +55,11 @@ def jacobian_norms(
 ) -> tuple[SquaredNorms, ...]:  # fmt: skip
     """Return ‖∂e_j/∂x_i‖²_F for every hidden token j and input token i of every output of a function.
 
-    Each input token gets its tangents, and one forward sweep of a chunk of them serves all outputs; they go through
-    a derivative recorded once, or through `torch.func.jvp` where that cannot be (see `linear_map`); the result says
-    which. ``exact`` takes all d_in basis tangents. ``sketch`` takes k orthonormal ones: q along the directions Q that
-    matter most for the other tokens' outputs, found by a few reverse passes shared by all input tokens, and k − q
-    random ones P in the complement of Q:
+    Each input token has its tangents; one forward sweep of a chunk of them gives all outputs. Tangents go through a
+    derivative that is recorded once, or through `torch.func.jvp` if it cannot be recorded (see `linear_map`); the
+    result says which. ``exact`` uses all d_in basis tangents. ``sketch`` uses k orthonormal tangents: q of them follow
+    the directions Q that matter most for the other tokens' outputs, found by a few reverse passes for all input tokens
+    together; k − q are random directions P in the complement of Q:
 
         ‖J‖²_F ≈ ‖J Q‖²_F + (d − q)/(k − q) ‖J P‖²_F
 
@@ -67,15 +67,15 @@ def jacobian_norms(
     the estimate is (d − q)² s²/(k − q) · (1 − (k − q)/(d − q)), with s² their sample variance: also unbiased, and
     zero at k = d, where the sketch is exact.
 
-    k is ``probes`` and q ``leading``: a quarter of k when not given, 0 for random ones only. ``memory_budget`` are
-    bytes of tensors that may be alive at once, the returned ones not counted. The function is called under
-    `torch.vmap` and must be differentiable both ways; the path ``forward`` does without a recording.
+    k is ``probes`` and q is ``leading``: a quarter of k by default, 0 for random directions only. ``memory_budget`` is
+    the largest number of bytes of tensors in memory at once, without the returned ones. The function is called under
+    `torch.vmap` and must be differentiable in both modes. The path ``forward`` uses no recording.
 
     Cost:
-        n d_in (exact) or n k (sketch) forward tangents; the sketch runs 3 k reverse passes beside them.
+        n d_in (exact) or n k (sketch) forward tangents; the sketch also runs 3 k reverse passes.
 
     Raises:
-        InputError: For options that cannot be used, or a budget that holds not even one tangent.
+        InputError: For options that cannot be used, or a budget that is too small for one tangent.
         NumericalError: If a derivative is NaN or infinite.
     """
     width = inputs.shape[-1]
@@ -97,12 +97,12 @@ def _sweep(
     function: Function, inputs: Tensor, frames: Float[Tensor, "input d_in probe"], leading: int, budget: int,
     reserved: int, path: Path,
 ) -> tuple[SquaredNorms, ...]:  # fmt: skip
-    """Push every probe of every token through the function's derivative and gather squared lengths."""
+    """Apply the function's derivative to every probe of every token, and sum the squared lengths."""
     n, width, k = frames.shape
     pairs = torch.cartesian_prod(torch.arange(n), torch.arange(k)).to(inputs.device)
 
     def push(run: Function, token: Tensor, probe: Tensor) -> list[Tensor]:
-        # In memory all tangents of a token lie side by side, as a recorded derivative has them.
+        # In memory all tangents of a token are adjacent, as in a recorded derivative.
         tangents = inputs.new_zeros(n, len(token), width).transpose(0, 1)
         tangents[torch.arange(len(token), device=inputs.device), token] = frames[token, :, probe]
         return [output.square().sum(-1, dtype=torch.float64) for output in run(tangents)]
@@ -113,14 +113,14 @@ def _sweep(
     with torch.no_grad():
         run, chunk = None, 0
         if path == "recorded" and (run := linear_map(function, inputs, budget - reserved)) is not None:
-            # Where its constants leave no room, the derivative is taken afresh for each chunk.
+            # If its constants leave no room, the derivative is computed again for each chunk.
             with suppress(InputError):
                 chunk = fitting(run, reserved + run.nbytes)
         if run is None or chunk == 0:
             path, run = "forward", torch.vmap(lambda tangent: torch.func.jvp(function, (inputs,), (tangent,))[1])
             chunk = fitting(run, reserved)
         lengths = [output.shape[-1] for output in push(run, *pairs[:1].T)]
-        # Leading squares, sum and sum of squares of the random ones: [input, statistic, hidden].
+        # Squares of leading probes; sum and sum of squares of random probes: [input, statistic, hidden].
         sums = [torch.zeros(n, 3, length, dtype=torch.float64, device=inputs.device) for length in lengths]
         for token, probe in (part.T for part in pairs.split(chunk)):
             random = (probe >= leading).to(torch.float64)[:, None]

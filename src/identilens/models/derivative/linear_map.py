@@ -1,4 +1,4 @@
-"""The derivative of a function at one point, recorded once and then run on many tangents at once."""
+"""The derivative of a function at one point, recorded once and then applied to many tangents at once."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from identilens.models.derivative.tracing import NotTraceableError, Step, Tracer
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """A recorded derivative: its operations in order, and the bytes of the constants it keeps.
+    """A recorded derivative: its operations in order, and the size of its constants in bytes.
 
-    ``dying`` has, for each step, the tensors that none after it needs. ``outputs`` are the numbers of the outputs'
-    tensors; None where an output does not depend on the input.
+    ``dying`` has, for each step, the tensors that no later step needs. ``outputs`` are the numbers of the output
+    tensors; None if an output does not depend on the input.
     """
 
     steps: tuple[Step, ...]
@@ -30,15 +30,15 @@ class LinearMap:
     @torch.no_grad()
     def __call__(self, tangents: Float[Tensor, "count ..."]) -> tuple[Tensor, ...]:
         """Return the derivative [count, ...] of every output in the direction of every tangent."""
-        held = {0: tangents}
+        alive = {0: tangents}
         for step, dying in zip(self.steps, self.dying, strict=True):
-            made = step.run(*(held[number] for number in step.inputs))
-            held.update(zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=True))
+            made = step.run(*(alive[number] for number in step.inputs))
+            alive.update(zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=True))
             del made
             for number in dying:
-                del held[number]
+                del alive[number]
         return tuple(
-            tangents.new_zeros(len(tangents), *shape) if number is None else held[number]
+            tangents.new_zeros(len(tangents), *shape) if number is None else alive[number]
             for number, shape in zip(self.outputs, self.shapes, strict=True)
         )
 
@@ -47,19 +47,19 @@ class LinearMap:
 def linear_map(
     function: Callable[[Tensor], tuple[Tensor, ...]], inputs: Float[Tensor, "..."], budget: int
 ) -> LinearMap | None:
-    """Return the recorded derivative of a function, or None where it cannot be trusted or kept.
+    """Return the recorded derivative of a function, or None if it is not reliable or too large.
 
-    What depends only on the point is kept as constants (`torch.func.jvp` works it out with every tangent), rules are
-    composed to `RowMap`s, and all tangents are multiplied with a matrix in one product.
+    What depends only on the point is stored as constants (`torch.func.jvp` computes it again for every tangent). Rules
+    are composed to `RowMap`s. All tangents are multiplied with a matrix in one product.
 
-    The derivative is computed for one random tangent while it is recorded; the recording is run on that tangent and
-    must give the same, within the root of the machine epsilon (3.5e-4 for single, 1.5e-8 for double precision) of the
-    largest number. A linear map that is right for a tangent of random numbers is right for all.
+    The derivative is computed for one random tangent while it is recorded. The recording is then run on that tangent
+    and must give the same result, within the square root of the machine epsilon (3.5e-4 for single, 1.5e-8 for double
+    precision) times the largest number. A linear map that is right for a random tangent is right for all tangents.
 
-    No more than ``budget`` bytes may be alive while recording, the constants that are kept among them.
+    At most ``budget`` bytes, including the constants, are in memory while recording.
 
     Cost:
-        Two forward passes, and as many bytes as they and the constants take.
+        Two forward passes, and the memory of these and of the constants.
     """
     tangent = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float32).to(inputs)
     try:
@@ -77,8 +77,8 @@ def linear_map(
                 return None
             del expected
     except (NotTraceableError, OverBudgetError, RuntimeError):
-        # PyTorch raises RuntimeError for what it cannot do to a batch. What the function itself raises it will raise
-        # again when its derivative is taken without recording.
+        # PyTorch raises RuntimeError for operations that it cannot batch. An error of the function itself will be
+        # raised again when its derivative is computed without recording.
         return None
     return replace(found, nbytes=meter.live)
 
@@ -98,13 +98,13 @@ def _needed(steps: list[Step], outputs: tuple[int | None, ...]) -> list[Step]:
 
 
 def _fused(steps: list[Step], outputs: tuple[int | None, ...]) -> tuple[Step, ...]:
-    """Return the steps with each sum of a product and something done by the product itself."""
+    """Return the steps, where a sum of a product and another tensor is computed by the product itself."""
     uses = Counter([*outputs, *(number for step in steps for number in step.inputs)])
     made = {number: index for index, step in enumerate(steps) for number in step.outputs}
     fused: list[Step | None] = list(steps)
 
     def producer(number: int) -> list[int]:
-        """Return the product that makes a tensor nobody else takes, and views in between, as indices of steps."""
+        """Return the product whose result only this sum uses, and the views between, as indices of steps."""
         chain: list[int] = []
         while uses[number] == 1 and number in made:
             step = fused[made[number]]
@@ -119,7 +119,7 @@ def _fused(steps: list[Step], outputs: tuple[int | None, ...]) -> tuple[Step, ..
     for index, step in enumerate(steps):
         if not isinstance(step.run, Sum):
             continue
-        # The later of two products is added onto the earlier one.
+        # The later of two products is added to the earlier one.
         chains = ((producer(number), other) for number, other in zip(step.inputs, step.inputs[::-1], strict=True))
         chain, other = max(chains, key=lambda pair: pair[0][-1:])
         product = fused[chain[-1]] if chain else None

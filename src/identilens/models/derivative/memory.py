@@ -1,4 +1,4 @@
-"""Memory of a computation measured, and chunks sized so that it stays within a budget."""
+"""Measuring the memory of a computation, and choosing chunks that fit into a budget."""
 
 import weakref
 from collections.abc import Callable
@@ -11,17 +11,17 @@ from torch.utils._pytree import tree_leaves
 from identilens.errors import InputError
 
 _USED = 0.85
-"""Share of a budget that is planned with; the rest is for what kernels and the heap take beside tensors."""
+"""Share of a budget that is used for tensors; the rest is for kernels and the heap."""
 
 
 class OverBudgetError(Exception):
-    """More bytes are alive than were allowed."""
+    """More bytes are in use than allowed."""
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all tensors made inside the context that are alive, and their peak.
+    """Counts the bytes of all existing tensors that were made inside the context, and their peak.
 
-    What single kernels allocate and free within one call is not seen. More than ``limit`` bytes are an
+    Memory that a kernel allocates and frees within one call is not counted. More than ``limit`` bytes raise an
     `OverBudgetError`.
     """
 
@@ -56,13 +56,13 @@ class LiveBytes(TorchDispatchMode):
 
 
 def chunk_size(work: Callable[[int], Any], count: int, budget: int, what: str, reserved: int = 0) -> int:
-    """Return how many of ``count`` pieces of work may be done at once within a budget of bytes, ``reserved`` left free.
+    """Return how many of ``count`` pieces of work fit at once into a budget of bytes minus ``reserved``.
 
-    The peak is measured for one and for two pieces; it grows by the same amount with every further piece. What was
-    alive before does not count.
+    The peak is measured for one and for two pieces; it grows by the same amount with every further piece. Memory that
+    was in use before is not counted.
 
     Raises:
-        InputError: If the budget does not hold one piece, with the name of one, ``what``.
+        InputError: If the budget is too small for one piece; ``what`` names a piece in the message.
     """
     peaks = []
     for pieces in (1, 2):

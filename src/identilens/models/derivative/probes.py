@@ -1,4 +1,4 @@
-"""Directions in which an input token is varied: those that matter most, and random ones off them."""
+"""Directions in which an input token is varied: those that matter most, and random ones orthogonal to them."""
 
 from collections.abc import Callable
 
@@ -19,14 +19,14 @@ def leading_directions(
     function: Callable[[Tensor], tuple[Tensor, ...]], inputs: Float[Tensor, "input d_in"], count: int,
     passes: int, generator: torch.Generator, memory_budget: int,
 ) -> Float[Tensor, "input d_in count"]:  # fmt: skip
-    """Return, for each input token, orthonormal directions that carry much of its effect on other tokens.
+    """Return, for each input token, orthonormal directions with a large part of its effect on other tokens.
 
-    One reverse pass from a random combination of hidden tokens gives, for *every* input token at once, a random
-    vector of the row space that its Jacobian blocks share. A token's effect on its own position is close to a
-    multiple of the identity, has no leading directions and would hide the others; each pass therefore starts from a
-    random half of the positions of one output, and a token looks only at passes that leave its own position out. The
-    directions are the leading right singular vectors of those vectors, each scaled to length 1; found to a few
-    digits, which is enough: any directions leave the sketch unbiased.
+    One reverse pass from a random combination of hidden tokens gives, for *every* input token at once, a random vector
+    of the row space of its Jacobian blocks. A token's effect on its own position is close to a multiple of the
+    identity: it has no leading directions and would hide the others. So each pass starts from a random half of the
+    positions of one output, and a token uses only passes without its own position. The directions are the leading right
+    singular vectors of these vectors, each scaled to length 1. A few digits are enough, because the sketch is unbiased
+    for any directions.
 
     Raises:
         NumericalError: If a derivative is NaN or infinite.
@@ -34,10 +34,10 @@ def leading_directions(
     n, width = inputs.shape
     if count == 0:
         return inputs.new_zeros(n, width, 0)
-    # What the passes leave behind, and the matrices made of it, take memory too.
+    # The results of the passes, and the matrices made of them, need memory too.
     kept = 3 * n * (passes + count) * width * inputs.element_size()
     found = _row_space(function, inputs, passes, generator, memory_budget, kept)
-    # Subspace iteration on the rows: unlike a decomposition it cannot fail on the many zero rows.
+    # Subspace iteration on the rows: unlike a decomposition, it cannot fail on the many zero rows.
     basis = torch.linalg.qr(
         found.mT @ torch.randn(n, passes, count, generator=generator, dtype=torch.float32).to(found)
     )[0]
@@ -50,7 +50,7 @@ def _row_space(
     function: Callable[[Tensor], tuple[Tensor, ...]], inputs: Tensor, passes: int, generator: torch.Generator,
     budget: int, kept: int,
 ) -> Float[Tensor, "input pass d_in"]:  # fmt: skip
-    """Return what each pass finds for each input token, of length 1; zero where it starts at the token itself."""
+    """Return the vector of each pass for each input token, of length 1; zero if the pass starts at the token itself."""
     with torch.no_grad():
         shapes = [output.shape for output in function(inputs)]
     own = inputs.new_ones(len(inputs), passes)

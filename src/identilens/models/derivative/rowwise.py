@@ -1,4 +1,4 @@
-"""Linear maps of the rows of a tensor, as norms, softmax and activations have them, composed symbolically."""
+"""Linear maps of the rows of a tensor, as in norms, softmax and activations, composed symbolically."""
 
 from dataclasses import dataclass, replace
 
@@ -13,8 +13,8 @@ Factor = Tensor | float
 class RowMap:
     """The map x ↦ diagonal ∘ x + Σ_k outer_k (inner_k · x) of each row x (last axis) of a tensor.
 
-    ``base`` is the number of the tensor that is mapped, ``shape`` its shape; ``terms`` are pairs (outer, inner). If
-    ``summed``, the result's last axis has length 1, as after a sum over rows; there is no diagonal then.
+    ``base`` is the number of the mapped tensor, ``shape`` its shape; ``terms`` are pairs (outer, inner). If ``summed``,
+    the result's last axis has length 1, as after a sum over rows, and there is no diagonal.
     """
 
     base: int
@@ -25,23 +25,23 @@ class RowMap:
 
     @property
     def is_identity(self) -> bool:
-        """Whether the tensor is left as it is."""
+        """Whether the tensor is unchanged."""
         return not self.terms and not self.summed and isinstance(self.diagonal, float) and self.diagonal == 1.0
 
     @property
     def result_shape(self) -> torch.Size:
-        """Shape of what comes out."""
+        """Shape of the result."""
         return torch.Size([*self.shape[:-1], 1]) if self.summed else self.shape
 
     def scaled(self, factor: Factor, shape: torch.Size) -> "RowMap | None":
-        """Return factor ∘ this, broadcast to a shape, or None where that is no map of rows."""
+        """Return factor ∘ this map, broadcast to a shape, or None if that is not a map of rows."""
         if shape not in (self.shape, self.result_shape):
             return None
         terms = tuple((_times(outer, factor), inner) for outer, inner in self.terms)
         return replace(self, diagonal=_times(self.diagonal, factor), terms=terms, summed=shape != self.shape)
 
     def plus(self, other: "RowMap") -> "RowMap | None":
-        """Return the sum of two maps of the same tensor, or None where they map different ones."""
+        """Return the sum of two maps of the same tensor, or None if they map different tensors."""
         if other.base != self.base:
             return None
         terms = list(self.terms)
@@ -56,7 +56,7 @@ class RowMap:
         return RowMap(self.base, self.shape, diagonal, tuple(terms), self.summed and other.summed)
 
     def row_sum(self) -> "RowMap | None":
-        """Return the sum over the last axis, which is kept; None where it has been taken before."""
+        """Return the sum over the last axis, which keeps length 1; None if it is already summed."""
         if self.summed or not self.shape:
             return None
         total = RowMap(self.base, self.shape, 0.0, ((1.0, self.diagonal),), summed=True)
@@ -68,7 +68,7 @@ class RowMap:
 
 
 def as_factor(value: Tensor) -> Factor:
-    """Return a tensor of equal elements as one number, and any other as it is."""
+    """Return a tensor of equal elements as one number, any other tensor unchanged."""
     first = value.flatten()[:1]
     return float(first) if value.numel() and bool((value == first).all()) else value
 

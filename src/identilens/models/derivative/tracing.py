@@ -1,4 +1,4 @@
-"""A derivative recorded while it is computed: what becomes of the tangent, with all else as constants."""
+"""Recording a derivative while it is computed: the operations on the tangent, with everything else as constants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 
 
 class NotTraceableError(Exception):
-    """The derivative does something that a recording cannot follow."""
+    """The derivative has an operation that cannot be recorded."""
 
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One recorded operation and the numbers of the tensors it takes and makes."""
+    """One recorded operation and the numbers of its input and output tensors."""
 
     run: Operation
     inputs: tuple[int, ...]
@@ -34,15 +34,15 @@ class Step:
 
 @dataclass(eq=False)
 class _Value:
-    """What a tensor is in terms of the recorded ones; shared by all copies of it, so that it is made only once."""
+    """A tensor in terms of recorded tensors; all its copies share it, so that it is computed only once."""
 
     rows: RowMap
 
 
 class Tracer(TorchDispatchMode):
-    """Records what happens to a tangent inside the context; what does not depend on it simply runs.
+    """Records the operations on a tangent inside the context; other operations simply run.
 
-    Tensor 0 of the recorded ``steps`` is the tangent; ``coarsest`` is the largest machine epsilon among its types.
+    Tensor 0 of the recorded ``steps`` is the tangent; ``coarsest`` is the largest machine epsilon of its dtypes.
     """
 
     def __init__(self, tangent: Tensor) -> None:
@@ -50,12 +50,12 @@ class Tracer(TorchDispatchMode):
         self.steps: list[Step] = []
         self.coarsest = torch.finfo(tangent.dtype).eps
         self._count = 1
-        # Tensors that die are forgotten, and the constants of maps that were never carried out with them.
+        # Entries of deleted tensors are removed, and with them the constants of maps that were never computed.
         self._values = WeakTensorKeyDictionary()
         self._values[tangent] = _Value(RowMap(0, tangent.shape))
 
     def number(self, tensor: Tensor) -> int | None:
-        """Return the number under which a tensor is recorded, or None where it does not depend on the tangent."""
+        """Return the number of a recorded tensor, or None if it does not depend on the tangent."""
         return self._made(tensor) if tensor in self._values else None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -80,7 +80,7 @@ class Tracer(TorchDispatchMode):
     def _record(self, call: "_Call", result: Any, target: Any) -> None:
         outputs, targets = ([leaf for leaf in tree_leaves(of) if isinstance(leaf, Tensor)] for of in (result, target))
         if not outputs or any(not out.is_floating_point() or out.device != call.first.device for out in outputs):
-            # Comparisons, and shapes worked out on the meta device, carry nothing of the tangent on.
+            # Results of comparisons, and shapes computed on the meta device, do not depend on the tangent.
             return
         self.coarsest = max([self.coarsest, *(torch.finfo(out.dtype).eps for out in outputs)])
         if len(outputs) == 1:
@@ -117,7 +117,7 @@ class Tracer(TorchDispatchMode):
         return rows and _Value(rows)
 
     def _pointwise(self, call: "_Call", output: Tensor) -> _Value | None:
-        """Return a linear operation on single elements as multiplication with what it makes of ones."""
+        """Return a linear elementwise operation as multiplication with its result for ones."""
         if bool(call.at(None).any()):
             raise NotTraceableError(f"{call.func} is not linear in the tangent")
         values: list[_Value] = []
@@ -155,7 +155,7 @@ class Tracer(TorchDispatchMode):
 
 
 class _Call:
-    """One call of an operation; ``tracked`` are its arguments that depend on the tangent, ``places`` where they are."""
+    """One call of an operation; ``tracked``: its arguments that depend on the tangent, ``places``: their positions."""
 
     def __init__(self, func: Any, args: tuple, kwargs: dict, values: WeakTensorKeyDictionary) -> None:
         self.func, self.args, self.kwargs = func, args, kwargs
@@ -165,7 +165,7 @@ class _Call:
         self.first = self.tracked[0]
 
     def at(self, one: int | None) -> Tensor:
-        # What the operation makes of ones at one place and zeros at the others.
+        # The result of the operation for ones at one place and zeros at the others.
         pairs = zip(self.places, self.tracked, strict=True)
         probes = [torch.full_like(tensor, float(place == one)) for place, tensor in pairs]
         return _filled(self.func, self._leaves, self._spec, self.places)(*probes)
@@ -181,7 +181,7 @@ class _Call:
             return Product(self.args[0] if left else self.args[1], left, outputs[0].shape)
         if self.func in _RESHAPES:
             return Reshape(self.first.shape, outputs[0].shape)
-        # The tensors recorded with are let go; only the constants stay.
+        # The tensors used for recording are released; only the constants are stored.
         leaves = [None if place in self.places else leaf for place, leaf in enumerate(self._leaves)]
         return Mapped(_filled(self.func, leaves, self._spec, self.places))
 
