@@ -77,10 +77,10 @@ def test_damage_and_strangers_are_named(client, monkeypatch):
     toy(layers="1-2", out=url)
     elsewhere(monkeypatch)
     client.put_object(Bucket=BUCKET, Key="damaged/table.parquet", Body=b"no table")
-    with pytest.raises(OutputFolderError, match=r"s3://runs/damaged/table.parquet is not as the run wrote it"):
+    with pytest.raises(OutputFolderError, match=r"s3://runs/damaged/table.parquet differs from what the run wrote"):
         Toy.load(url)
     client.put_object(Bucket=BUCKET, Key="foreign/mine.txt", Body=b"mine")
-    with pytest.raises(OutputFolderError, match="s3://runs/foreign exists and holds no run"):
+    with pytest.raises(OutputFolderError, match="s3://runs/foreign exists and contains no run"):
         toy(layers="1-2", out=f"s3://{BUCKET}/foreign")
 
 
@@ -190,6 +190,6 @@ def test_the_command_line(client, monkeypatch):
     assert b"The squares add up to 5" in objects(client, "command")["report.html"]
     elsewhere(monkeypatch)
     assert f"report: {url}/report.html" in identilens("report", url, code=0).output
-    assert "Pass --resume to go on" in failing("toy", "--layers", "1-2", "--out", url)
+    assert "Pass --resume to continue it" in failing("toy", "--layers", "1-2", "--out", url)
     assert "Create the bucket first" in failing("toy", "--out", "s3://nowhere/run")
     assert "pass --out FOLDER" in failing("figures", url)
