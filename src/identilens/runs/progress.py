@@ -1,4 +1,4 @@
-"""The progress of a run: a bar in a notebook or on a terminal, a function of the caller's, or nothing."""
+"""The progress of a run: a bar in a notebook or on a terminal, a function of the caller, or nothing."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 Progress = Callable[[int, int, str], None]
-"""Is told units done, units in all, and a note on what is being done."""
+"""Called with the number of finished units, the total number, and a note on the current step."""
 
 _OFTEN = 0.1
 """Seconds between two drawings in a notebook."""
@@ -25,7 +25,7 @@ _drawn: ContextVar[bool] = ContextVar("drawn", default=False)
 
 @contextmanager
 def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | None]:
-    """Yield who is told of a run: the function given, else a bar where someone can see one; None for False.
+    """Yield the receiver of progress: the given function, or a bar if one can be shown; None for False.
 
     A run inside another whose bar is drawn has no bar of its own.
     """
