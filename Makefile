@@ -8,7 +8,7 @@ TORCH := torch==2.13.0
 # Bytecode is kept: the tests start many processes, and without it each one compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo decoder families test test-all test-slow test-gpu test-recipes test-lowest check bench docs release-check clean
+.PHONY: help demo decoder families test test-all test-slow test-gpu test-recipes test-lowest check bench bench-quick docs release-check clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 16
@@ -64,7 +64,10 @@ check: $(STAMP) ## ruff and pyright
 	$(BIN)/pyright
 
 bench: $(STAMP) ## the benchmarks, one after another: leave the machine alone meanwhile
-	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+	$(BIN)/python benchmarks/run.py
+
+bench-quick: $(STAMP) ## the quick part of the benchmarks, about three minutes
+	$(BIN)/python benchmarks/run.py --quick
 
 docs: $(STAMP) ## check the documentation and build its site into build/site
 	$(BIN)/python tools/reference.py

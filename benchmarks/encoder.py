@@ -6,9 +6,10 @@ positions, float32. The two sides take turns.
 
 import sys
 from collections.abc import Callable
+from statistics import median
 
 import torch
-from common import best_times, machine, report
+from common import QUICK, machine, milliseconds, ratios, report, turns
 from torch import Tensor, nn
 
 from identilens.encoder import IdentifiableTransformerLayer
@@ -33,14 +34,15 @@ def main() -> int:
     padding = torch.arange(LENGTH) >= lengths[:, None]
     torchs = nn.TransformerEncoderLayer(WIDTH, 8, batch_first=True)
     ours = IdentifiableTransformerLayer(WIDTH, 8, heads="concat")
-    found, reference = best_times([step(ours, inputs, padding), step(torchs, inputs, padding)], repeats=20)
-    print(f"step of {BATCH} texts of {LENGTH}: Con {1e3 * found:.0f} ms, torch.nn.TransformerEncoderLayer "
-          f"{1e3 * reference:.0f} ms")  # fmt: skip
-    for d_k in D_K:
+    ours_taken, reference = turns([step(ours, inputs, padding), step(torchs, inputs, padding)], repeats=20)
+    print(f"step of {BATCH} texts of {LENGTH}: Con {milliseconds(ours_taken)}, torch.nn.TransformerEncoderLayer "
+          f"{milliseconds(reference)}")  # fmt: skip
+    for d_k in () if QUICK else D_K:
         layers = [IdentifiableTransformerLayer(WIDTH, 8, heads=heads, d_k=d_k) for heads in ("concat", "add")]
-        con, add = best_times([step(layer, inputs, padding) for layer in layers], repeats=5)
-        print(f"d_k = {d_k:3}: Con {1e3 * con:.0f} ms, Add {1e3 * add:.0f} ms, Add / Con {add / con:.2f}")
-    return 0 if report("Con over torch's layer", found / reference, 1.05, at_least=False) else 1
+        con, add = turns([step(layer, inputs, padding) for layer in layers], repeats=5)
+        print(f"d_k = {d_k:3}: Con {milliseconds(con)}, Add {milliseconds(add)}, "
+              f"Add / Con {median(ratios(add, con)):.2f}")  # fmt: skip
+    return 0 if report("Con over torch's layer", ratios(ours_taken, reference), 1.05, at_least=False) else 1
 
 
 if __name__ == "__main__":

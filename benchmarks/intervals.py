@@ -1,17 +1,14 @@
-"""Intervals of attention weights: warm-started certified programs against scipy one by one, and a whole head.
-
-Claims checked (exit code 1 if one fails):
-- one row, n = 128, d_v = 64: at most half the time of the same programs posed one by one to scipy.optimize.linprog;
-- all rows of a head, n = 64, d_v = 32: within two minutes.
-"""
+"""Intervals of attention weights: programs that run together, against scipy's linprog one by one."""
 
 import sys
-import time
+from functools import partial
 
 import numpy as np
 import torch
+from common import QUICK, machine, milliseconds, ratios, report, seconds, turns
 from scipy.optimize import linprog
 
+from identilens.linalg import head_values
 from identilens.measures.attention.intervals import attention_intervals
 
 
@@ -37,28 +34,30 @@ def by_scipy(row: torch.Tensor, values: torch.Tensor) -> np.ndarray:
 
 
 def main() -> int:
-    torch.set_num_threads(1)
+    print(machine())
     weights, values = random_head(128, 64, 64, seed=0)
-    ours, scipy_times, apart = [], [], 0.0
-    for query in range(3):
-        start = time.perf_counter()
+    scipy_taken, taken = turns(
+        [partial(by_scipy, weights[0], values), partial(attention_intervals, weights[0], values)], 2
+    )
+    print(f"one row, n = 128, d_v = 64: linprog {milliseconds(scipy_taken)}, identilens {milliseconds(taken)}")
+    met = report("linprog one by one / identilens, one row, n = 128", ratios(scipy_taken, taken), 8)
+    apart = 0.0
+    for query in range(1 if QUICK else 3):
         found = attention_intervals(weights[query], values)
-        ours.append(time.perf_counter() - start)
-        start = time.perf_counter()
-        reference = by_scipy(weights[query], values)
-        scipy_times.append(time.perf_counter() - start)
-        apart = max(apart, float(np.abs(np.stack([found.lo.numpy(), found.hi.numpy()]) - reference).max()))
-    ratio = min(scipy_times) / max(ours)
-    print(f"one row, n = 128, d_v = 64: {max(ours):.3f} s (slowest of 3)")
-    print(f"scipy.optimize.linprog one by one: {min(scipy_times):.3f} s (fastest of 3)")
-    print(f"ratio {ratio:.1f} (asked for: 2); ends differ by at most {apart:.1e}")
+        expected = by_scipy(weights[query], values)
+        apart = max(apart, float(np.abs(np.stack([found.lo.numpy(), found.hi.numpy()]) - expected).max()))
+    met &= report("largest difference of an end from linprog", apart, 1e-6, at_least=False)
+
+    weights, values = random_head(512, 64, 64, seed=1)
+    T = head_values(values)
+    [taken] = turns([partial(attention_intervals, weights[7], T)], 1 if QUICK else 3)
+    met &= report("seconds for one row, n = 512, d_v = 64", taken, 3, at_least=False)
+    met &= report("its largest gap", attention_intervals(weights[7], T).gap, 1e-8, at_least=False)
 
     weights, values = random_head(64, 32, 32, seed=1)
-    start = time.perf_counter()
-    gap = max(attention_intervals(row, values).gap for row in weights)
-    whole = time.perf_counter() - start
-    print(f"all 64 rows of a head, n = 64, d_v = 32: {whole:.2f} s (asked for: 120); certified to {gap:.1e}")
-    return 0 if ratio >= 2 and whole <= 120 and apart < 1e-6 else 1
+    whole = seconds(lambda: [attention_intervals(row, values) for row in weights])
+    met &= report("seconds for all 64 rows of a head, d_v = 32", whole, 20, at_least=False)
+    return 0 if met else 1
 
 
 if __name__ == "__main__":

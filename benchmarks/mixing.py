@@ -18,9 +18,10 @@ import lzma
 import random
 import sys
 import time
+from functools import partial
 
 import torch
-from common import DATA, best_time, machine, report
+from common import DATA, machine, ratios, report, turns
 
 import identilens as idl
 from identilens.measures.mixing import contributions
@@ -65,15 +66,11 @@ def reverse_seconds(hidden: HiddenMap, sample: int) -> float:
     return total
 
 
-def library_over_recorded(hidden: HiddenMap, method: Method, repeats: int) -> float:
+def library_over_recorded(hidden: HiddenMap, method: Method, repeats: int) -> list[float]:
     """How many times as long the whole job takes where `torch.func.jvp` works out the derivative for each chunk."""
-    seconds: dict[Path, list[float]] = {"recorded": [], "forward": []}
-    for _ in range(repeats):
-        for path, taken in seconds.items():
-            start = time.perf_counter()
-            jacobian_norms(hidden, hidden.inputs, method=method, probes=PROBES, memory_budget=BUDGET, path=path)
-            taken.append(time.perf_counter() - start)
-    return min(seconds["forward"]) / min(seconds["recorded"])
+    paths: tuple[Path, ...] = ("forward", "recorded")
+    job = partial(jacobian_norms, hidden, hidden.inputs, method=method, probes=PROBES, memory_budget=BUDGET)
+    return ratios(*turns([partial(job, path=path) for path in paths], repeats))
 
 
 def main() -> int:
@@ -86,7 +83,7 @@ def main() -> int:
     print(f"bundled encoder: {layers} layers, d = {width}, n = {n}")
 
     left, right = torch.randn(16 * n, width), torch.randn(width, 4 * width)
-    product = 2 * left.numel() * right.shape[1] / best_time(lambda: left @ right, repeats=20)
+    product = 2 * left.numel() * right.shape[1] / min(turns([lambda: left @ right], repeats=20)[0])
     reverse = reverse_seconds(hidden, sample=40)
     print(f"reverse mode, {n * width * layers} passes, extrapolated from {40 * layers}: {reverse:.0f} s")
 
@@ -113,7 +110,7 @@ def main() -> int:
     with LiveBytes() as meter:
         jacobian_norms(hidden, hidden.inputs, probes=PROBES, memory_budget=BUDGET)
 
-    met = report("exact forward mode over reverse mode", reverse / forward, 5)
+    met = report("exact forward mode over reverse mode", reverse / forward, 4)
     jobs: list[tuple[Method, HiddenMap]] = [("sketch", hidden), ("exact", text_of_length(lens, 10))]
     for method, job in jobs:
         ratio = library_over_recorded(job, method, repeats=2)

@@ -5,12 +5,14 @@ medians of a few fresh pages.
 """
 
 import shutil
+import sys
 import tempfile
 from importlib.resources import files
 from pathlib import Path
 from statistics import median
 
 import torch
+from common import report
 from playwright.sync_api import Browser, sync_playwright
 
 import identilens as idl
@@ -18,6 +20,7 @@ from identilens.charts import Page, Section, TokenMap, write_page
 from identilens.charts.packing import HeadSpace
 from identilens.studies.audit.maps import RULES
 
+TARGETS = {"usable map": 1000, "head switch": 50, "first interval": 500}
 VISITS = 3
 HEADS, N, D_V = 12, 128, 64
 
@@ -87,8 +90,9 @@ def visit(browser: Browser, path: Path) -> dict[str, float]:
     return found
 
 
-def main() -> None:
+def main() -> int:
     """Print sizes and times."""
+    met = True
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         pages = {"demo": demo_report(Path(folder)), "12 x 12 heads": made_report(Path(folder))}
@@ -97,7 +101,11 @@ def main() -> None:
             visits = [visit(browser, path) for _ in range(VISITS)]
             times = ", ".join(f"{what} {median(one[what] for one in visits):.0f} ms" for what in visits[0])
             print(f"{name}: {path.stat().st_size / 1e6:.2f} MB, {times}")
+            met &= report(f"{name}: MB", path.stat().st_size / 1e6, 6, at_least=False)
+            for what, target in TARGETS.items():
+                met &= report(f"{name}: {what}, ms", [one[what] for one in visits], target, at_least=False)
+    return 0 if met else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

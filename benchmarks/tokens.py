@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
+from common import QUICK, report
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
@@ -43,9 +44,9 @@ Result = TypeVar("Result")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folds", type=int, default=10)
+    parser.add_argument("--folds", type=int, default=2 if QUICK else 10)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=1 if QUICK else 3)
     parser.add_argument("--pairs", type=int, default=408, help="sentence pairs of MRPC dev to use")
     parser.add_argument("--no-closed-form", action="store_true", help="leave the closed form out")
     parser.add_argument("--search", action="store_true", help="train the linear L2 probe at all seven rates too")
@@ -124,13 +125,13 @@ def compare_all(hidden: Tensor, lengths: list[int], folds: int, epochs: int, rep
             ]
             gap = max(gap, abs(scores[0] - scores[1]))
         ratio = loop[0] / batched[0]
-        held &= ratio >= least and gap <= 0.005
         print(
             f"{device:4} {name:30} {len(jobs) * len(rates):3} probes, {epochs} epochs: stack {batched[0]:6.2f} s, "
-            f"loop {loop[0]:6.2f} s, loop / stack {ratio:5.2f} (at least {least:g}; processor time "
-            f"{loop[1] / batched[1]:.2f}), largest difference of a rate {100 * gap:.2f} points",
+            f"loop {loop[0]:6.2f} s (loop / stack in processor time {loop[1] / batched[1]:.2f})",
             flush=True,
         )
+        held &= report(f"{device}, {name}: loop / stack", ratio, least)
+        held &= report(f"{device}, {name}: largest difference of a rate, points", 100 * gap, 0.5, at_least=False)
     return held
 
 
@@ -187,14 +188,14 @@ def compare_closed_form(hidden: Tensor, lengths: list[int], search: bool) -> boo
         outcome = trained.outcome_
         if outcome is None:
             raise RuntimeError("fit left no outcome")
-        held &= longer / seconds >= 30 and solution.validation_loss <= outcome.validation_loss
+        held &= solution.validation_loss <= outcome.validation_loss
         print(
             f"trained at {'the best of 7 rates' if rate is None else rate}: {longer:.2f} s "
             f"({max(outcome.epochs)} epochs at most, {sum(outcome.converged)} of {len(outcome.epochs)} stopped early), "
             f"rate {outcome.learning_rate:g}, validation loss {outcome.validation_loss:.3e}, "
-            f"test rate {trained.score(e[test], x[test], sizes):.4f}; "
-            f"closed form {longer / seconds:.0f} times faster (at least 30)"
+            f"test rate {trained.score(e[test], x[test], sizes):.4f}"
         )
+        held &= report(f"training at {'7 rates' if rate is None else rate} / closed form", longer / seconds, 30)
     return held
 
 

@@ -17,7 +17,7 @@ RULES = {
     "floor": 0.5,
     "verdicts": [(sign, f"kind, {sign}") for sign in "●○▲△·"],
 }  # fmt: skip
-TOKENS = ["[CLS]", SCRIPT, *(f"word{at}" for at in range(N - 2))]
+TOKENS = ["[CLS]", SCRIPT, *(f"word{at}" for at in range(N - 3)), "##end"]
 
 
 def made(layer, head, masked=False):
@@ -92,8 +92,31 @@ def test_masked_rows_and_browsers_without_decompression(browser, path, maps):
     visit.page.locator("#maps canvas[data-layer=raw]").focus()
     for _ in range(13):
         visit.page.keyboard.press("ArrowDown")
+    for key, words in ((12, "raw 0."), (13, "hidden from this query")):
+        while f"(key {key})" not in visit.read():
+            visit.page.keyboard.press("ArrowRight")
+        assert words in visit.read()
     visit.page.keyboard.press("Enter")
     check_intervals(bars(visit), maps[6], 12)
+    visit.close()
+
+
+def test_a_dominant_key_stands_beyond_the_scale_and_parts_of_words_join(browser, tmp_path):
+    raw = torch.full((N, N), 0.1 / (N - 1)).fill_diagonal_(0.9)
+    values = torch.eye(N, dtype=torch.float64)
+    one = TokenMap({"text": 0}, {"raw": raw}, TOKENS, TOKENS, space=HeadSpace(values, N, None, RULES))
+    record = {"analysis": "audit", "fingerprint": "f0" * 32, "model": {}, "texts": {"count": 1}}
+    page = Page("Audit", "made up", ["A finding."], [], record, [Section("maps", "Maps", maps=[one])])
+    visit = Visit(browser, write_page(page, tmp_path / "page.html"))
+    visit.page.locator("#maps canvas[data-layer=raw]").focus()
+    for key in ("ArrowDown", "ArrowDown", "Enter"):
+        visit.page.keyboard.press(key)
+    visit.page.wait_for_selector("#maps .viewer-row[data-ready=true]")
+    beyond = visit.page.eval_on_selector_all("#maps .beyond", "rows => rows.map((row) => row.dataset.key)")
+    assert beyond == ["1"]
+    places = visit.page.eval_on_selector_all("#maps .row-keys .dot", "dots => dots.map((dot) => dot.style.left)")
+    assert all(float(place.rstrip("%")) > 95 for place in places)
+    assert visit.page.locator("#maps .tokens .part").all_text_contents() == ["end"]
     visit.close()
 
 

@@ -62,9 +62,9 @@ def test_a_run_is_stored_and_read_as_in_a_folder(client, whole, monkeypatch):
     read = Toy.load(url)
     assert read.table.equals(made.table)
     assert read.matrices["text1.layer0.head0.encoder.raw"].tolist() == [[2, 2], [2, 2]]
-    with pytest.raises(OutputFolderError, match=r"s3://runs/plain already holds this run, finished. Pass --resume"):
+    with pytest.raises(OutputFolderError, match=r"s3://runs/plain already contains this run, finished. Pass --resume"):
         toy(layers="1-4", out=url)
-    with pytest.raises(OutputFolderError, match=r"s3://runs/plain holds another run .*--overwrite"):
+    with pytest.raises(OutputFolderError, match=r"s3://runs/plain contains another run .*--overwrite"):
         toy(layers="1-3", out=url)
     client.put_object(Bucket=BUCKET, Key="plain/mine.txt", Body=b"mine")
     toy(layers="1-3", out=url, overwrite=True)

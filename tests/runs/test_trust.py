@@ -106,7 +106,7 @@ def test_a_second_writer_is_refused_at_once_and_a_dead_one_holds_nothing(tmp_pat
     for options in ({"resume": True}, {"overwrite": True}):
         with pytest.raises(OutputFolderError, match=rf"another run is writing to .*run \(process {os.getpid()} on "):
             toy(layers="1-4", out=tmp_path / "run", **options)
-    lock.release()
+    lock.close()
     assert len(toy(layers="1-4", out=tmp_path / "run", resume=True).table) == 4
 
 

@@ -145,8 +145,7 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
         budget -= sum(one.characters for one in shown)
         if shown:
             data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
-        rows = [] if section.frame is None else section.frame.head(MOST_ROWS).iter_rows()
-        cells = [list(map(_cell, row)) for row in rows]
+        cells = [] if section.frame is None else _cells(section.frame)
         lines = [Markup(line.html()) for line in section.lines]
         parts.append({"section": section, "figures": figures, "shown": len(shown), "rows": cells, "lines": lines})
     for name, palette in (("light", LIGHT), ("dark", DARK)):
@@ -168,8 +167,18 @@ def _figure(name: str, chart: AnyChart, section: str, data: dict[str, Any]) -> d
     return {"id": name, "title": words, "description": spec["description"]}
 
 
+def table_html(frame: pl.DataFrame) -> str:
+    """Return the first rows of a frame as a table, as pages have it, for a notebook."""
+    table = environment().get_template("table.html").render(frame=frame, rows=_cells(frame))
+    return f'<div class="identilens"><style>.identilens .number {{ text-align: right }}</style>{table}</div>'
+
+
+def _cells(frame: pl.DataFrame) -> list[list[str]]:
+    return [list(map(_cell, row)) for row in frame.head(MOST_ROWS).iter_rows()]
+
+
 def _cell(value: Any) -> str:
-    if value is None or (isinstance(value, float) and not isfinite(value)):
+    if value is None or value == "" or (isinstance(value, float) and not isfinite(value)):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"

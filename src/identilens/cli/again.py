@@ -12,57 +12,72 @@ from identilens.cli.options import INPUTS, RunOptions, console
 from identilens.errors import InputError
 from identilens.runs.differences import model_and_texts
 from identilens.runs.reading import read_record
+from identilens.runs.remote import url_in
 from identilens.runs.request import Request
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
+from identilens.runs.stored import present
 from identilens.runs.study import Progress, bound_study, run_study
 from identilens.studies.registry import STUDIES, study_named
 
 
 def rerun(
     folder: str | Path, *, out: str | Path | None = None, lens: Any = None, texts: Any = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result:  # fmt: skip
     """Repeat a run and return its result: the study, inputs and settings are those in ``run.toml`` in its folder.
 
     A warning says if the model or the texts are not those of the first run, by their digests.
 
     Args:
-        folder: Folder of the run.
-        out: Folder for the results; by default nothing is written.
+        folder: Folder or URL of the run.
+        out: Folder or URL for the results; by default nothing is written.
         lens: The model, if it was given in Python, or another model.
         texts: The texts, if they were given in Python, or other texts.
-        progress: Called with (finished units, total units, a note on the current step).
+        progress: False for no progress bar, or a function called with (finished units, total units, note).
 
     Raises:
         InputError: If the folder contains no request, or inputs that were given in Python are not given again.
         IdentilensError: Any error of the study.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp()) / "run"
+        >>> audit = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0, out=folder)
+        >>> again = idl.rerun(folder)
+        >>> again.table.equals(audit.table)
+        True
     """
-    study, groups = _asked(Path(folder), {"lens": lens, "texts": texts})
+    first = present(folder)
+    study, groups = _asked(first, {"lens": lens, "texts": texts})
     given = {"lens": lens, "texts": texts}
     inputs = [groups[name].load() if given[name] is None else given[name] for name in study.takes]
     result = run_study(bound_study(study, inputs, groups["settings"]), out=out, progress=progress)
-    if changed := _changed(Path(folder), result.provenance):
+    if changed := _changed(first, result.provenance):
         warnings.warn(f"not the run of {folder}: {changed}", stacklevel=2)
     return result
 
 
 def rerun_folder(
-    folder: Path, /, *, out: Annotated[Path | None, Parameter(alias="-o")] = None,
+    folder: str, /, *, out: Annotated[str | None, Parameter(alias="-o")] = None,
     resume: Annotated[bool, Parameter(negative="")] = False, overwrite: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:  # fmt: skip
     """Run a finished or interrupted run again into a new folder, and say whether model and texts are the same.
 
     Args:
-        folder: Folder of the run, with its run.toml.
-        out: Folder for the results; the first folder's name with -again by default.
+        folder: Folder or URL of the run, with its run.toml.
+        out: Folder or URL for the results; the first folder's name with -again by default.
         resume: Continue an interrupted run in the new folder.
         overwrite: Delete the previous run in the new folder. Only the files that its manifest lists are deleted.
     """
-    study, groups = _asked(folder, {})
-    new = out or folder.absolute().with_name(f"{folder.absolute().name}-again")
-    study_command(study)(**groups, run=RunOptions(out=str(new), resume=resume, overwrite=overwrite))
-    changed = _changed(folder, read_record(new) or {})
+    first = present(folder)
+    study, groups = _asked(first, {})
+    new = out or f"{folder.rstrip('/') if url_in(folder) else first.absolute()}-again"
+    study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
+    changed = _changed(first, read_record(present(new)) or {})
     console.print(f"results: {new}", soft_wrap=True, highlight=False)
     console.print(f"against {folder}: {changed or 'the same model and texts'}.", soft_wrap=True, highlight=False)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from identilens.cli.commands import with_options
-from identilens.cli.options import RunOptions, console, quiet_transformers
+from identilens.cli.options import EngineOptions, RunOptions, console, quiet_transformers
 from identilens.errors import InputError
 from identilens.reproduce.record import Recipe, write_reproduction
 from identilens.reproduce.registry import recipe_named
@@ -27,14 +27,16 @@ def reproduction_command(recipe: Recipe) -> Callable[..., None]:
         quiet_transformers()
         run = given["run"]
         out = _folder(run.out)
+        engine = {"engine": given.get("engine", EngineOptions()).made()} if recipe.shared else {}
         settings = given.get("settings") or recipe.settings_type()
         with watched(recipe.unit, True) as update:
-            found = recipe.make(settings, out, progress=update, **run.choices)
+            found = recipe.make(settings, out, progress=update, **run.choices, **engine)
         write_reproduction(found, out)
         console.print(found.findings, markup=False, highlight=False)
         console.print(f"results: {out}", soft_wrap=True, highlight=False)
 
     groups = [("settings", "Settings", recipe.settings_type), ("run", "Run", RunOptions)]
+    groups += [("engine", "Engine", EngineOptions)] if recipe.shared else []
     return with_options(command, recipe.make.__doc__ or "", groups)
 
 

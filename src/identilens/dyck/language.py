@@ -24,6 +24,14 @@ class Dyck:
         types: k, the number of bracket types.
         max_depth: D, the largest number of open brackets.
         open_probability: q, the probability of an opening bracket where a closing one is also possible.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import torch
+        >>> language = idl.Dyck(types=2, max_depth=4)
+        >>> language.sample_prefixes(2, 6, torch.Generator().manual_seed(0))
+        tensor([[3, 4, 6, 4, 6, 4],
+                [4, 6, 3, 3, 3, 4]])
     """
 
     types: int = 2

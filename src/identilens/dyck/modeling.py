@@ -128,7 +128,15 @@ class DyckModel(DyckPreTrainedModel):
 
 
 class DyckForCausalLM(DyckPreTrainedModel):
-    """A Dyck transformer that predicts the next token (Wen et al. 2023, Eq. 10)."""
+    """A Dyck transformer that predicts the next token (Wen et al. 2023, Eq. 10).
+
+    Examples:
+        >>> import identilens as idl
+        >>> import torch
+        >>> config = idl.DyckForCausalLM.config_class(bracket_types=2, max_depth=4, hidden_size=8)
+        >>> idl.DyckForCausalLM(config)(torch.tensor([[1, 3, 5]])).logits.shape
+        torch.Size([1, 3, 7])
+    """
 
     def __init__(self, config: DyckConfig) -> None:
         super().__init__(config)

@@ -24,6 +24,12 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
         dropout: Dropout of embeddings, attention weights and both sublayers.
         initializer_std: Standard deviation of the initial token and position embeddings.
         sentence_pairs: The classifier sees the first tokens of two sentences through one shared encoder.
+
+    Examples:
+        >>> import identilens as idl
+        >>> config = idl.IdentifiableEncoderConfig(heads="add", d_k=4, hidden_size=32, num_attention_heads=2)
+        >>> config.d_k, config.d_v
+        (4, 32)
     """
 
     model_type = "identifiable_encoder"

@@ -35,7 +35,15 @@ class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
 
 
 class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
-    """Token and position embeddings, followed by identifiable layers (Bhardwaj et al. 2021, section 4, 6)."""
+    """Token and position embeddings, followed by identifiable layers (Bhardwaj et al. 2021, section 4, 6).
+
+    Examples:
+        >>> import identilens as idl
+        >>> import torch
+        >>> config = idl.IdentifiableEncoderConfig(heads="add", d_k=4, hidden_size=32, vocab_size=50)
+        >>> idl.IdentifiableEncoderModel(config)(torch.tensor([[3, 4, 5]])).last_hidden_state.shape
+        torch.Size([1, 3, 32])
+    """
 
     def __init__(self, config: IdentifiableEncoderConfig) -> None:
         super().__init__(config)
@@ -101,7 +109,15 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
 
 
 class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrainedModel):
-    """A linear classifier on the first token's state; for sentence pairs, on the two states concatenated."""
+    """A linear classifier on the first token's state; for sentence pairs, on the two states concatenated.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import torch
+        >>> config = idl.IdentifiableEncoderConfig(heads="add", d_k=4, hidden_size=32, vocab_size=50)
+        >>> idl.IdentifiableEncoderForSequenceClassification(config)(torch.tensor([[3, 4, 5]])).logits.shape
+        torch.Size([1, 2])
+    """
 
     def __init__(self, config: IdentifiableEncoderConfig) -> None:
         super().__init__(config)

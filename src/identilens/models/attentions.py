@@ -51,6 +51,16 @@ def attentions(
     Raises:
         InputError: For several texts, an unknown measure, or no kind where the model has several.
         UnsupportedModelError: If the attention cannot be captured faithfully.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> raw = idl.attentions(lens, idl.examples()[0], measure="raw")
+        >>> effective = idl.attentions(lens, idl.examples()[0])
+        >>> len(effective), effective[3].shape
+        (6, torch.Size([1, 12, 42, 42]))
+        >>> [round(float(one[3][0, 5].norm()), 2) for one in (raw, effective)]
+        [3.4, 1.11]
     """
     for name, value, known in (("measure", measure, _MEASURES), ("signed", signed, _SIGNED)):
         if value not in known:

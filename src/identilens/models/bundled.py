@@ -27,6 +27,11 @@ def bundled_model(name: Bundled = "encoder") -> Path:
     Raises:
         ModelNotFoundError: If the extra is not installed.
         InputError: If the weights are not the pinned ones.
+
+    Examples:
+        >>> import identilens as idl
+        >>> idl.bundled_model("decoder").name
+        'decoder'
     """
     if name not in get_args(Bundled):
         raise SettingError("name", f"to be one of {', '.join(get_args(Bundled))}", name)

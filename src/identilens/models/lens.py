@@ -46,6 +46,41 @@ class Lens:
 
     Raises:
         InputError: For a model that is not of transformers.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> lens
+        Lens('bundled': BertModel, bert, float32 on cpu,
+             6 layers × 12 heads, d_v 32; attention is looked for on the first text)
+        >>> texts = lens.read(["Snow fell on the harbour.", "Nobody came."])
+        >>> [item.length for item in texts]
+        [8, 5]
+        >>> len(lens.sites(texts[0])), lens.capture_way, lens.other_layers
+        (6, 'interface', ())
+        >>> all(check.passed for check in lens.prove(texts))
+        True
+        >>> [captured] = lens.capture("Snow fell on the harbour.", weights=True, hidden_states=True)
+        >>> captured.layers[3].weights.shape, captured.hidden_states["encoder"].shape
+        (torch.Size([12, 8, 8]), torch.Size([7, 8, 384]))
+        >>> weights = captured.layers[3].weights[5]
+        >>> other = idl.Lens(lens.model, lens.tokenizer)  # of a model in memory
+        >>> again = other.substitute({(3, 5): weights}, "Snow fell on the harbour.")
+        >>> bool((again.hidden_states["encoder"] - captured.hidden_states["encoder"]).abs().max() < 1e-4)
+        True
+        >>> lens.to(dtype="float64").dtype
+        torch.float64
+        >>> lens.facts["sha256"] == lens.digest, str(lens.device), type(lens.body).__name__
+        (True, 'cpu', 'BertModel')
+        >>> lens.run(texts).last_hidden_state.shape
+        torch.Size([2, 8, 384])
+        >>> lens.prove_once(texts)
+        >>> lens.in_batches(lambda size: [len(texts[:size])], 8)
+        [2]
+        >>> with lens.capturing(lambda call: call.attend()[0], texts[:1]):
+        ...     states = lens.plain(texts[:1], lens.body).last_hidden_state
+        >>> states.shape
+        torch.Size([1, 8, 384])
     """
 
     def __init__(

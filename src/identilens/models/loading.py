@@ -39,6 +39,12 @@ def load(
         ModelNotFoundError: If no model is found that can be loaded.
         ModelError: If a file is damaged or the model cannot be created from it. The message names file and cause.
         InputError: If the checkpoint lacks weights, or needs a package that is not installed.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> lens.model.config.model_type, str(lens.dtype)
+        ('bert', 'torch.float32')
     """
     if not isinstance(model, str | Path):
         raise InputError(

@@ -20,6 +20,13 @@ class Audio:
     Attributes:
         samples: Samples in [-1, 1].
         rate: Number of samples per second.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import numpy as np
+        >>> tone = idl.Audio(np.sin(np.arange(8000, dtype=np.float32)), rate=8000)
+        >>> len(tone.at(16000).samples)
+        16000
     """
 
     samples: Float32[np.ndarray, " sample"]
@@ -39,6 +46,17 @@ def read_audio(file: str | Path) -> Audio:
 
     Raises:
         InputError: If there is no such file, or it cannot be read.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import numpy as np
+        >>> from scipy.io import wavfile
+        >>> file = Path(tempfile.mkdtemp()) / "tone.wav"
+        >>> wavfile.write(file, 8000, np.zeros(4000, dtype=np.int16))
+        >>> idl.read_audio(file).rate, len(idl.read_audio(file).samples)
+        (8000, 4000)
     """
     try:
         rate, samples = wavfile.read(_existing(file, "--audio"))
@@ -59,6 +77,16 @@ def read_image(file: str | Path) -> Any:
 
     Raises:
         InputError: If there is no such file, it is not an image, or Pillow is not installed.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from PIL import Image
+        >>> file = Path(tempfile.mkdtemp()) / "red.png"
+        >>> Image.new("L", (8, 4)).save(file)
+        >>> idl.read_image(file).size, idl.read_image(file).mode
+        ((8, 4), 'RGB')
     """
     path = _existing(file, "--image")
     try:

@@ -29,6 +29,15 @@ def register_attention() -> None:
     and ``model(..., output_attentions=True).attentions`` contains effective attention (Brunner et al. 2020, Eq. 9),
     [batch, head, query, key]: each row without its part in the null space of the values V that the query sees. If a
     head's output projection W_O loses directions of V, `attentions` considers this, but this implementation does not.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> idl.register_attention()
+        >>> lens.model.set_attn_implementation("identilens_effective")
+        >>> batch = lens.tokenizer(idl.examples()[0], return_tensors="pt")
+        >>> len(lens.model(**batch, output_attentions=True).attentions)
+        6
     """
     AttentionInterface.register(EFFECTIVE, _effective_forward)
     AttentionMaskInterface.register(EFFECTIVE, eager_mask)

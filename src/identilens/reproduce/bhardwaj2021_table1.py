@@ -42,4 +42,4 @@ def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
     )  # fmt: skip
 
 
-RECIPE = Recipe(Table1Settings, table1, "runs")
+RECIPE = Recipe(Table1Settings, table1, "runs", shared=True)

@@ -61,21 +61,21 @@ class ManySeeds(WenSettings):
 
 @dataclass(frozen=True)
 class Run:
-    """How a reproduction runs; progress counts seeds, ``choices`` are resume and overwrite."""
+    """How a reproduction runs; progress counts seeds, ``choices`` are those of every run (resume, engine, ...)."""
 
     settings: WenSettings
     progress: Progress | None = None
-    choices: Mapping[str, bool] = field(default_factory=dict)
+    choices: Mapping[str, Any] = field(default_factory=dict)
 
 
 def recipe(make: Callable[[Path, Run], Reproduction], settings_type: type[WenSettings] = WenSettings) -> Recipe:
     """Return the recipe of a figure or table of trained models."""
 
-    def made(settings: WenSettings, out: Path, *, progress: Progress | None = None, **choices: bool) -> Reproduction:
+    def made(settings: WenSettings, out: Path, *, progress: Progress | None = None, **choices: Any) -> Reproduction:
         return make(out, Run(settings, progress, choices))
 
     made.__doc__ = make.__doc__
-    return Recipe(settings_type, made, "seeds")
+    return Recipe(settings_type, made, "seeds", shared=True)
 
 
 def gpt(

@@ -51,6 +51,17 @@ def read_conllu(path: str | Path, limit: int | None = None) -> list[TaggedText]:
     Raises:
         InputError: For a missing file, a sentence without text, a malformed line or a word not found in its text,
             naming the line.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> file = Path(tempfile.mkdtemp()) / "bank.conllu"
+        >>> word = "1 Gladly gladly ADV RB _ 0 root _ _".replace(" ", chr(9))
+        >>> _ = file.write_text(f"# text = Gladly{chr(10)}{word}{chr(10)}{chr(10)}")
+        >>> [text] = idl.read_conllu(file)
+        >>> text, text.spans("upos")
+        ('Gladly', [(0, 6, 'ADV')])
     """
     path = Path(path)
     if path != STANDARD_INPUT and not path.exists():

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from identilens.charts.kit import AnyChart
 from identilens.charts.notebook import folded_maps
-from identilens.charts.page import Page, Section, write_page
+from identilens.charts.page import Page, Section, table_html, write_page
 from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
@@ -23,7 +23,7 @@ from identilens.runs.files import translated_write_errors, write_atomically, wri
 from identilens.runs.manifest import PROVENANCE, Manifest, listed
 from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
 from identilens.runs.reading import finished_record, read_record, read_table
-from identilens.runs.stored import present, told_by_url
+from identilens.runs.stored import present, shown_place, told_by_url
 from identilens.runs.tables import Columns, print_table
 
 R = TypeVar("R", bound="Result")
@@ -52,6 +52,33 @@ class Result(ABC):
         matrices: Saved matrices, by name; read from disk when they are accessed.
         tokens: Tokens of the texts with saved matrices, by sequence.
         folder: Folder from which the result was read; None for a result in memory.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> result = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0)
+        >>> print(result.summary().text.splitlines()[0])
+        Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4).
+        >>> result.title, list(result.overview()), len(result.charts()) >= len(result.page_charts())
+        ('Attention audit', ['Means by layer'], True)
+        >>> result.save(folder / "run")
+        >>> type(result).load(folder / "run").table.equals(result.table)
+        True
+        >>> result.to_html(folder / "report.html").name, [file.name for file in result.to_csv(folder)]
+        ('report.html', ['table.csv', 'rows.csv', 'token_types.csv'])
+        >>> result.subject(), [section.title for section in result.sections()][:2]
+        ('bundled on 1 text', ['Four groups of heads', 'The maps'])
+        >>> result.token_lines(), result.notebook_maps()
+        ((), ())
+        >>> len(result.save_figures(folder / "figures", formats=["svg"])) == len(result.charts())
+        False
+        >>> result.show()
+        Determined: not looked ...
+        >>> type(result).of({"table": result.table}, result.provenance).table.shape == result.table.shape
+        True
     """
 
     analysis: ClassVar[str]
@@ -72,7 +99,7 @@ class Result(ABC):
     def __repr__(self) -> str:
         sizes = [f"{name} of {len(getattr(self, name)):,} rows" for name in self.schema]
         sizes += [f"{len(self.matrices):,} matrices"] if self.matrices else []
-        place = f"in {self.folder}" if self.folder else "in memory"
+        place = f"in {shown_place(self.folder)}" if self.folder else "in memory"
         return f"{type(self).__name__}: {self.summary().text}\n{', '.join(sizes)}; {place}"
 
     @abstractmethod
@@ -208,4 +235,4 @@ class Result(ABC):
     def _repr_html_(self) -> str:
         lines = "".join(f"<p>{escape(line)}</p>" for line in self.summary().text.splitlines())
         lines += notebook_html(self.token_lines()) + folded_maps(self.notebook_maps())
-        return lines + "".join(frame._repr_html_() for frame in list(self.overview().values())[:1])
+        return lines + "".join(map(table_html, list(self.overview().values())[:1]))

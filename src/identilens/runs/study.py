@@ -316,7 +316,10 @@ def _joined(study: Study[Any, R], parts: Sequence[Tables]) -> dict[str, pl.DataF
 
 def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Signature:
     """Return the signature that users see: inputs, each setting with its default, and the options of a run."""
-    inputs = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in study.takes]
+    made = inspect.signature(study).parameters
+    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+    hinted = {name: made[name].annotation if name in made else empty for name in study.takes}
+    inputs = [inspect.Parameter(name, kind, annotation=hint) for name, hint in hinted.items()]
     own = inspect.signature(study.settings_type).parameters
     hints = hints_of(study.settings_type)
     settings = [own[name].replace(annotation=_bare(hint)) for name, hint in hints.items()]

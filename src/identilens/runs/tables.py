@@ -33,7 +33,7 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     # Text of users is shown as it is: brackets in it are no markup.
     view = Table(title=Text(title))
     for name, kind in frame.schema.items():
-        view.add_column(name, justify="right" if kind.is_numeric() else "left")
+        view.add_column(name, justify="right" if kind.is_numeric() else "left", overflow="fold")
     for row in frame.iter_rows():
         view.add_row(*(Text(f"{value:.4g}" if isinstance(value, float) else str(value)) for value in row))
     Console().print(view)

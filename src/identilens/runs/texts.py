@@ -33,6 +33,15 @@ def read_texts(
 
     Raises:
         InputError: As `iter_texts`, and if there are no texts.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> file = Path(tempfile.mkdtemp()) / "texts.jsonl"
+        >>> _ = file.write_text('{"body": "Snow fell."}' + chr(10) + '{"body": "Nobody came."}')
+        >>> idl.read_texts(file, columns=["body"])
+        ['Snow fell.', 'Nobody came.']
     """
     given = {"columns": columns, "encoding": encoding, "pairs": pairs, "limit": limit, "max_length": max_length}
     texts = iter_texts(source, **given, max_text_bytes=max_text_bytes)

@@ -20,6 +20,9 @@ _TEXT = "text"
 _SHOWN = 6
 """Measures that the finding names."""
 
+_ROUNDING = ("reconstruction_error",)
+"""Measures of rounding, which the finding leaves out."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison(Result):
@@ -29,6 +32,14 @@ class Comparison(Result):
         table: One row for each measure, over all places that both results have: means of a and b, their difference
             b − a, its standard error over texts (paired where these are the same), and the spread over places.
         places: The same for each place (kind, layer, head) and measure.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> first, second = (idl.audit(lens, text, layers=3, certain_rows=0, examples=0) for text in idl.examples()[:2])
+        >>> comparison = idl.compare(first, second)
+        >>> comparison.table.columns
+        ['measure', 'a', 'b', 'difference', 'error', 'spread', 'places']
     """
 
     analysis: ClassVar = "compare"
@@ -54,14 +65,15 @@ class Comparison(Result):
     def summary(self) -> Finding:
         """Return the measures that differ most, in standard errors of their differences where these are known."""
         size = (pl.col("difference") / pl.col("error")).abs()
-        known = self.table.filter(pl.col("difference").is_finite()).with_columns(
+        said = pl.col("difference").is_finite() & ~pl.col("measure").is_in(_ROUNDING)
+        known = self.table.filter(said).with_columns(
             size=pl.when(pl.col("error") > 0).then(size), share=(pl.col("difference") / pl.col("a")).abs()
         )
         first = known.sort("size", "share", descending=True, nulls_last=True).head(_SHOWN)
         lines = [self.subject() + "."] + [_sentence(row) for row in first.iter_rows(named=True)]
         numbers = {row["measure"]: row["difference"] for row in known.iter_rows(named=True)}
         headline = [
-            (f"{row['difference']:+.3g}", row["measure"].replace("_", " ")) for row in first.iter_rows(named=True)
+            (_signed(row["difference"]), f"{_named(row['measure'])}, b − a") for row in first.iter_rows(named=True)
         ]
         return Finding("\n".join(lines), numbers, headline[:4])
 
@@ -79,7 +91,9 @@ class Comparison(Result):
             held.select("measure", "a", "b", "layer", "head"), "a", "b", "layer", also=("layer", "head"),
             x_title="a", y_title="b", color_title="Layer", title="Every place in both results",
         )  # fmt: skip
-        charts: dict[str, AnyChart] = {"a_and_b": choose(both, "measure", "Measure", measures)}
+        charts: dict[str, AnyChart] = {
+            "a_and_b": choose(both, "measure", "Measure", {name: _named(name) for name in measures})
+        }
         if held["head"].n_unique() > 1:
             charts |= {f"difference_{name}": _difference(held.filter(measure=name), name) for name in measures}
         return charts
@@ -102,6 +116,13 @@ def compare(a: Result, b: Result) -> Comparison:
 
     Raises:
         InputError: For results of different studies, or without a place in common.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> first, second = (idl.audit(lens, text, layers=3, certain_rows=0, examples=0) for text in idl.examples()[:2])
+        >>> idl.compare(first, second).table["measure"].to_list()[:4]
+        ['null_share', 'simplex_null_share', 'pearson', 'reconstruction_error']
     """
     if type(a) is not type(b):
         raise InputError(f"expected two results of one study; got {a.analysis} and {b.analysis}.")
@@ -192,7 +213,7 @@ def _difference(frame: pl.DataFrame, name: str) -> AnyChart:
     chart = heat(
         frame.select("kind", "layer", "head", "difference", "error"), "head", "layer", "difference", diverging=True,
         domain=(-reach, reach), x_title="Head", y_title="Layer", color_title="b − a", also=("error",),
-        title=f"{name.replace('_', ' ').capitalize()}: b − a",
+        title=f"{_named(name).capitalize()}: b − a",
     )  # fmt: skip
     kinds = frame["kind"].unique(maintain_order=True).drop_nulls().to_list()
     return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
@@ -200,8 +221,16 @@ def _difference(frame: pl.DataFrame, name: str) -> AnyChart:
 
 def _sentence(row: dict[str, Any]) -> str:
     error = "" if row["error"] is None else f" ± {row['error']:.2g}"
-    words = row["measure"].replace("_", " ").capitalize()
-    return f"{words}: {row['a']:.3g} in a, {row['b']:.3g} in b; b − a = {row['difference']:+.3g}{error}."
+    words = f"{_named(row['measure']).capitalize()}: {row['a']:.3g} in a, {row['b']:.3g} in b"
+    return f"{words}; b − a = {_signed(row['difference'])}{error}."
+
+
+def _named(measure: str) -> str:
+    return measure.replace("_", " ")
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.3g}".replace("-", "−")
 
 
 _MEANS = (

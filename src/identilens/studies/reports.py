@@ -23,6 +23,16 @@ def load_result(folder: str | Path) -> Result:
 
     Raises:
         OutputFolderError: If the folder contains no finished run.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp()) / "run"
+        >>> audit = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0, out=folder)
+        >>> idl.load_result(folder).table.equals(audit.table)
+        True
     """
     with told_by_url(folder):
         path = present(folder)
@@ -41,13 +51,23 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
 
     Raises:
         OutputFolderError: If the folder contains no finished run, or the file cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp()) / "run"
+        >>> audit = idl.audit(lens, "Nobody came.", layers=3, certain_rows=0, examples=0, out=folder)
+        >>> idl.write_report(folder).name
+        'report.html'
     """
     result = load_result(folder)
     with told_by_url(folder):
         place = local_place(folder)
         joined = joined_results(place, result.provenance)
         more = [section for one in joined for section in _apart(one)]
-        said = [f"{one.title}: {one.summary().text.splitlines()[0]}" for one in joined]
+        said = [f"{_opening(one)} {one.summary().text.splitlines()[0]}" for one in joined]
         with listed(Manifest(place)):
             return result.to_html(path or place / "report.html", more=more, said=said)
 
@@ -96,6 +116,10 @@ def _as_one(results: Sequence[Result]) -> Result:
     return type(first).of(tables, first.provenance, matrices, tokens)
 
 
+def _opening(result: Result) -> str:
+    return result.title if result.title.endswith("?") else f"{result.title}:"
+
+
 def _apart(result: Result) -> list[Section]:
     """Return the sections of a result, charts put in, whose places and headings say which result they are of."""
     name, charts = result.analysis.replace(" ", "-"), result.page_charts()
@@ -103,7 +127,7 @@ def _apart(result: Result) -> list[Section]:
         replace(
             section,
             anchor=f"{name}-{section.anchor}",
-            title=f"{result.title}: {section.title}",
+            title=f"{_opening(result)} {section.title}",
             charts=[charts[one] if isinstance(one, str) else one for one in section.charts],
         )
         for section in result.sections()

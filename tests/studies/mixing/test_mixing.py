@@ -199,7 +199,7 @@ def test_shown_in_words(capsys):
     printed = capsys.readouterr().out
     assert "Own contribution by layer" in printed
     assert "typical standard error" in " ".join(printed.split())
-    assert "not_largest" in result._repr_html_()
+    assert "not largest" in result._repr_html_()
 
 
 def test_a_real_encoder_mixes_more_with_every_layer(bundled):

@@ -193,7 +193,9 @@
       if (!last) return;
       const maps = made("div", { className: "viewer", id: `contributions-${this.number}` });
       this.mixed.replaceChildren(made("h2", { textContent: exact ? "Contributions of every token, exact" : "Contributions of every token, sketched" }), maps);
-      window.tokenMaps(maps, last.viewer, look);
+      // That of the first token of a decoder says nothing: the locked one is shown, else the last.
+      const end = last.viewer.maps.length - 1;
+      window.tokenMaps(maps, { ...last.viewer, first: Math.min(end, this.viewer.now().row ?? end) }, look);
       maps.scrollIntoView({ block: "nearest" });
     }
 
@@ -253,7 +255,7 @@
       const named = (values) => Object.entries(values).map(([name, value]) => `, ${name}=${JSON.stringify(value)}`).join("");
       const command = `identilens trust --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --layers ${layer} --heads ${head} --kind ${kind} --queries ${query}${options({ ...start.load, ...this.cut })} --out run\n`;
       const python = `import identilens as idl\n\nlens = idl.load(${model}${named(start.load)})\naudit = idl.audit(lens, [${text}], layers=[${layer}], matrices=True${named(this.cut)})\nmaps = audit.view(text=0, layer=${layer}, head=${head}, kind="${kind}")\nmaps.to_html("maps.html")\ntrust = audit.trust(0, layer=${layer}, head=${head}, query=${query}, kind="${kind}")\ntrust.show()\n`;
-      const part = (words, name, content) => made("section", {}, this.button(words, () => save(name, content, "text/plain")), made("pre", { textContent: content }));
+      const part = (words, name, content) => made("div", {}, this.button(words, () => save(name, content, "text/plain")), made("pre", { textContent: content }));
       this.found.replaceChildren(part("Save the command", "view.sh", command), part("Save the Python lines", "view.py", python));
       this.found.hidden = false;
     }

@@ -19,6 +19,12 @@ class Ray(Engine):
         address: Of a running cluster, "auto" for the one of this machine; a new one on this machine by default.
         workers: How many actors.
         gpus_per_worker: GPUs of each, such as 1 or 0.5.
+
+    Examples:
+        >>> import identilens as idl
+        >>> engine = idl.Ray(workers=8, gpus_per_worker=1.0)  # idl.audit(lens, texts, out="run", engine=engine)
+        >>> engine
+        Ray(address=None, workers=8, gpus_per_worker=1.0)
     """
 
     address: str | None = None

@@ -25,6 +25,12 @@ class Local(Engine):
 
     Attributes:
         workers: How many.
+
+    Examples:
+        >>> import identilens as idl
+        >>> engine = idl.Local(workers=2)  # idl.audit(lens, texts, out="run", engine=engine)
+        >>> engine
+        Local(workers=2)
     """
 
     workers: int = 2

@@ -24,6 +24,14 @@ class Alternatives(Result):
         changes: What each alternative, put back into the model, changed in each hidden state, the logits and the loss.
         matrices: ``text{t}.layer{l}.head{h}.{kind}.{raw|effective|alternative_<name>}``, with
             ``queries_<name>`` and ``keys_<name>`` for those that queries and keys were found for.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> found = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
+        >>> found.changes.columns
+        ['text', 'layer', 'head', 'kind', 'alternative', 'state', 'state_layer', 'largest_change',
+        'relative_change']
     """
 
     analysis: ClassVar = "alternatives"

@@ -56,6 +56,22 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If an answer cannot be certified.
         OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> found = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
+        >>> found.table.select("alternative", "mean_total_variation")
+        shape: (3, 2)
+        ┌─────────────────┬──────────────────────┐
+        │ alternative     ┆ mean_total_variation │
+        │ ---             ┆ ---                  │
+        │ str             ┆ f64                  │
+        ╞═════════════════╪══════════════════════╡
+        │ sampled         ┆ 0.044387             │
+        │ far             ┆ 0.109579             │
+        │ maximum_entropy ┆ 0.054039             │
+        └─────────────────┴──────────────────────┘
     """
 
     name = "alternatives"

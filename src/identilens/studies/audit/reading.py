@@ -46,8 +46,9 @@ MAPS = (
     "et al. 2020, Fig. 6); the null part has no effect on the output."
 )
 NO_MAPS = (
-    "This audit kept no attention matrices, so there is no map to look at. To keep those of a few texts run it again "
-    "with --examples 3, or with --matrices for every text (in Python: examples=3 or matrices=True)."
+    "This audit kept no attention matrices, so there is no map to look at. Those of --examples 3 texts are kept where "
+    "these have at most --example-length 128 tokens; raise it for longer texts, or keep all with --matrices (in "
+    "Python: examples=3, example_length=128, matrices=True)."
 )
 READING = (
     "Raw attention, head output. Raw attention A is what a head computes after the softmax: each row has the weight of "

@@ -37,6 +37,21 @@ class Audit(Result):
         table: One row for each text, layer, head and kind.
         rows: What is certain of the rows that were drawn: certain mass, and the interval of attention on the sink.
         token_types: Attention that a query token of one type puts on all keys of another, on average.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> audit = idl.audit(lens, idl.examples()[:1], layers=3, certain_rows=1)
+        >>> audit.heads().select("layer", "head", "null_share", "certain_mass").head(2)
+        shape: (2, 4)
+        ┌───────┬──────┬────────────┬──────────────┐
+        │ layer ┆ head ┆ null_share ┆ certain_mass │
+        │ ---   ┆ ---  ┆ ---        ┆ ---          │
+        │ i64   ┆ i64  ┆ f64        ┆ f64          │
+        ╞═══════╪══════╪════════════╪══════════════╡
+        │ 3     ┆ 0    ┆ 0.886712   ┆ 0.693109     │
+        │ 3     ┆ 1    ┆ 0.576601   ┆ 0.80747      │
+        └───────┴──────┴────────────┴──────────────┘
     """
 
     analysis: ClassVar = "audit"
@@ -227,10 +242,8 @@ class Audit(Result):
         if len(looked):
             layers = self.by_layer().drop_nulls("certain_mass").sort("certain_mass", maintain_order=True)
             least, most = (layers.row(place, named=True) for place in (0, -1))
-            apart = (
-                f"; most in {_layer(most)} ({percent(most['certain_mass'])}), least in {_layer(least)} "
-                f"({percent(least['certain_mass'])})" if len(layers) > 1 else ""
-            )  # fmt: skip
+            low, high = (percent(one["certain_mass"]) for one in (least, most))
+            apart = "" if low == high else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
             yield (
                 f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention lies where it is seen in "
                 f"every alternative with the same output (mean certain mass of {int(looked['certain_rows'].sum()):,} "

@@ -42,6 +42,15 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If the model's attention has NaN or infinite entries, naming where.
         OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> audit = idl.audit(lens, idl.examples()[:1], layers=(2, 3), certain_rows=1)
+        >>> audit
+        Audit: Determined: 77.7 % of a row's attention ...
+        >>> round(audit.table["null_share"].mean(), 2)
+        0.76
     """
 
     name = "audit"

@@ -46,6 +46,17 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
     Raises:
         InputError: For models that are not Dyck transformers, or that have different configurations.
         OutputFolderError: If the folder contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp()) / "model"
+        >>> model = idl.DyckForCausalLM(idl.DyckForCausalLM.config_class(hidden_size=8, max_depth=2))
+        >>> model.save_pretrained(folder)
+        >>> runs = idl.analyse_dyck(models=folder, length=8, sequences=10, long_sequences=2, lengths=(20, 24), draws=1)
+        >>> len(runs.table), len(runs.heads)
+        (1, 2)
     """
 
     name = "dyck analyse"

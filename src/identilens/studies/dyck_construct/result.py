@@ -18,6 +18,21 @@ class Constructions(Result):
 
     Attributes:
         table: One row a construction, size of the perturbation in logits, and length.
+
+    Examples:
+        >>> import identilens as idl
+        >>> built = idl.construct_dyck(lengths=(28,), count=5, off_balance=(0.0, 0.3))
+        >>> built.table.select("construction", "off_balance", "length", "support")
+        shape: (3, 4)
+        ┌──────────────┬─────────────┬────────┬─────────┐
+        │ construction ┆ off_balance ┆ length ┆ support │
+        │ ---          ┆ ---         ┆ ---    ┆ ---     │
+        │ str          ┆ f64         ┆ i64    ┆ f64     │
+        ╞══════════════╪═════════════╪════════╪═════════╡
+        │ uniform      ┆ 0.0         ┆ 28     ┆ 1.0     │
+        │ balanced     ┆ 0.0         ┆ 28     ┆ 1.0     │
+        │ balanced     ┆ 0.3         ┆ 28     ┆ 1.0     │
+        └──────────────┴─────────────┴────────┴─────────┘
     """
 
     analysis: ClassVar = "dyck construct"

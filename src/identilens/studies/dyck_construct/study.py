@@ -66,6 +66,12 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
     Raises:
         InputError: For settings that cannot be used.
         OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> built = idl.construct_dyck(lengths=(28,), count=5, off_balance=(0.0,))
+        >>> built
+        Constructions: Uniform attention (Corollary 1): at every length ...
     """
 
     name = "dyck construct"

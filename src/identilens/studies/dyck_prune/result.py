@@ -21,6 +21,12 @@ class Prunings(Result):
             pruned from the same random weights; ``shared`` says that both prunings coincide on every weight of
             ``shared_layer``, ``apart`` how far the two functions lie apart at least (by ascent), ``pruning`` that
             every weight kept is the random one.
+
+    Examples:
+        >>> import identilens as idl
+        >>> pruned = idl.prune_dyck(candidates=(4, 6), seeds=1, inputs=50, starts=2, steps=2)
+        >>> pruned.by_width().columns
+        ['width', 'candidates', 'mean', 'largest', 'sampled', 'count']
     """
 
     analysis: ClassVar = "dyck prune"

@@ -69,6 +69,12 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
     Raises:
         InputError: For settings that cannot be used.
         OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> pruned = idl.prune_dyck(candidates=(4, 6), seeds=1, inputs=50, starts=2, steps=2)
+        >>> pruned
+        Prunings: With 6 random products for each weight ...
     """
 
     name = "dyck prune"

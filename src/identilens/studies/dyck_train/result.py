@@ -27,6 +27,18 @@ class DyckRuns(Result):
         heads: How stack-like each head looks, and accuracy by argmax with its attention changed.
         patterns: Attention on the probe prefix, row after row in ``weights``.
         variation: Attention variation over seeds by setting, layer, head and convention, random baselines beside it.
+
+    Examples:
+        >>> import identilens as idl
+        >>> runs = idl.train_dyck(
+        ...     seeds=(0, 1), length=8, depth=2, hidden=8, tokens=400, epochs=2, batch_size=25,
+        ...     sequences=10, long_sequences=2, lengths=(20, 24), head_sequences=5, draws=1,
+        ... )
+        >>> runs.settings, len(runs.heads)
+        (['2 types, depth 2, 2 layers'], 4)
+        >>> runs.variation.columns
+        ['setting', 'layer', 'head', 'with_start', 'size', 'seeds', 'value', 'error', 'even_on_simplex',
+        'softmax_of_normals']
     """
 
     analysis: ClassVar = "dyck train"

@@ -94,6 +94,15 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         InputError: For settings or seeds that cannot be used, or more seeds at once than memory allows.
         NumericalError: If a loss is not finite.
         OutputFolderError: If the folder contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> runs = idl.train_dyck(
+        ...     seeds=(0, 1), length=8, depth=2, hidden=8, tokens=400, epochs=2, batch_size=25,
+        ...     sequences=10, long_sequences=2, lengths=(20, 24), head_sequences=5, draws=1,
+        ... )
+        >>> runs.table.select("seed", "epochs").rows(), len(runs.curves)
+        ([(0, 2), (1, 2)], 4)
     """
 
     name = "dyck train"

@@ -24,6 +24,23 @@ class Intervals(Result):
         rows: What is certain of each query's row as a whole.
         order: The pairs of keys whose order every alternative keeps.
         positions: What stands at each query and each key position.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> text = "The ferry left the harbour before dawn, and nobody could say who had paid."
+        >>> found = idl.intervals(lens, text, layers=3, heads=5, queries=(2, 5))
+        >>> found.by_query()
+        shape: (2, 12)
+        ┌──────┬───────┬──────┬─────────┬───┬────────┬────────────────┬─────────────────┬───────┐
+        │ text ┆ layer ┆ head ┆ kind    ┆ … ┆ pinned ┆ first in every ┆ certified_pairs ┆ pairs │
+        │ ---  ┆ ---   ┆ ---  ┆ ---     ┆   ┆ ---    ┆ alternative    ┆ ---             ┆ ---   │
+        │ i64  ┆ i64   ┆ i64  ┆ str     ┆   ┆ u32    ┆ ---            ┆ i64             ┆ i64   │
+        │      ┆       ┆      ┆         ┆   ┆        ┆ str            ┆                 ┆       │
+        ╞══════╪═══════╪══════╪═════════╪═══╪════════╪════════════════╪═════════════════╪═══════╡
+        │ 0    ┆ 3     ┆ 5    ┆ encoder ┆ … ┆ 18     ┆ [CLS]          ┆ 153             ┆ 153   │
+        │ 0    ┆ 3     ┆ 5    ┆ encoder ┆ … ┆ 18     ┆ [CLS]          ┆ 153             ┆ 153   │
+        └──────┴───────┴──────┴─────────┴───┴────────┴────────────────┴─────────────────┴───────┘
     """
 
     analysis: ClassVar = "intervals"

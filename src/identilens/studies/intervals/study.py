@@ -46,6 +46,23 @@ class IntervalStudy(RowStudy[IntervalSettings, Intervals]):
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If an interval cannot be proven.
         OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> text = "The ferry left the harbour before dawn, and nobody could say who had paid."
+        >>> found = idl.intervals(lens, text, layers=3, heads=5, queries="harbour")
+        >>> found.table.select("key", "weight", "lo", "hi").head(3)
+        shape: (3, 4)
+        ┌─────┬──────────┬──────────┬──────────┐
+        │ key ┆ weight   ┆ lo       ┆ hi       │
+        │ --- ┆ ---      ┆ ---      ┆ ---      │
+        │ i64 ┆ f64      ┆ f64      ┆ f64      │
+        ╞═════╪══════════╪══════════╪══════════╡
+        │ 0   ┆ 0.783659 ┆ 0.783659 ┆ 0.783659 │
+        │ 1   ┆ 0.008741 ┆ 0.008741 ┆ 0.008741 │
+        │ 2   ┆ 0.051521 ┆ 0.051521 ┆ 0.051521 │
+        └─────┴──────────┴──────────┴──────────┘
     """
 
     name = "intervals"

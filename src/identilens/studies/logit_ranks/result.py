@@ -17,6 +17,21 @@ class LogitRanks(Result):
 
     Attributes:
         table: One row for each text and head.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> found = idl.logit_ranks(lens, idl.examples()[1], layers=3, heads=(5, 6), count=10)
+        >>> found.table.select("layer", "head", "d_k", "alternatives", "realisable_share")
+        shape: (2, 5)
+        ┌───────┬──────┬─────┬──────────────┬──────────────────┐
+        │ layer ┆ head ┆ d_k ┆ alternatives ┆ realisable_share │
+        │ ---   ┆ ---  ┆ --- ┆ ---          ┆ ---              │
+        │ i64   ┆ i64  ┆ i64 ┆ i64          ┆ f64              │
+        ╞═══════╪══════╪═════╪══════════════╪══════════════════╡
+        │ 3     ┆ 5    ┆ 32  ┆ 10           ┆ 0.0              │
+        │ 3     ┆ 6    ┆ 32  ┆ 10           ┆ 0.0              │
+        └───────┴──────┴─────┴──────────────┴──────────────────┘
     """
 
     analysis: ClassVar = "logit-ranks"

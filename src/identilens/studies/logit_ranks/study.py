@@ -51,6 +51,13 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
         InputError: For texts or settings that cannot be used, no text of a fitting length, or masked attention.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> found = idl.logit_ranks(lens, idl.examples()[1], layers=3, heads=5, count=10)
+        >>> found
+        LogitRanks: 0.0 % of 10 random alternatives of ...
     """
 
     name = "logit-ranks"

@@ -31,6 +31,22 @@ class Mixing(Result):
     Layers are indices into the model's hidden states: layer l is what the l-th layer gives, from 1. The table has one
     row for each text, kind, layer, hidden token and input token, in this order; ``token_names`` says what stands at
     each hidden and each input position, ``tags`` its part of speech, ``tracked`` the token to show, if any.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> text = "The ferry left the harbour before dawn, and nobody could say who had paid."
+        >>> mixing = idl.mixing(lens, text, sketch_probes=4, layers=(1, 6), rollouts=False)
+        >>> mixing.by_layer()
+        shape: (2, 5)
+        ┌─────────┬───────┬────────────┬─────────────┬────────┐
+        │ kind    ┆ layer ┆ median_own ┆ not_largest ┆ tokens │
+        │ ---     ┆ ---   ┆ ---        ┆ ---         ┆ ---    │
+        │ enum    ┆ i16   ┆ f64        ┆ f64         ┆ u32    │
+        ╞═════════╪═══════╪════════════╪═════════════╪════════╡
+        │ encoder ┆ 1     ┆ 0.451098   ┆ 0.0         ┆ 18     │
+        │ encoder ┆ 6     ┆ 0.149852   ┆ 0.5         ┆ 18     │
+        └─────────┴───────┴────────────┴─────────────┴────────┘
     """
 
     analysis: ClassVar = "mixing"

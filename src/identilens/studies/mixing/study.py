@@ -86,6 +86,14 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
         UnsupportedModelError: If the model's attention cannot be captured or its first layer not be found.
         NumericalError: If a derivative is NaN or infinite, naming the text.
         OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> text = "The ferry left the harbour before dawn, and nobody could say who had paid."
+        >>> mixing = idl.mixing(lens, text, sketch_probes=4, rollouts=False)
+        >>> mixing
+        Mixing: Of each encoder hidden state, the token ...
     """
 
     name = "mixing"

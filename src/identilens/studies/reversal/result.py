@@ -33,6 +33,12 @@ class Reversal(Result):
         perturbations: Perturbed cross attention put back into the transformer, as in a structure analysis, W at the
             draft's threshold; none for the LSTM.
         matrices: ``cross.weights`` and ``cross.effective`` [head, text, query, key], and ``source``, the inputs.
+
+    Examples:
+        >>> import identilens as idl
+        >>> reversal = idl.reversal(length=4, vocabulary=4, hidden=8, train=200, held_out=20, inputs=5, epochs=2)
+        >>> reversal.weights.shape, reversal.head_name(0), len(reversal.course)
+        (torch.Size([1, 5, 4, 4]), 'LSTM', 2)
     """
 
     analysis: ClassVar = "reversal"

@@ -35,6 +35,12 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
     Raises:
         InputError: For settings that cannot be used.
         OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> reversal = idl.reversal(length=4, vocabulary=4, hidden=8, train=200, held_out=20, inputs=5, epochs=2)
+        >>> reversal.table.columns[:3], len(reversal.sweep)
+        (['model', 'epochs', 'validation_accuracy'], 204)
     """
 
     name = "reversal"

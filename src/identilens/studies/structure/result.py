@@ -40,6 +40,15 @@ class Structure(Result):
         matrices: [head, query, key] by ``<kind>.layer<l>.<name>``: ``raw``, ``effective`` (sizes of effective weights)
             are means over representatives, ``all_raw``, ``all_effective`` over all texts, ``visibility`` the mean
             projector on ker(T')^⊥.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> structure = idl.structure(lens, idl.examples(), length=36, clusters=2, perturbed=0)
+        >>> structure.mean_weights(3, 5).shape
+        torch.Size([36, 36])
+        >>> structure.table.columns[:5]
+        ['kind', 'layer', 'head', 'length', 'd_v']
     """
 
     analysis: ClassVar = "structure"

@@ -32,6 +32,13 @@ class StructureStudy(Study[StructureSettings, Structure]):
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If weights or values are NaN or infinite, naming where.
         OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> structure = idl.structure(lens, idl.examples(), length=36, clusters=2, perturbed=0)
+        >>> structure
+        Structure: 6 texts of 36 tokens: R is ...
     """
 
     name = "structure"

@@ -19,6 +19,18 @@ class EncoderSweep(Result):
 
     Attributes:
         table: One row a run; accuracies are shares from 0 to 1, of the best validation epoch.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> data, rows = Path(tempfile.mkdtemp()), ['"1","ferries left"', '"2","snow fell"'] * 10
+        >>> for part in ("train", "test"):
+        ...     _ = (data / f"{part}.csv").write_text(chr(10).join(rows))
+        >>> small = {"d_model": 16, "attention_heads": 2, "feed_forward": 16, "epochs": 2, "batch_size": 4}
+        >>> sweep = idl.sweep(out=data / "sweep", tasks="yelp", heads="add", d_k=1, data=data, **small)
+        >>> sweep.table_one().columns, len(sweep.cells())
+        (['task', 'version', 'source', '1'], 1)
     """
 
     analysis: ClassVar = "sweep"

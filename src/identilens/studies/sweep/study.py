@@ -58,6 +58,26 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
     Raises:
         InputError: For a task, file, row or setting that cannot be used.
         OutputFolderError: If the folder contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> data, rows = Path(tempfile.mkdtemp()), ['"1","ferries left"', '"2","snow fell"'] * 10
+        >>> for part in ("train", "test"):
+        ...     _ = (data / f"{part}.csv").write_text(chr(10).join(rows))
+        >>> small = {"d_model": 16, "attention_heads": 2, "feed_forward": 16, "epochs": 2, "batch_size": 4}
+        >>> sweep = idl.sweep(out=data / "sweep", tasks="yelp", heads="add", d_k=(1, 2), data=data, **small)
+        >>> sweep.table.select("task", "heads", "d_k", "seed")
+        shape: (2, 4)
+        ┌──────┬───────┬─────┬──────┐
+        │ task ┆ heads ┆ d_k ┆ seed │
+        │ ---  ┆ ---   ┆ --- ┆ ---  │
+        │ str  ┆ enum  ┆ i64 ┆ i64  │
+        ╞══════╪═══════╪═════╪══════╡
+        │ yelp ┆ add   ┆ 1   ┆ 0    │
+        │ yelp ┆ add   ┆ 2   ┆ 0    │
+        └──────┴───────┴─────┴──────┘
     """
 
     name = "sweep"

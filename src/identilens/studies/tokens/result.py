@@ -23,7 +23,23 @@ CELL = {
 
 @dataclass(frozen=True, kw_only=True)
 class TokenIdentifiability(Result):
-    """Every number of a token identifiability analysis, one row per cell and fold (Brunner et al. 2020, 4, B, D.1)."""
+    """Every number of a token identifiability analysis, one row per cell and fold (Brunner et al. 2020, 4, B, D.1).
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> texts = [sentence for text in idl.examples() for sentence in text.split(". ")]
+        >>> tokens = idl.token_identifiability(lens, texts, layers=(1, 6), probes="naive", distances="cosine", folds=2)
+        >>> tokens.by_layer()
+        shape: (1, 5)
+        ┌───────┬──────────┬───────┬─────┬──────────┐
+        │ probe ┆ distance ┆ folds ┆ 1   ┆ 6        │
+        │ ---   ┆ ---      ┆ ---   ┆ --- ┆ ---      │
+        │ enum  ┆ enum     ┆ u32   ┆ f64 ┆ f64      │
+        ╞═══════╪══════════╪═══════╪═════╪══════════╡
+        │ naive ┆ cosine   ┆ 2     ┆ 1.0 ┆ 0.812816 │
+        └───────┴──────────┴───────┴─────┴──────────┘
+    """
 
     analysis: ClassVar = "tokens"
     title: ClassVar = "Token identifiability"

@@ -40,6 +40,14 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         InputError: For texts or settings that cannot be used.
         NumericalError: If hidden states are NaN or infinite, naming the text, or no learning rate gives a finite loss.
         OutputFolderError: If a folder contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> texts = [sentence for text in idl.examples() for sentence in text.split(". ")]
+        >>> tokens = idl.token_identifiability(lens, texts, layers=(1, 6), probes="naive", folds=2)
+        >>> tokens
+        TokenIdentifiability: Naive look-up, cosine: 100.0 % of the ...
     """
 
     name = "tokens"

@@ -20,6 +20,20 @@ class EncoderRun(Result):
         table: One row an epoch.
         outcome: One row: test accuracy at the best validation epoch, with sizes, settings and counts.
         folder: Where it was read from; the model is in ``folder/model`` unless it was dropped.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> data, rows = Path(tempfile.mkdtemp()), ['"1","ferries left"', '"2","snow fell"'] * 10
+        >>> for part in ("train", "test"):
+        ...     _ = (data / f"{part}.csv").write_text(chr(10).join(rows))
+        >>> small = {"d_model": 16, "attention_heads": 2, "feed_forward": 16, "epochs": 2, "batch_size": 4}
+        >>> run = idl.train(out=data / "run", task="yelp", data=data, **small)
+        >>> run.table.columns
+        ['epoch', 'train_loss', 'validation_loss', 'validation_accuracy']
+        >>> run.model_path.name, run.metrics["test_rows"]
+        ('model', 20)
     """
 
     analysis: ClassVar = "train"

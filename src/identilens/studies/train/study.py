@@ -31,6 +31,20 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
         InputError: For a task, file, row or setting that cannot be used, if accelerate is not installed, or without a
             folder.
         OutputFolderError: If the folder contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> data, rows = Path(tempfile.mkdtemp()), ['"1","ferries left"', '"2","snow fell"'] * 10
+        >>> for part in ("train", "test"):
+        ...     _ = (data / f"{part}.csv").write_text(chr(10).join(rows))
+        >>> small = {"d_model": 16, "attention_heads": 2, "feed_forward": 16, "epochs": 2, "batch_size": 4}
+        >>> run = idl.train(out=data / "run", task="yelp", data=data, d_k=2, **small)
+        >>> run.metrics["train_rows"], run.metrics["d_k"], len(run.table)
+        (14, 2, 2)
+        >>> idl.load(run.model_path).model.config.heads
+        'concat'
     """
 
     name = "train"

@@ -21,6 +21,23 @@ class Trust(Result):
 
     Attributes:
         table: Weight, interval, influence and verdict: one row for each query and visible key.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> found = idl.trust(lens, idl.examples()[0], layers=3, heads=9, queries=(10, 11))
+        >>> found.by_query()
+        shape: (2, 13)
+        ┌──────┬───────┬──────┬─────────┬───┬────────────────┬────────────────┬───────────────┬────────────┐
+        │ text ┆ layer ┆ head ┆ kind    ┆ … ┆ determined,    ┆ free,          ┆ free, little  ┆ negligible │
+        │ ---  ┆ ---   ┆ ---  ┆ ---     ┆   ┆ little         ┆ influential    ┆ influence     ┆ ---        │
+        │ i64  ┆ i64   ┆ i64  ┆ str     ┆   ┆ influence      ┆ ---            ┆ ---           ┆ f64        │
+        │      ┆       ┆      ┆         ┆   ┆ ---            ┆ f64            ┆ f64           ┆            │
+        │      ┆       ┆      ┆         ┆   ┆ f64            ┆                ┆               ┆            │
+        ╞══════╪═══════╪══════╪═════════╪═══╪════════════════╪════════════════╪═══════════════╪════════════╡
+        │ 0    ┆ 3     ┆ 9    ┆ encoder ┆ … ┆ 0.215482       ┆ 0.0            ┆ 0.11228       ┆ 0.045507   │
+        │ 0    ┆ 3     ┆ 9    ┆ encoder ┆ … ┆ 0.508135       ┆ 0.011054       ┆ 0.068686      ┆ 0.042332   │
+        └──────┴───────┴──────┴─────────┴───┴────────────────┴────────────────┴───────────────┴────────────┘
     """
 
     analysis: ClassVar = "trust"

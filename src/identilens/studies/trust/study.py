@@ -28,6 +28,25 @@ class TrustStudy(RowStudy[RowSettings, Trust]):
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If an interval cannot be proven.
         OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> found = idl.trust(lens, idl.examples()[0], layers=3, heads=9, queries=10)
+        >>> found
+        Trust: Of the attention of 'once' (query 10, ...
+        >>> found.table["verdict"].value_counts(sort=True)
+        shape: (4, 2)
+        ┌──────────────────────────────┬───────┐
+        │ verdict                      ┆ count │
+        │ ---                          ┆ ---   │
+        │ str                          ┆ u32   │
+        ╞══════════════════════════════╪═══════╡
+        │ negligible                   ┆ 17    │
+        │ free, little influence       ┆ 15    │
+        │ determined, influential      ┆ 9     │
+        │ determined, little influence ┆ 1     │
+        └──────────────────────────────┴───────┘
     """
 
     name = "trust"

@@ -106,6 +106,15 @@ class RowPanel {
   }
 }
 
+// Tokens as they are read: marks of spaces and of parts of words (Ġ, ▁, ##) become spaces, or none, before the token.
+function wordsOf(names) {
+  const marked = names.some((name) => /^[Ġ▁]./u.test(name));
+  return names.map((name, at) => {
+    const first = at === 0 || /^(<.*>|\[.*\])$/u.test(names[at - 1]), part = !first && (marked ? !/^[Ġ▁]/u.test(name) : /^##./u.test(name));
+    return { before: part ? "\u200b" : " ", name: part ? "part" : "", text: name.replace(/^([Ġ▁]|##)(?=.)/u, "") };
+  });
+}
+
 // The text with its tokens in the colours of a layer; a click on a query locks its row.
 class TextLine {
   constructor(lock) {
@@ -117,18 +126,18 @@ class TextLine {
     const same = queries.length === keys.length && queries.every((name, at) => name === keys[at]);
     const means = (key) => { let sum = 0; for (let query = 0; query < queries.length; query += 1) sum += values[query * keys.length + key] || 0; return sum / queries.length; };
     const value = (key) => (row === null ? means(key) : values[row * keys.length + key]);
-    const spans = keys.map((name, key) => {
-      const held = value(key), span = made("span", { textContent: name, title: `${name} (key ${key}): ${Number.isNaN(held) ? "hidden or not known yet" : written(held)}` });
+    const words = wordsOf(keys), spans = keys.map((name, key) => {
+      const held = value(key), span = made("span", { textContent: words[key].text, className: words[key].name, title: `${name} (key ${key}): ${Number.isNaN(held) ? "hidden or not known yet" : written(held)}` });
       if (same) span.dataset.query = key;
-      if (same && key === row) span.className = "chosen";
+      if (same && key === row) span.classList.add("chosen");
       if (!Number.isNaN(held)) { span.style.background = painter.css(held); span.style.color = painter.dark(held) ? "#ffffff" : "#14181c"; }
       return span;
     });
-    const words = row === null ? `What each token receives on average (${layer})` : `What ${queries[row]} (query ${row}) takes from each token (${layer})`;
-    const lines = [made("p", { className: "soft", textContent: words }), made("p", { className: "tokens" }, ...spans.flatMap((span) => [span, " "]))];
+    const said = row === null ? `What each token receives on average (${layer})` : `What ${queries[row]} (query ${row}) takes from each token (${layer})`;
+    const lines = [made("p", { className: "soft", textContent: said }), made("p", { className: "tokens" }, ...spans.flatMap((span, key) => [words[key].before, span]))];
     if (!same) {
-      const asked = queries.map((name, query) => made("span", { textContent: name, className: query === row ? "chosen" : "", data: { query } }));
-      lines.unshift(made("p", { className: "soft", textContent: "Queries" }), made("p", { className: "tokens" }, ...asked.flatMap((span) => [span, " "])));
+      const own = wordsOf(queries), asked = queries.map((name, query) => made("span", { textContent: own[query].text, className: query === row ? "chosen" : "", data: { query } }));
+      lines.unshift(made("p", { className: "soft", textContent: "Queries" }), made("p", { className: "tokens" }, ...asked.flatMap((span, query) => [own[query].before, span])));
     }
     this.root.replaceChildren(...lines);
   }

@@ -1,0 +1,294 @@
+"""Studies killed with kill -9 at drawn points, then resumed: `python -m helpers.dying STUDY --points 20`.
+
+A point is the so-manieth change that the process makes in the file system. Who dies is the process that runs the
+study, or with ``--engine`` the driver, a worker (``--dies worker``) or a Ray cluster's head node (``--dies head``).
+Every run is a fork of this process, which imports everything and computes nothing. Prints the points as JSON: for
+each what differs from an undisturbed run in one process, and the parts that were missing and that were run again.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+import polars as pl
+import torch
+
+import identilens as idl
+from helpers import dycks, zoo
+from helpers.killing import CHANGES, contents
+from helpers.made_tasks import write_trec
+from identilens.dyck.settings import DyckSetting
+from identilens.runs.engines import cluster, local
+from identilens.studies.registry import study_named
+
+SITE = Path(__file__).with_name("worker_site")
+TEXTS = [[number, 7, 8, 9, 10, 11][: 4 + number % 3] for number in range(5, 15)]
+MANY = [[5 + (3 * number + place) % 40 for place in range(6)] for number in range(200)]
+WORDS = [[5 + (3 * number + place) % 40 for place in range(8)] for number in range(30)]
+TASK = {"max_length": 16, "d_model": 16, "attention_heads": 2, "feed_forward": 24, "batch_size": 8}
+DYCK = [DyckSetting("tiny", dycks.MINIMAL, dycks.QUICK)]
+PROBES = {"probes": "naive,linear", "distances": "cosine", "folds": 2, "learning_rates": (0.01, 0.003), "max_epochs": 2}
+
+
+def model():
+    return idl.Lens(zoo.build("bert"))
+
+
+CASES = {
+    "audit": lambda at, **run: idl.audit(model(), MANY, certain_rows=0, examples=1, **run),
+    "intervals": lambda at, **run: idl.intervals(model(), TEXTS[:2], heads=0, queries=[2, 3], **run),
+    "trust": lambda at, **run: idl.trust(model(), TEXTS[:2], heads=0, **run),
+    "alternatives": lambda at, **run: idl.alternatives(model(), TEXTS[:2], layers=0, heads=0, starts=1, **run),
+    "logit-ranks": lambda at, **run: idl.logit_ranks(model(), MANY[:3], count=5, lengths=(0.2, 9.0), **run),
+    "mixing": lambda at, **run: idl.mixing(model(), TEXTS[:3], method="exact", rollouts=False, **run),
+    "tokens": lambda at, **run: idl.token_identifiability(model(), WORDS, **PROBES, **run),
+    "structure": lambda at, **run: idl.structure(
+        model(), WORDS[:10], length=8, clusters=2, compared_pairs=0, perturbed=1, **run
+    ),
+    "reversal": lambda at, **run: idl.reversal(
+        model="lstm", length=5, epochs=2, train=64, held_out=32, hidden=16, inputs=8, **run
+    ),
+    "train": lambda at, **run: idl.train(task="trec", data=at / "trec", d_k=4, epochs=2, **TASK, **run),
+    "sweep": lambda at, **run: idl.sweep(
+        tasks="trec", heads="con", d_k=(1, 3), data=at / "trec", epochs=1, **TASK, **run
+    ),
+    "dyck train": lambda at, **run: idl.train_dyck(DYCK, seeds=[0, 1, 2], at_once=1, **dycks.MEASURING, **run),
+    "dyck analyse": lambda at, **run: idl.analyse_dyck(
+        models=sorted((at / "models").glob("models/*/seed*")), length=dycks.QUICK.length, **dycks.MEASURING, **run
+    ),
+    "dyck construct": lambda at, **run: idl.construct_dyck(
+        depth=2, lengths=(10, 20), count=3, off_balance=(0.0, 1.0), **run
+    ),
+    "dyck prune": lambda at, **run: idl.prune_dyck(
+        size=2, width=2, candidates=(8, 3), seeds=2, inputs=50, starts=2, steps=20, **run
+    ),
+}
+"""A small run of every study; ``at`` holds what it reads."""
+
+
+def comparable(folder):
+    """The files of a run; how long training took is no part of it."""
+    held = contents(folder)
+    for name in [name for name in held if name.endswith(".parquet")]:
+        frame = pl.read_parquet(folder / name, glob=False)
+        if "seconds" in frame.columns:
+            held[name] = frame.drop("seconds").write_json()
+    return held
+
+
+def forked(work, *given, patience=300):
+    """What a function returns in a fork of this process; None where that is killed."""
+    receives, sends = os.pipe()
+    process = os.fork()
+    if not process:
+        os.close(receives)
+        try:
+            found = work(*given)
+        except BaseException:
+            found = {"error": traceback.format_exc()}
+        with os.fdopen(sends, "w") as stream:
+            json.dump(found, stream)
+        os._exit(0)
+    os.close(sends)
+    with os.fdopen(receives) as stream:
+        timer = time.monotonic() + patience
+        while os.waitpid(process, os.WNOHANG) == (0, 0):
+            if time.monotonic() > timer:
+                os.kill(process, signal.SIGKILL)
+            time.sleep(0.01)
+        content = stream.read()
+    return json.loads(content) if content else None
+
+
+def watched(study, ran, tick):
+    """From now on parts that are run, here or by workers, are noted, and changes of the file system call ``tick``."""
+
+    def before(change, note=lambda *_: None):
+        def changed(*given, **options):
+            tick()
+            note(*given)
+            return change(*given, **options)
+
+        return changed
+
+    for name in CHANGES:
+        setattr(Path, name, before(getattr(Path, name)))
+    study.run = before(study.run, lambda _, part: ran.append(part))
+    for pool in (local.LocalPool, cluster.RayPool):
+        pool.submit = before(pool.submit, lambda _, worker, parts: ran.extend(parts))
+
+
+class Trial:
+    """One study, run on an engine, in a folder that holds what it reads and all of its runs."""
+
+    def __init__(self, name, at, made, dies):
+        self.name, self.at, self.made, self.dies = name, at, made, dies
+        self.study = study_named(name)
+
+    def undisturbed(self, folder, engine):
+        """How many changes a run makes."""
+        count = [0]
+
+        def tick():
+            count[0] += 1
+
+        watched(self.study, [], tick)
+        self.run(folder, engine)
+        return count[0]
+
+    def run(self, folder, engine, **run):
+        if engine is not None:
+            run["engine"] = engine()
+        return CASES[self.name](self.at, out=folder, **run)
+
+    def killed(self, folder, point, kill):
+        """Run until the point, or to the end where it is a worker that dies."""
+        left, ran = [point], []
+
+        def tick():
+            left[0] -= 1
+            if left[0] == -1 and kill is not None:
+                kill()
+
+        watched(self.study, ran, tick)
+        self.run(folder, self.made)
+        return {"ran": ran}
+
+    def resumed(self, folder):
+        """What differs in the end, and the parts that were missing and that were run."""
+        ran, missing = [], self.missing(folder)
+        watched(self.study, ran, lambda: None)
+        self.run(folder, self.made, resume=True)
+        return {"missing": missing, "ran": sorted(ran), "differs": self.differs(folder)}
+
+    def missing(self, folder):
+        """Numbers of the parts that are not whole; None for all, of a folder that holds none yet."""
+        record = folder / "provenance.json"
+        if record.exists() and json.loads(record.read_text())["finished"]:
+            return []
+        done = {int(file.stem.rpartition("-")[2]) for file in (folder / "parts").glob("done-*.json")}
+        return sorted(set(range(self.parts)) - done)
+
+    def differs(self, folder):
+        found, whole = comparable(folder), comparable(self.at / "whole")
+        return sorted(name for name in {**found, **whole} if found.get(name) != whole.get(name))
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Head:
+    """The head node of a Ray cluster on this machine."""
+
+    def __init__(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.start()
+
+    def start(self):
+        ray = Path(sys.executable).with_name("ray")
+        options = ["--num-cpus=2", "--port", str(self.port), "--include-dashboard=false", "--disable-usage-stats"]
+        command = [ray if ray.exists() else "ray", "start", "--head", "--block", *options]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(command, start_new_session=True, env=environment, **quiet)
+        for _ in range(600):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    break
+            time.sleep(0.1)
+        time.sleep(5)
+
+    def kill(self):
+        os.killpg(self.process.pid, signal.SIGKILL)
+
+    def restart(self):
+        self.process.wait()
+        time.sleep(2)
+        self.start()
+
+
+def prepare(name, at):
+    """Write what a study reads, and run it undisturbed in one process; return its number of parts."""
+    write_trec(at / "trec" / "trec")
+    if name == "dyck analyse":
+        idl.train_dyck(DYCK, seeds=[0, 1], **dycks.MEASURING, out=at / "models")
+    study = study_named(name)
+    sizes, whole = study.sizes, []
+
+    def told(self):
+        whole.append(len(sizes(self)))
+        return sizes(self)
+
+    study.sizes = told
+    CASES[name](at, out=at / "whole")
+    return whole[-1]
+
+
+def engines(options, head):
+    address = f"127.0.0.1:{head.port}" if head else None
+    made = {"local": lambda: local.Local(workers=2), "ray": lambda: cluster.Ray(workers=2, address=address)}
+    return made.get(options.engine)
+
+
+def worker_run(trial, folder, point):
+    """Run with a worker that is killed, and say what differs."""
+    plan = {"folder": str(folder), "point": point, "mark": str(folder) + ".killed"}
+    os.environ["KILLED_WORKER"] = json.dumps(plan)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    found = trial.killed(folder, -2, None)
+    twice = sorted({part for part in found["ran"] if found["ran"].count(part) > 1})
+    died = Path(plan["mark"]).exists()
+    return {"missing": twice, "ran": twice if died else [], "differs": trial.differs(folder), "died": died}
+
+
+def row_of(trial, folder, point, head):
+    """What becomes of a run that is killed at a point."""
+    if trial.dies == "worker":
+        return forked(worker_run, trial, folder, point) or {"error": "killed"}
+    ended = forked(trial.killed, folder, point, head.kill if head else die, patience=120)
+    if head:
+        head.restart()
+    return {"killed": ended is None or "error" in ended, **(forked(trial.resumed, folder) or {"error": "killed"})}
+
+
+def main():
+    words = argparse.ArgumentParser(description=__doc__)
+    words.add_argument("study", choices=CASES)
+    words.add_argument("--points", type=int, default=20)
+    words.add_argument("--engine", choices=["local", "ray"])
+    words.add_argument("--dies", choices=["driver", "worker", "head"], default="driver")
+    options = words.parse_args()
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(SITE))
+    drawn = random.Random(f"{options.study} {options.engine} {options.dies}")
+    with tempfile.TemporaryDirectory() as place:
+        head = Head() if options.dies == "head" else None
+        at = Path(place).resolve()
+        trial = Trial(options.study, at, engines(options, head), options.dies)
+        trial.parts = forked(prepare, options.study, at)
+        if not isinstance(trial.parts, int):
+            sys.exit(str(trial.parts))
+        changes = forked(trial.undisturbed, at / "counted", trial.made)
+        if options.dies == "worker":
+            changes = 10 * trial.parts  # of a worker: temporary file, its permissions, its place, three files a part
+        points = sorted(drawn.sample(range(changes), min(options.points, changes)))
+        rows = [{"point": point, **row_of(trial, at / f"run{point}", point, head)} for point in points]
+        if head:
+            head.kill()
+    print(json.dumps({"study": options.study, "changes": changes, "parts": trial.parts, "points": rows}))
+
+
+if __name__ == "__main__":
+    main()
