@@ -50,27 +50,40 @@ print(len(texts), before, kilobytes("VmHWM"))
 
 @dataclass(frozen=True)
 class Timed:
-    """Seconds from the call to the end, and from the first part's end to the last's, with the parts between."""
+    """What an audit takes on an engine, in seconds.
+
+    Attributes:
+        whole: From the call to the end.
+        start: From the call to the first part's end.
+        part: A part, once workers run.
+        driver: Of the driver's processor, a part, once workers run.
+        join: From the last part's end to the end, a part.
+    """
 
     whole: float
-    steady: float
-    parts: int
+    start: float
+    part: float
+    driver: float
+    join: float
 
 
 def timed(lens: idl.Lens, texts: list[str], engine: Engine | None) -> Timed:
     """Return what an audit takes on an engine."""
-    ends: list[tuple[float, int]] = []
+    ends: list[tuple[float, float, int]] = []
     start = time.perf_counter()
 
     def told(done: int, total: int, note: str) -> None:
         if done:
-            ends.append((time.perf_counter(), done))
+            ends.append((time.perf_counter(), time.process_time(), done))
 
     chosen: dict[str, Any] = {"certain_rows": 0, "examples": 0, "progress": told, "engine": engine}
     with tempfile.TemporaryDirectory() as folder:
         idl.audit(lens, texts, out=Path(folder) / "run", **chosen)
-    (first, done), (last, total) = ends[0], ends[-1]
-    return Timed(time.perf_counter() - start, last - first, max(1, (total - done) // PART))
+    end = time.perf_counter()
+    (first, used, done), (last, used_last, total) = ends[0], ends[-1]
+    parts = max(1, (total - done) // PART)
+    driver, join = (used_last - used) / parts, (end - last) / (total / PART)
+    return Timed(end - start, first - start, (last - first) / parts, driver, join)
 
 
 def memory(lines: int) -> tuple[int, float]:
@@ -90,11 +103,16 @@ def main(texts: int = 500, repeats: int = 3) -> None:
     given = [TEXT.format(number) for number in range(texts)]
     timed(lens, given[:PART], None)  # what is done once only is not the first one's cost
     turns = [{name: timed(lens, given, engine) for name, engine in ENGINES.items()} for _ in range(repeats)]
-    part = {name: median(turn[name].steady / turn[name].parts for turn in turns) for name in ENGINES}
+    part = {name: median(turn[name].part for turn in turns) for name in ENGINES}
     for name in ENGINES:
-        each = ", ".join(f"{turn[name].steady / turn[name].parts:.3f}" for turn in turns)
+        each = ", ".join(f"{turn[name].part:.3f}" for turn in turns)
         whole = median(turn[name].whole for turn in turns)
         print(f"  {name}: {whole:.1f} s in all, {part[name]:.3f} s a part once workers run ({each})")
+    actor = [turn["1 actor"] for turn in turns]
+    costs = {name: median(getattr(one, name) for one in actor) for name in ("start", "driver", "join")}
+    start = costs["start"] - part["1 actor"]
+    print(f"  for benchmarks/fleet.py: --part-seconds {part['1 actor']:.3f} --start {start:.1f}", end=" ")
+    print(f"--hand-out {costs['driver']:.4f} --join {costs['join']:.4f}")
     report("2 local workers over 1", part["1 local worker"] / part["2 local workers"], 1.7)
     report("ms that Ray adds to a part", 1000 * (part["1 actor"] - part["this process"]), 50, at_least=False)
     small, large = memory(20_000)[1], memory(400_000)[1]

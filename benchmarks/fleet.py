@@ -5,9 +5,9 @@ after the other, each at the measured cost; a worker takes a while to start, die
 batch is done again; at the end one process reads every part.
 """
 
+import argparse
 import heapq
-import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -29,11 +29,11 @@ class Fleet:
 
     texts: int = 10_000_000
     part: int = 32
-    part_seconds: float = 1.2
+    part_seconds: float = 0.93
     spread: float = 0.4
     hand_out: float = 0.005
     join: float = 0.003
-    start: float = 30.0
+    start: float = 10.0
     life: float = 24.0
 
 
@@ -42,7 +42,7 @@ def hours(fleet: Fleet, workers: int, seed: int = 0) -> tuple[float, float]:
     generator = np.random.default_rng(seed)
     parts = -(-fleet.texts // fleet.part)
     # Batches of several parts where parts are many: the simulation is as exact at their ends.
-    grain = max(1, parts // 400_000)
+    grain = max(1, parts // 100_000)
     left, driver_free = -(-parts // grain), 0.0
     queue = [(fleet.start, worker) for worker in range(workers)]
     heapq.heapify(queue)
@@ -62,9 +62,16 @@ def hours(fleet: Fleet, workers: int, seed: int = 0) -> tuple[float, float]:
     return (end + joining) / 3600, joining / 3600
 
 
-def main(part_seconds: float = Fleet.part_seconds) -> None:
+def asked() -> Fleet:
+    """Return the fleet that the command line describes."""
+    words = argparse.ArgumentParser(description=__doc__)
+    for one in fields(Fleet):
+        words.add_argument(f"--{one.name.replace('_', '-')}", type=type(one.default), default=one.default)
+    return Fleet(**vars(words.parse_args()))
+
+
+def main(fleet: Fleet) -> None:
     """Print hours by number of workers."""
-    fleet = Fleet(part_seconds=part_seconds)
     print(fleet)
     alone = hours(fleet, 1)[0]
     for workers in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024):
@@ -75,4 +82,4 @@ def main(part_seconds: float = Fleet.part_seconds) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(float, sys.argv[1:]))
+    main(asked())

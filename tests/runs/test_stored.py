@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from fsspec.registry import _registry as registry
 
-from helpers import engine_toys
+import identilens as idl
+from helpers import engine_toys, zoo
 from helpers.command import failing, identilens
 from helpers.killing import contents
+from helpers.made_tasks import write_trec
 from helpers.storage import BUCKET, objects, s3_server
 from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import InputError, OutputFolderError
@@ -21,6 +23,7 @@ from identilens.runs import stored_lock
 from identilens.runs.engines.cluster import Ray
 from identilens.runs.engines.local import Local
 from identilens.studies.registry import STUDIES, Entry
+from identilens.studies.reports import write_report
 
 TESTS = Path(__file__).parents[1]
 pytest.importorskip("s3fs")
@@ -193,3 +196,21 @@ def test_the_command_line(client, monkeypatch):
     assert "Pass --resume to continue it" in failing("toy", "--layers", "1-2", "--out", url)
     assert "Create the bucket first" in failing("toy", "--out", "s3://nowhere/run")
     assert "pass --out FOLDER" in failing("figures", url)
+
+
+def test_a_study_joins_an_audit_and_a_training_keeps_its_checkpoints(client, tmp_path, monkeypatch):
+    lens, texts = idl.Lens(zoo.build("bert")), [[5, 6, 7, 8], [9, 7, 8]]
+    url = f"s3://{BUCKET}/joined"
+    for place in (url, tmp_path / "joined"):
+        idl.audit(lens, texts, certain_rows=0, examples=0, out=place)
+        idl.intervals(lens, texts[:1], heads=0, queries=[2], out=place)
+    assert objects(client, "joined") == contents(tmp_path / "joined")
+    elsewhere(monkeypatch)
+    assert "Intervals" in write_report(url).read_text(encoding="utf-8")
+    data = write_trec(tmp_path / "data" / "trec")
+    small = {"max_length": 16, "d_model": 16, "attention_heads": 2, "feed_forward": 24, "batch_size": 8}
+    for place in (f"s3://{BUCKET}/trained", tmp_path / "trained"):
+        idl.train(task="trec", data=data, d_k=4, epochs=2, **small, out=place)
+    found, expected = objects(client, "trained"), contents(tmp_path / "trained")
+    assert found.keys() == expected.keys()
+    assert found["model/model.safetensors"] == expected["model/model.safetensors"]

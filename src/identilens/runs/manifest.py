@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -114,8 +115,11 @@ class Manifest:
         self.reread()
 
     def remove_unfinished(self) -> None:
-        """Remove the files that were being written when a process was killed, but for those of runs beneath."""
+        """Remove what was being written when a process was killed, files and folders, but for that of runs beneath."""
         for place, folders, files in os.walk(self.root):
+            for name in folders:
+                if name.endswith(TEMPORARY):
+                    shutil.rmtree(Path(place) / name, ignore_errors=True)
             folders[:] = [name for name in folders if not (Path(place) / name / NAME).exists()]
             for name in files:
                 if name.endswith(TEMPORARY):

@@ -31,7 +31,7 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
     """
     if callable(progress):
         yield progress
-    elif progress is False or _drawn.get() or not (_in_notebook() or sys.stderr.isatty()):
+    elif progress is False or _drawn.get() or not (_in_notebook() or _on_terminal()):
         yield None
     else:
         token = _drawn.set(True)
@@ -48,6 +48,11 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
 def _in_notebook() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and "IPKernelApp" in shell.config
+
+
+def _on_terminal() -> bool:
+    # Programs without a console have no standard error.
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 @contextmanager
