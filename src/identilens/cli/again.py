@@ -34,7 +34,7 @@ def rerun(
         out: Folder or URL for the results; by default nothing is written.
         lens: The model, if it was given in Python, or another model.
         texts: The texts, if they were given in Python, or other texts.
-        progress: A bar when None, none when False, or a function called with (units done, units in all, note).
+        progress: False for no progress bar, or a function called with (finished units, total units, note).
 
     Raises:
         InputError: If the folder contains no request, or inputs that were given in Python are not given again.

@@ -40,10 +40,17 @@ class Reproduction:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parts of a reproduction's command: its options, its function, and the unit of progress.
+    """The parts of a reproduction's command.
 
-    ``make`` is called with ``(settings, out, *, resume, overwrite, progress)``; runs that can be resumed are in folders
-    under ``out``. The first line of its docstring is the command's help.
+    ``make`` is called with ``(settings, out, *, resume, overwrite, progress)``, and with ``engine`` if workers can
+    share its runs; runs that can be resumed are in folders under ``out``. The first line of its docstring is the
+    command's help.
+
+    Attributes:
+        settings_type: Class of its options.
+        make: Function that runs it.
+        unit: The unit that progress counts.
+        shared: Whether workers can share its runs.
     """
 
     settings_type: type[Settings]

@@ -61,7 +61,7 @@ class ManySeeds(WenSettings):
 
 @dataclass(frozen=True)
 class Run:
-    """How a reproduction runs; progress counts seeds, ``choices`` are resume and overwrite."""
+    """How a reproduction runs; progress counts seeds, ``choices`` are those of every run (resume, engine, ...)."""
 
     settings: WenSettings
     progress: Progress | None = None
