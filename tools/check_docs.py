@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 
 from cyclopts import App, CycloptsError
@@ -49,15 +50,18 @@ def unknown_names(page: Path) -> Iterator[str]:
 @cache
 def exists(name: str) -> bool:
     """Return whether a dotted name is a module, or something in one."""
-    parts = name.split(".")
-    found = importlib.import_module(parts[0])
-    for count, part in enumerate(parts[1:], 2):
-        if not hasattr(found, part):
-            try:
-                importlib.import_module(".".join(parts[:count]))
-            except ModuleNotFoundError:
-                return False
-        found = getattr(found, part)
+    place, members = name, []
+    while True:
+        try:
+            found = importlib.import_module(place)
+            break
+        except ModuleNotFoundError:
+            place, _, last = place.rpartition(".")
+            members.insert(0, last)
+    for member in members:
+        if not hasattr(found, member):
+            return False
+        found = getattr(found, member)
     return True
 
 
@@ -69,15 +73,19 @@ def commands(page: Path) -> Iterator[list[str]]:
             given |= re.findall(r"^(\w+)=\((.*)\)", line)
             for name, value in given.items():
                 line = line.replace(f'"${{{name}[@]}}"', value)
-            for command in line.replace("$(which identilens)", "; identilens").split(";"):
-                words = shlex.split(command, comments=True)
-                if words[:1] == ["identilens"]:
-                    yield words[1:]
+            words = shlex.shlex(line.replace("$(which identilens)", "; identilens"), posix=True, punctuation_chars=";")
+            words.whitespace_split = True
+            for separator, command in groupby(words, key=lambda word: word == ";"):
+                program, *options = command
+                if program == "identilens" and not separator:
+                    yield options
 
 
 def wrong_commands(page: Path, app: App) -> Iterator[str]:
     """Yield the commands of a page that the command line does not take; none is run."""
     for words in commands(page):
+        if "--config" in words:  # needs its file: tests/test_first_contact.py runs the pages that have it
+            continue
         try:
             app.parse_args(words, exit_on_error=False, print_error=False)
         except (CycloptsError, IdentilensError) as error:

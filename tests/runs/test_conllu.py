@@ -40,7 +40,7 @@ def test_a_copied_text_keeps_its_words():
 
 def test_a_file_of_texts_like_any_other(treebank):
     assert [text.spans("upos")[0][2] for text in read_texts(treebank)] == ["PRON", "ADV"]
-    with pytest.raises(InputError, match=r"one sentence for each text: leave out --pairs"):
+    with pytest.raises(InputError, match=r"one sentence for each text: omit --pairs"):
         read_texts(treebank, pairs=True)
     treebank.write_bytes(b"# text = \xff\n")
     with pytest.raises(InputError, match=r"is not utf-8: byte 0xff at position 9"):

@@ -193,7 +193,7 @@ def test_the_command_line(client, monkeypatch):
     assert b"The squares add up to 5" in objects(client, "command")["report.html"]
     elsewhere(monkeypatch)
     assert f"report: {url}/report.html" in identilens("report", url, code=0).output
-    assert "Pass --resume to go on" in failing("toy", "--layers", "1-2", "--out", url)
+    assert "Pass --resume to continue it" in failing("toy", "--layers", "1-2", "--out", url)
     assert "Create the bucket first" in failing("toy", "--out", "s3://nowhere/run")
     assert "pass --out FOLDER" in failing("figures", url)
 

@@ -12,11 +12,11 @@ _AT_ONCE = 10_000
 """Rows of a parquet file that are read at a time."""
 
 Rows = Iterator[tuple[str, Any]]
-"""Where a text stands, for messages, and the text or pair."""
+"""The position of a text, for messages, and the text or pair."""
 
 
 def is_columns(source: Any) -> bool:
-    """Return whether texts lie in columns: a data set, a frame, or a column of one."""
+    """Return whether the source has columns: a data set, a frame, or a column of one."""
     return type(source).__module__.split(".")[0] in ("datasets", "pandas", "polars")
 
 
@@ -24,7 +24,7 @@ def column_texts(source: Any, columns: Sequence[str] = ()) -> Rows:
     """Yield the texts of a data set, a frame or a column of one.
 
     Raises:
-        InputError: If it is not clear which column contains them, or one is no text.
+        InputError: If it is not clear which column contains the texts, or a value is not a text.
     """
     names = [str(name) for name in _names(source)]
     if not names:

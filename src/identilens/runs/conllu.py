@@ -27,7 +27,7 @@ class Word:
 
 
 class TaggedText(str):
-    """A text that carries its words with their tags, in order, and is read as a text everywhere."""
+    """A text with its words and their tags, in order; it is also a plain string."""
 
     words: tuple[Word, ...]
 
@@ -43,10 +43,10 @@ class TaggedText(str):
 
 
 def read_conllu(path: str | Path, limit: int | None = None) -> list[TaggedText]:
-    """Return the sentences of a CoNLL-U file, also behind .gz or .xz, as texts that carry their words with both tags.
+    """Return the sentences of a CoNLL-U file (also .gz or .xz) as texts that contain their words with both tags.
 
-    A sentence's text is its ``# text`` comment. Words written as one (``cannot``) are split where their forms
-    spell it, else the whole takes the tags of its first word. Words that are not written (``8.1``) have no place.
+    A sentence's text is its ``# text`` comment. Words written as one (``cannot``) are split if their forms spell it;
+    otherwise the whole word gets the tags of its first part. Words that are not written (``8.1``) are skipped.
 
     Raises:
         InputError: For a missing file, a sentence without text, a malformed line or a word not found in its text,

@@ -1,4 +1,4 @@
-"""The progress of a run: a bar in a notebook or on a terminal, a function of the caller's, or nothing."""
+"""The progress of a run: a bar in a notebook or on a terminal, a function of the caller, or nothing."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 Progress = Callable[[int, int, str], None]
-"""Is told units done, units in all, and a note on what is being done."""
+"""Called with the number of finished units, the total number, and a note on the current step."""
 
 _OFTEN = 0.1
 """Seconds between two drawings in a notebook."""
@@ -25,13 +25,13 @@ _drawn: ContextVar[bool] = ContextVar("drawn", default=False)
 
 @contextmanager
 def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | None]:
-    """Yield who is told of a run: the function given, else a bar where someone can see one; None for False.
+    """Yield the receiver of progress: the given function, or a bar if one can be shown; None for False.
 
     A run inside another whose bar is drawn has no bar of its own.
     """
     if callable(progress):
         yield progress
-    elif progress is False or _drawn.get() or not (_in_notebook() or sys.stderr.isatty()):
+    elif progress is False or _drawn.get() or not (_in_notebook() or _on_terminal()):
         yield None
     else:
         token = _drawn.set(True)
@@ -48,6 +48,11 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
 def _in_notebook() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return shell is not None and "IPKernelApp" in shell.config
+
+
+def _on_terminal() -> bool:
+    # Programs without a console have no standard error.
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The base of every result: tables with a schema, provenance, a finding, charts; saved, loaded and shown alike."""
+"""The base class of all results: tables with a schema, provenance, a finding, charts; saving, loading and showing."""
 
 import json
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ R = TypeVar("R", bound="Result")
 
 @dataclass(frozen=True)
 class Finding:
-    """What a study found: plain sentences, one per line; their numbers by name; value and label for large type."""
+    """The main results of a study: sentences, one per line; numbers by name; values with labels for large type."""
 
     text: str
     numbers: Mapping[str, float | int | None] = field(default_factory=dict)
@@ -40,18 +40,18 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Result(ABC):
-    """Every number of one run. A subclass adds a field for each further table of its schema.
+    """All numbers of one run. A subclass adds a field for each further table of its schema.
 
     Attributes:
         analysis: Name of the study.
         title: Heading of its report.
         schema: Columns of each table, by the table's name.
-        keys: Columns that name a row, by the table's name; all but those of decimal numbers where not given.
+        keys: Columns that identify a row, by the table's name. Default: all columns except those of decimal numbers.
         table: The main table.
-        provenance: What made it.
-        matrices: What was kept of matrices, by name; read from disk when looked at.
-        tokens: Tokens of the texts that matrices were kept of, by sequence.
-        folder: Where it was read from; None for one in memory.
+        provenance: Model, texts, settings and versions of the run.
+        matrices: Saved matrices, by name; read from disk when they are accessed.
+        tokens: Tokens of the texts with saved matrices, by sequence.
+        folder: Folder from which the result was read; None for a result in memory.
 
     Examples:
         >>> import identilens as idl
@@ -94,7 +94,7 @@ class Result(ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.__repr__ = Result.__repr__  # before a dataclass gives it one that spells out its tables
+        cls.__repr__ = Result.__repr__  # otherwise a dataclass generates one that prints all tables
 
     def __repr__(self) -> str:
         sizes = [f"{name} of {len(getattr(self, name)):,} rows" for name in self.schema]
@@ -111,19 +111,19 @@ class Result(ABC):
         """Return the charts by name, for notebooks, reports and print."""
 
     def page_charts(self) -> dict[str, AnyChart]:
-        """Return the charts that the report shows by name; those that are for print alone need not be made."""
+        """Return the charts of the report by name, without those that are only for print."""
         return self.charts()
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return the tables that are printed under the finding, by title."""
+        """Return the tables that are printed below the finding, by title."""
         return {"Table": self.table}
 
     def token_lines(self) -> Sequence[TokenLine]:
-        """Return lines of marked tokens, shown above the tables; most results have none."""
+        """Return lines of marked tokens, shown above the tables; empty for most results."""
         return ()
 
     def notebook_maps(self) -> Sequence[TokenMap]:
-        """Return the maps that a notebook shows under the finding; most results have none."""
+        """Return the maps that a notebook shows below the finding; empty for most results."""
         return ()
 
     def to_csv(self, folder: str | Path) -> list[Path]:
@@ -143,13 +143,13 @@ class Result(ABC):
         return self.table.to_pandas()
 
     def sections(self) -> list[Section]:
-        """Return what the report shows under the finding: every chart, then the overview."""
+        """Return the sections of the report below the finding: every chart, then the overview."""
         charts = Section("charts", "Charts", charts=list(self.charts()))
         frames = [Section(f"table-{at}", title, frame=one) for at, (title, one) in enumerate(self.overview().items())]
         return [charts, *frames]
 
     def subject(self) -> str:
-        """Return what was analysed, in a line."""
+        """Return one line with the model and the number of texts."""
         count = self.provenance["texts"]["count"]
         return f"{self.provenance['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
 
@@ -167,16 +167,16 @@ class Result(ABC):
         matrices: Mapping[str, Tensor] | None = None, tokens: Mapping[int, Tokens] | None = None,
         folder: Path | None = None,
     ) -> R:  # fmt: skip
-        """Return the result that has these tables; one that is missing is empty."""
+        """Return the result with these tables; a missing table is empty."""
         schemas = {name: pl.Schema(columns) for name, columns in cls.schema.items()}
         held = {name: tables.get(name, pl.DataFrame(schema=schema)).cast(schema) for name, schema in schemas.items()}
         return cls(**held, provenance=record, matrices=matrices or {}, tokens=tokens or {}, folder=folder)
 
     def save(self, folder: str | Path) -> None:
-        """Write the result as a folder, or under a URL, that `load` reads; the provenance comes last.
+        """Write the result as a folder, or under a URL, that `load` reads; the provenance is written last.
 
         Raises:
-            OutputFolderError: If the folder contains another run, or files that are no run, or cannot be written.
+            OutputFolderError: If the folder contains another run or other files, or cannot be written.
         """
         with told_by_url(folder):
             self._save(present(folder))
@@ -198,10 +198,10 @@ class Result(ABC):
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:
-        """Return the result that a folder or a URL contains; matrices are read when they are looked at.
+        """Return the result of a folder or a URL; matrices are read when they are accessed.
 
         Raises:
-            OutputFolderError: If the folder contains no finished run of this kind, or a damaged one, naming the file.
+            OutputFolderError: If the folder contains no finished run of this kind, or a damaged file, which is named.
         """
         with told_by_url(folder):
             path = present(folder)
@@ -214,7 +214,7 @@ class Result(ABC):
     def to_html(self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()) -> Path:
         """Write the report as one self-contained HTML file and return its path.
 
-        ``more`` sections come behind its own, and what is ``said`` behind its finding.
+        The sections ``more`` are added after its own, and the lines ``said`` after its finding.
 
         Raises:
             OutputFolderError: If the file cannot be written.
@@ -224,7 +224,7 @@ class Result(ABC):
         return write_page(Page(*words, self.provenance, sections, self.page_charts()), path)
 
     def save_figures(self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
-        """Write every chart for print, in any of png, svg and pdf, over files of the same names; return the paths.
+        """Write every chart for print as png, svg or pdf and return the paths; existing files are replaced.
 
         Raises:
             InputError: For a format that is not supported.

@@ -1,4 +1,4 @@
-"""A study: one analysis bound to its inputs, and the one way in which every study is run."""
+"""A study: one analysis with its inputs, and the function that runs every study."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -38,7 +38,7 @@ Merger = Callable[[pl.DataFrame], pl.DataFrame]
 
 @dataclass(frozen=True)
 class Output:
-    """What one part of a study gives: tables as in the result's schema, matrices to keep by `MatrixKey`, and tokens."""
+    """The output of one part of a study: tables as in the result's schema, matrices by `MatrixKey`, and tokens."""
 
     tables: Tables
     matrices: Mapping[str, Tensor] = field(default_factory=dict)
@@ -46,26 +46,26 @@ class Output:
 
 
 class Study(ABC, Generic[S, R]):
-    """One analysis bound to its inputs; a subclass says what its parts are and what each gives.
+    """One analysis with its inputs; a subclass defines its parts and the output of each.
 
-    Making one reads and checks the inputs; nothing is written before the first part has run. The docstring of a
-    subclass is that of its function and, by its first line, the help of its command.
+    The constructor reads and checks the inputs; nothing is written before the first part has run. The docstring of a
+    subclass is that of its function, and its first line is the help of its command.
 
     Attributes:
-        name: Of the study in provenance and on the command line, such as ``"audit"``.
-        unit: What progress counts.
-        takes: What the constructor takes before the settings.
-        settings_type: Its settings.
-        result_type: Its result.
-        merge: What becomes of a table once its parts are joined; left as it is when not named.
-        joins: Name of a study whose folder may hold this one beneath it.
-        alone: Why its parts cannot be shared among workers; nothing where they can.
-        leaves: What it does that needs a folder, for the error message; nothing where it can run in memory.
-        folder: Of the run, from `begin` on; None in memory.
-        listener: Is told what is being done.
-        inputs: What it was made of, beside its settings.
-        request: What was asked, to be run again.
-        reports: Whether this process speaks for the run: False in all but the first of several that share it.
+        name: Name of the study in provenance and on the command line, such as ``"audit"``.
+        unit: The unit that progress counts.
+        takes: Names of the constructor's arguments before the settings.
+        settings_type: Class of the settings.
+        result_type: Class of the result.
+        merge: By table name, a function applied to the joined table; a table without one stays unchanged.
+        joins: Name of a study whose folder may contain this one in a subfolder.
+        alone: Reason why its parts cannot be shared among workers; empty if they can.
+        leaves: Reason why it needs a folder, for the error message; empty if it can run in memory.
+        folder: Folder of the run, set by `begin`; None in memory.
+        listener: Function called with notes on the progress.
+        inputs: The constructor's arguments without the settings.
+        request: The options with which the run can be repeated.
+        reports: Whether this process writes and reports: only the first of several processes that share a run does.
     """
 
     name: ClassVar[str]
@@ -90,7 +90,7 @@ class Study(ABC, Generic[S, R]):
 
     @abstractmethod
     def identity(self) -> Identity:
-        """Return what the study runs on, for its provenance."""
+        """Return the identity of the inputs, for the provenance."""
 
     @abstractmethod
     def sizes(self) -> Sequence[int]:
@@ -98,20 +98,20 @@ class Study(ABC, Generic[S, R]):
 
     @abstractmethod
     def run(self, part: int) -> Output:
-        """Return what one part gives."""
+        """Return the output of one part."""
 
     def begin(self, folder: RunFolder | None) -> None:
-        """Get ready for the first part: take up what an interrupted run has left in the folder, if there is one.
+        """Prepare for the first part, using what an interrupted run has left in the folder.
 
         Raises:
-            InputError: Without a folder, where the study leaves something behind.
+            InputError: Without a folder, if the study needs one.
         """
         if folder is None and self.leaves:
             raise InputError(f"{self.leaves}, so it needs a folder. Pass out=... (--out).")
         self.folder = folder and folder.path
 
     def sent(self, folder: Path) -> tuple[Any, ...]:
-        """Return the inputs as they are sent to workers; what must lie in files for that goes into the folder."""
+        """Return the inputs as they are sent to workers; inputs that need files are written into the folder."""
         return self.inputs
 
     def finish(self, tables: Tables) -> Output:
@@ -119,16 +119,16 @@ class Study(ABC, Generic[S, R]):
         return Output(tables)
 
     def shown(self, result: R, folder: Path | None) -> R:
-        """Return a finished result, just made or made before, as settings that change no number ask to show it."""
+        """Return a finished result, new or loaded, with the settings that change only its presentation."""
         return result
 
     def tell(self, note: str, done: int = 0) -> None:
-        """Say what is being done, and how many units of the present part are done, to whoever watches."""
+        """Report the current step and the number of finished units of the current part."""
         if self.listener is not None:
             self.listener(note, done)
 
     def in_turn(self) -> AbstractContextManager[Any]:
-        """Return what the folder is opened in: with several processes, the first one goes before the others."""
+        """Return the context in which the folder is opened; with several processes, the first one opens it first."""
         return nullcontext()
 
     def wait(self) -> None:
@@ -136,7 +136,7 @@ class Study(ABC, Generic[S, R]):
 
 
 def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
-    """Return the function that runs a study: its inputs, its settings by name, and where the run goes."""
+    """Return the function that runs a study; its arguments are inputs, settings by name, and options of the run."""
 
     def run(
         *inputs: Any, settings: Settings | None = None, out: str | Path | None = None, resume: bool = False,
@@ -159,7 +159,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
 
 
 def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, asked: Sequence[Settings] | None = None) -> Any:
-    """Return a study bound to its inputs, which it remembers as they were given: in Python, or as options."""
+    """Return a study with its inputs, which it also stores as they were given: in Python, or as options."""
     made = study(*inputs, settings)
     made.inputs = tuple(inputs)
     options, lost = ({}, []) if asked is not None else options_of_inputs(study.takes, inputs)
@@ -179,15 +179,16 @@ def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: A
         raise InputError(f"expected progress to be False or a function of (done, total, note); got {progress!r}.")
 
 
-_COMMON = """Besides its inputs it takes:
+_COMMON = """Other arguments:
 
-    settings: All settings at once, a `{settings}`; or each by its name.
-    out: Folder, or URL such as ``"s3://bucket/run"``, to fill part by part; nothing is written when not given.
-    resume: Go on with an interrupted run in ``out``, or return the finished one.
-    overwrite: Drop the run that ``out`` contains: the files that its manifest lists, and no other.
-    allow_version_change: Go on with a run that other versions of the libraries have begun.
-    engine: Who computes the parts: `Local` (processes of this machine) or `Ray`; this process when not given.
-    progress: A bar in a notebook and on a terminal; none when False; or called with (units done, units in all, note).
+    settings: All settings at once, as a `{settings}`. Each setting can also be passed by its name.
+    out: Folder for the results, or a URL such as ``"s3://bucket/run"``. Default: nothing is written.
+    resume: Continue an interrupted run in ``out``, or return the finished one.
+    overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
+    allow_version_change: Continue a run that was started with other versions of the libraries.
+    engine: Where the parts are computed: `Local` (processes of this machine) or `Ray`. Default: this process.
+    progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
+        in a notebook and on a terminal.
 """
 
 
@@ -200,9 +201,9 @@ def run_study(
     """Return the result of a study, run part by part in memory or into a folder; autocast is off meanwhile.
 
     Raises:
-        OutputFolderError: If the folder contains something else or cannot be written.
-        CheckFailedError: If parts failed on workers; all others are there.
-        IdentilensError: Whatever the study raises.
+        OutputFolderError: If the folder contains other files or cannot be written.
+        CheckFailedError: If parts failed on workers; all other parts are saved.
+        IdentilensError: Any error of the study.
     """
     if engine is not None:
         _check_shared(study, out)
@@ -226,7 +227,7 @@ def run_study(
 def _folder(
     study: Study[Any, R], out: Path, record: dict[str, Any], resume: bool, overwrite: bool, changed: bool
 ) -> RunFolder:
-    """Return the folder of a run: ``out``, or one beneath the run there that it joins and is then noted by."""
+    """Return the folder of a run: ``out``, or a subfolder of the run that it joins, whose manifest then lists it."""
     with study.in_turn():
         if study.joins:
             fetch(out)
@@ -327,7 +328,7 @@ def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Si
 
 
 def _bare(hint: Any) -> Any:
-    """Return an annotation without what is meant for checks and for the command line."""
+    """Return an annotation without the parts for checks and for the command line."""
     if get_origin(hint) is Annotated:
         return _bare(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):

@@ -1,4 +1,4 @@
-"""Texts from files, streams and data sets: a line, an object or a row each, one after the other."""
+"""Texts from files, streams and data sets, read one after the other; each is a line, an object or a row."""
 
 import csv
 import json
@@ -28,11 +28,11 @@ def read_texts(
 ) -> Sequence[Any]:  # fmt: skip
     """Return the texts of a file or a data set, or those of a list; see `iter_texts`.
 
-    Up to 10,000 come as a list; more lie in a temporary file (`Corpus`) and are read when they are asked for. ``told``
-    is called with the number of texts so far, now and then.
+    Up to 10,000 texts are returned as a list; more are stored in a temporary file (`Corpus`) and read when they are
+    used. ``told`` is called after every 10,000 texts with the number of texts read.
 
     Raises:
-        InputError: As `iter_texts`, and where there are none.
+        InputError: As `iter_texts`, and if there are no texts.
 
     Examples:
         >>> import identilens as idl
@@ -62,25 +62,26 @@ def iter_texts(
     source: Any, *, columns: Sequence[str] = (), encoding: str = "utf-8", pairs: bool = False,
     limit: int | None = None, max_length: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES,
 ) -> Texts:  # fmt: skip
-    """Yield texts one by one; pairs when two columns are named, or asked for.
+    """Yield texts one by one; pairs if two columns are named, or if ``pairs`` is set.
 
     A file is .txt (one text per line, blank lines skipped), .jsonl, .csv, .tsv, .conllu or .parquet, the first five
-    also behind .gz or .xz. A pipe, or ``-`` for the standard input, has a text per line, or an object per line where
-    columns are named. Besides: a data set (`datasets`, also streaming), a frame or a column (pandas, polars), anything
-    to iterate over. Pairs are every two of a list, lines with a tab in a .txt file, or two columns.
+    optionally compressed as .gz or .xz. A pipe, or ``-`` for the standard input, has one text per line, or one object
+    per line if columns are named. Other sources: a data set (`datasets`, also streaming), a frame or a column (pandas,
+    polars), any iterable. Pairs are every two texts of a list, tab-separated lines of a .txt file, or two columns.
 
     Args:
-        source: What to read.
+        source: File, stream, data set, frame or iterable with the texts.
         columns: Columns with the texts.
-        encoding: Of a file.
-        pairs: Whether pairs are meant.
-        limit: Stop after so many.
-        max_length: Tokens that texts are cut to later: the rest of a very long one is not kept while reading.
-        max_text_bytes: Of a file, decompressed, at most.
+        encoding: Encoding of a file.
+        pairs: Whether the texts are pairs.
+        limit: Maximum number of texts.
+        max_length: Number of tokens to which texts are cut later; the rest of a very long text is not stored.
+        max_text_bytes: Maximum size of a file after decompression.
 
     Raises:
-        InputError: For a missing or unreadable file, a wrong encoding, a missing column, an empty text, one that is too
-            long, more bytes than allowed, or what is no pair where pairs are meant, naming the line.
+        InputError: For a missing or unreadable file, a wrong encoding, a missing column, an empty text, a text that is
+            too long, more bytes than allowed, or a line that is not a pair although pairs are expected. The message
+            names the line.
     """
     if isinstance(source, str | Path):
         return islice(_of_file(Path(source), columns, encoding, pairs, limit, max_length, max_text_bytes), limit)
@@ -103,7 +104,7 @@ def _of_file(
     kind = kind_of(file) or (".jsonl" if columns else ".txt") if stream else kind_of(file)
     if kind == ".conllu":
         if pairs or columns:
-            raise InputError(f"{file} has one sentence for each text: leave out --pairs and --column.")
+            raise InputError(f"{file} has one sentence for each text: omit --pairs and --column.")
         with _translated_read_errors(file, "utf-8", stream):
             yield from read_conllu(file, limit=limit)
         return
@@ -116,7 +117,7 @@ def _of_file(
 
 
 def _is_stream(file: Path) -> bool:
-    """Return whether a file can be read once only; raises InputError where there is nothing to read."""
+    """Return whether a file can be read only once; raises InputError if it cannot be read."""
     if file == STANDARD_INPUT:
         return True
     try:
@@ -165,9 +166,9 @@ def _translated_read_errors(file: Path, encoding: str, stream: bool) -> Iterator
 
 
 def _undecodable(file: Path, encoding: str) -> str:
-    """Return which byte of a file cannot be decoded; the stream itself only knows its place in a buffer."""
+    """Return which byte of a file cannot be decoded; the stream itself only knows its position in a buffer."""
     if encoding.lower().startswith(("utf-16", "utf-32", "utf_16", "utf_32")):
-        return "what it contains cannot be decoded"
+        return "its content cannot be decoded"
     position, number = 0, 0
     with open_bytes(file) as stream:
         for number, line in enumerate(stream, 1):
@@ -189,7 +190,7 @@ def _pairs_of_lines(lines: Lines, file: Path, columns: list[str], longest: int |
         if len(parts) != 2 or not all(parts):
             raise InputError(
                 f"{file}, line {number}: --pairs expects two sentences with a tab between; got {len(parts)} "
-                f"{'part' if len(parts) == 1 else 'parts'}. Leave --pairs out where each line is one text."
+                f"{'part' if len(parts) == 1 else 'parts'}. Omit --pairs if each line is one text."
             )
         yield checked((parts[0], parts[1]), f"{file}, line {number}", longest)
 

@@ -46,8 +46,8 @@ MAPS = (
     "et al. 2020, Fig. 6); the null part has no effect on the output."
 )
 NO_MAPS = (
-    "This audit kept no attention matrices, so there is no map to look at. Those of --examples 3 texts are kept where "
-    "these have at most --example-length 128 tokens; raise it for longer texts, or keep all with --matrices (in "
+    "This audit saved no attention matrices, so there is no map to look at. Those of --examples 3 texts are saved, "
+    "where these have at most --example-length 128 tokens; raise it for longer texts, or save all with --matrices (in "
     "Python: examples=3, example_length=128, matrices=True)."
 )
 READING = (
