@@ -81,7 +81,7 @@ class Corpus(FromFile, Sequence[Any]):
         return SentCorpus(self._starts, self.digest)
 
     @classmethod
-    def at(cls, file: Path, starts: "array[int]", digest: str) -> "Corpus":
+    def at(cls, file: Path, starts: array, digest: str) -> "Corpus":
         """Return the corpus that a file holds; the file is kept."""
         made = cls.__new__(cls)
         made._file, made._starts, made.digest = file, starts, digest
@@ -97,7 +97,7 @@ class Corpus(FromFile, Sequence[Any]):
 class SentCorpus:
     """What it takes, beside its file, to make a corpus again."""
 
-    starts: "array[int]"
+    starts: array
     digest: str
 
     def received(self, folder: Path) -> Corpus:
