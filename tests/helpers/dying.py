@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import random
+import secrets
 import signal
 import socket
 import subprocess
@@ -194,6 +195,8 @@ class Head:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
+        # A token of this cluster's own, for its nodes and drivers, which are all started from here.
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self.start()
 
     def start(self):
@@ -203,12 +206,11 @@ class Head:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         self.process = subprocess.Popen(command, start_new_session=True, env=environment, **quiet)
-        for _ in range(600):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    break
-            time.sleep(0.1)
-        time.sleep(5)
+        status = [command[0], "status", "--address", f"127.0.0.1:{self.port}"]
+        for _ in range(60):
+            if subprocess.run(status, check=False, **quiet).returncode == 0:
+                return
+            time.sleep(1)
 
     def kill(self):
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -278,9 +280,10 @@ def main():
         at = Path(place).resolve()
         trial = Trial(options.study, at, engines(options, head), options.dies)
         trial.parts = forked(prepare, options.study, at)
-        if not isinstance(trial.parts, int):
-            sys.exit(str(trial.parts))
         changes = forked(trial.undisturbed, at / "counted", trial.made)
+        for counted in (trial.parts, changes):
+            if not isinstance(counted, int):
+                sys.exit(counted and counted["error"])
         if options.dies == "worker":
             changes = 10 * trial.parts  # of a worker: temporary file, its permissions, its place, three files a part
         points = sorted(drawn.sample(range(changes), min(options.points, changes)))
