@@ -56,7 +56,13 @@ class Ray(Engine):
         if started:
             own: dict[str, Any] = {} if self.address else {"num_cpus": max(self.workers, os.cpu_count() or 1)}
             try:
-                ray.init(self.address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **own)
+                ray.init(
+                    self.address or "local",
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    **own,
+                )
             except (OSError, ValueError, RuntimeError) as error:
                 first = str(error).strip().splitlines()[0]
                 raise InputError(f"the Ray cluster {self.address} cannot be reached ({first}).") from error
