@@ -65,14 +65,15 @@ class Manifest:
     def add(self, path: Path, digest: str = _RUN) -> None:
         """Note a file of the run by its digest, or a folder beneath that is a run by itself."""
         name = path.relative_to(self.root).as_posix()
-        if digest in self.digests.get(name, ()):
-            return
-        with self.file.open("ab+") as stream:
-            # A line that was cut off in the middle stays alone.
-            torn = stream.tell() and (stream.seek(-1, os.SEEK_END), stream.read(1))[1] != b"\n"
-            stream.write(f"{chr(10) if torn else ''}{digest}  {name}\n".encode())
-        self.digests.setdefault(name, []).append(digest)
-        if (mirror := mirror_of(self.root)) is not None:
+        mirror, noted = mirror_of(self.root), digest in self.digests.get(name, ())
+        if not noted:
+            with self.file.open("ab+") as stream:
+                # A line that was cut off in the middle stays alone.
+                torn = stream.tell() and (stream.seek(-1, os.SEEK_END), stream.read(1))[1] != b"\n"
+                stream.write(f"{chr(10) if torn else ''}{digest}  {name}\n".encode())
+            self.digests.setdefault(name, []).append(digest)
+        # A writer that died may have stored the line and not the file.
+        if mirror is not None and not (noted and mirror.known.get(path) == digest):
             mirror.note(self.root, path, digest)
 
     def holds(self, path: Path, digest: str) -> bool:
