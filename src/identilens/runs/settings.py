@@ -15,7 +15,15 @@ from cyclopts import Parameter
 
 from identilens.errors import SettingError
 
-AS_TYPED = Parameter(converter=lambda _, tokens: tokens[0].value, n_tokens=1, negative="")
+
+class _Typed(Parameter):
+    """A parameter whose value is typed text, also for pydantic, which cyclopts asks wherever it has been imported."""
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: Any) -> dict[str, str]:
+        return {"type": "any"}
+
+
+AS_TYPED = _Typed(converter=lambda _, tokens: tokens[0].value, n_tokens=1, negative="")
 """Tells the command line to pass on the typed text. It is parsed here, the same way as in Python."""
 
 LIST = AS_TYPED
