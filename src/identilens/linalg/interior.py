@@ -1,5 +1,6 @@
 """Many linear programs over rows' alternatives at once, by an interior-point method that shares what they share."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,11 +55,6 @@ class SharedPrograms:
     def __init__(self, kept: Float[Tensor, "key rho"]):
         self.kept = kept.detach().double().cpu()
 
-    @property
-    def _at_once(self) -> int:
-        keys, rho = self.kept.shape
-        return max(1, _NUMBERS // (rho * rho + 8 * keys))
-
     @cached_property
     def _products(self) -> Float[Tensor, "key pair"]:
         first, second = self._pairs
@@ -75,12 +71,9 @@ class SharedPrograms:
 
         Nothing is certified; whoever uses them sees how far a move can be made and what the multipliers prove.
         """
-        size = self._at_once
-        parts = [
-            self._interior(cost, part @ self.kept, _NEAR)
-            for cost, part in zip(costs.split(size), rows.split(size), strict=True)
-        ]
-        points, multipliers = (torch.cat(part) for part in zip(*parts, strict=True))
+        points, multipliers = self._in_parts(
+            lambda cost, part: self._interior(cost, part @ self.kept, _NEAR), costs, rows
+        )
         moves = points - rows
         return moves - (moves @ self.kept) @ self.kept.mT, multipliers
 
@@ -92,9 +85,16 @@ class SharedPrograms:
         Raises:
             NumericalError: A program whose answer cannot be certified, by `RowPrograms` neither.
         """
-        size = self._at_once
-        parts = [self._some(*part) for part in zip(costs.split(size), rows.split(size), strict=True)]
-        return Optima(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        return Optima(*self._in_parts(self._some, costs, rows))
+
+    def _in_parts(
+        self, solve: Callable[[Tensor, Tensor], tuple[Tensor, ...]], costs: Tensor, rows: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Return what ``solve`` returns for all programs, so many at a time that their equations fit."""
+        keys, rho = self.kept.shape
+        size = max(1, _NUMBERS // (rho * rho + 8 * keys))
+        parts = [solve(*part) for part in zip(costs.split(size), rows.split(size), strict=True)]
+        return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
     def _some(self, costs: Float[Tensor, "program key"], rows: Float[Tensor, "program key"]) -> tuple[Tensor, ...]:
         right = rows @ self.kept

@@ -40,6 +40,11 @@ class SimplexSpace:
         """Simplex nullity: dimension of LN([T, 1]) on the visible keys."""
         return self.free.shape[1]
 
+    @property
+    def movable(self) -> Bool[Tensor, " key"]:
+        """True on the keys that take part in some alternative; the others keep their weight."""
+        return torch.linalg.vector_norm(self.free, dim=1) > 0
+
 
 def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
     """Return rank([T, 1]) − 1. Every rank of [T, 1] in this package is counted by this rule.

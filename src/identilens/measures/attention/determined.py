@@ -1,6 +1,6 @@
 """How much of a row of attention weights is determined: certain mass, and intervals of linear functionals."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,7 @@ from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.checks import check_finite
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.map_solver import MapSolver
-from identilens.measures.attention.row_solver import RowSolver, row_and_space
+from identilens.measures.attention.row_solver import RowSolver, filled, row_and_space
 
 _TOGETHER = 8
 """Rows with the same keys from which on their programs run together."""
@@ -80,16 +80,7 @@ def certain_weights(
         InputError: Weights that are not distributions over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
-    T = head_values(projected_values)
-    rows = checked_weights(weights, T, visible)
-    found = torch.zeros_like(rows)
-    for space, places in _shared(T.simplex_spaces(len(rows), visible)):
-        if len(places) < _TOGETHER or not space.nullity:
-            lower = torch.stack([RowSolver(rows[place], space).lower() for place in places])
-        else:
-            lower = MapSolver(space).lower(rows[places])
-        found[places] = _placed(lower, space)
-    return found
+    return _lower_ends(weights, projected_values, visible, lambda solver, rows: (lo := solver.lower(rows), lo))[0]
 
 
 @dataclass(frozen=True)
@@ -136,16 +127,7 @@ def certain_mass_bounds(
     """
     if rounds < 1:
         raise InputError(f"expected at least one round; got {rounds}.")
-    T = head_values(projected_values)
-    rows = checked_weights(weights, T, visible)
-    lo, hi = torch.zeros_like(rows), torch.zeros_like(rows)
-    for space, places in _shared(T.simplex_spaces(len(rows), visible)):
-        if len(places) < _TOGETHER or not space.nullity:
-            exact = torch.stack([RowSolver(rows[place], space).lower() for place in places])
-            ends = exact, exact
-        else:
-            ends = MapSolver(space).bracket(rows[places], rounds)
-        lo[places], hi[places] = (_placed(end, space) for end in ends)
+    lo, hi = _lower_ends(weights, projected_values, visible, lambda solver, rows: solver.bracket(rows, rounds))
     return CertainBounds(lo.sum(-1), hi.sum(-1))
 
 
@@ -196,16 +178,26 @@ def functional_interval(
     return FunctionalIntervals(value, lo, hi, space.nullity, gap)
 
 
+def _lower_ends(
+    weights: Float[Tensor, "query key"], projected_values: HeadValues, visible: Bool[Tensor, "query key"] | None,
+    together: Callable[[MapSolver, Tensor], tuple[Tensor, Tensor]],
+) -> tuple[Float[Tensor, "query key"], Float[Tensor, "query key"]]:  # fmt: skip
+    """Return bounds on the least value of each weight, by ``together`` where many rows share their keys, else exact."""
+    T = head_values(projected_values)
+    rows = checked_weights(weights, T, visible)
+    lo, hi = torch.zeros_like(rows), torch.zeros_like(rows)
+    for space, places in _shared(T.simplex_spaces(len(rows), visible)):
+        if len(places) < _TOGETHER or not space.nullity:
+            ends = (torch.stack([RowSolver(rows[place], space).lower() for place in places]),) * 2
+        else:
+            ends = together(MapSolver(space), rows[places])
+        lo[places], hi[places] = (filled(torch.zeros_like(rows[places]), space, end) for end in ends)
+    return lo, hi
+
+
 def _shared(spaces: Sequence[SimplexSpace]) -> list[tuple[SimplexSpace, list[int]]]:
     """Return every space with the rows that have it."""
     rows: dict[int, list[int]] = {}
     for row, space in enumerate(spaces):
         rows.setdefault(id(space), []).append(row)
     return [(spaces[places[0]], places) for places in rows.values()]
-
-
-def _placed(seen: Float[Tensor, "row seen"], space: SimplexSpace) -> Float[Tensor, "row key"]:
-    """Return numbers on the visible keys, zero on the others."""
-    placed = torch.zeros(len(seen), len(space.visible), dtype=seen.dtype, device=space.visible.device)
-    placed[:, space.visible] = seen.to(placed.device)
-    return placed

@@ -29,7 +29,7 @@ class MapSolver:
     def __init__(self, space: SimplexSpace):
         self.visible = space.visible
         self._kept = space.kept[space.visible].cpu()
-        self._movable = torch.linalg.vector_norm(space.free[space.visible].cpu(), dim=1) > 0
+        self._movable = space.movable[space.visible].cpu()
         self._programs = SharedPrograms(self._kept)
 
     def lower(self, rows: Float[Tensor, "row key"]) -> Lower:

@@ -31,9 +31,11 @@ def row_and_space(
     return row[0], T.simplex_space(visible)
 
 
-def filled(row: Float[Tensor, " key"], space: SimplexSpace, seen: Float[Tensor, " seen"]) -> Float[Tensor, " key"]:
-    """Return a row with other numbers on its visible keys."""
-    return row.masked_scatter(space.visible, seen.to(row.device))
+def filled(
+    rows: Float[Tensor, "*row key"], space: SimplexSpace, seen: Float[Tensor, "*row seen"]
+) -> Float[Tensor, "*row key"]:
+    """Return rows with other numbers on their visible keys."""
+    return rows.masked_scatter(space.visible, seen.to(rows.device))
 
 
 class RowSolver:
@@ -51,7 +53,7 @@ class RowSolver:
         self.gap = 0.0
         self._kept, self._nullity = space.kept[space.visible].cpu(), space.nullity
         # Keys that take part in no alternative keep their weight.
-        self._movable = torch.linalg.vector_norm(space.free[space.visible].cpu(), dim=1) > 0
+        self._movable = space.movable[space.visible].cpu()
         # Alternatives met so far: they settle programs before these are run.
         self._seen = [self.inside]
         self._programs: RowPrograms | None = None
