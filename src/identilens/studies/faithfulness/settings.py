@@ -1,0 +1,44 @@
+"""Settings of the faithfulness bench."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from identilens.errors import SettingError
+from identilens.runs.settings import LIST, Numbers
+from identilens.studies.heads import KindSettings
+
+Intervention = Literal["zero", "renormalise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaithfulnessSettings(KindSettings):
+    """Which maps and rows are drawn, and how explanations of them are tested.
+
+    Attributes:
+        maps: Number of attention maps drawn from each text.
+        rows: Number of rows drawn from each map.
+        interventions: Set weights to zero (zero), or also scale the other weights of the row to sum to 1 (renormalise).
+        groups: Sizes of the groups of keys that are removed together, smallest first.
+        beam: Width of the beam that searches the best and the worst order.
+        pool: Number of keys from which that search chooses; at least the largest group.
+        alternatives: Number of alternatives drawn of each row.
+        seed: Seed of the random numbers.
+    """
+
+    maps: Annotated[int, Ge(1)] = 1
+    rows: Annotated[int, Ge(1)] = 2
+    interventions: Annotated[tuple[Intervention, ...], LIST] = ("zero", "renormalise")
+    groups: Numbers = (1, 2, 4, 8)
+    beam: Annotated[int, Ge(1)] = 1
+    pool: Annotated[int, Ge(1)] = 16
+    alternatives: Annotated[int, Ge(1)] = 4
+    seed: Annotated[int, Ge(0)] = 0
+
+    def check(self) -> None:
+        """Check that groups grow and that the search can choose the largest."""
+        if list(self.groups) != sorted(self.groups) or not self.groups or self.groups[0] < 1:
+            raise SettingError("groups", "as growing sizes of at least 1, such as 1,2,4,8", self.groups)
+        if self.pool < self.groups[-1]:
+            raise SettingError("pool", f"of at least the largest group, {self.groups[-1]}", self.pool)
