@@ -14,7 +14,7 @@ from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness.study import FaithfulnessStudy, faithfulness
 
-QUICK = {"rows": 2, "groups": (1, 2, 4), "pool": 5, "alternatives": 2}
+QUICK = {"rows": 2, "groups": (1, 2), "searched": 4, "alternatives": 2}
 
 
 def lens_of(family):
@@ -24,7 +24,7 @@ def lens_of(family):
 @pytest.fixture(scope="module")
 def causal():
     """A grouped decoder with a head: rows see different keys, the change of logits and loss is known."""
-    return faithfulness(lens_of("llama"), [ids(20), ids(16, 1)], maps=2, **QUICK)
+    return faithfulness(lens_of("llama"), [ids(14), ids(12, 1)], **QUICK)
 
 
 def plain_effects(lens, item, head, query, intervention, sets):
@@ -46,13 +46,13 @@ def plain_effects(lens, item, head, query, intervention, sets):
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
 def test_correlations_and_areas_are_those_of_single_runs(family):
-    lens, text = lens_of(family), ids(14)
+    lens, text = lens_of(family), ids(11)
     found = faithfulness(lens, [text], layers=1, heads=2, **QUICK)
     [item] = lens.read([text])
     head = read_head(lens, item, 1, 2)
     for (query, intervention), rows in found.table.filter(outcome="hidden").group_by("query", "intervention"):
-        keys = torch.arange(query + 1 if family == "llama" else 14)
-        eye = torch.zeros(len(keys), 14, dtype=torch.bool)
+        keys = torch.arange(query + 1 if family == "llama" else 11)
+        eye = torch.zeros(len(keys), 11, dtype=torch.bool)
         eye[torch.arange(len(keys)), keys] = True
         singles = plain_effects(lens, item, head, query, intervention, eye)
         raw = rows.filter(explanation="raw").row(0, named=True)
@@ -61,7 +61,7 @@ def test_correlations_and_areas_are_those_of_single_runs(family):
         assert raw["correlation"] == pytest.approx(spearmanr(weights, singles).statistic, abs=1e-3)
         sizes = [size for size in QUICK["groups"] if size < len(keys)]
         sets = removal_sets(weights.argsort(descending=True), sizes)
-        padded = torch.zeros(len(sets), 14, dtype=torch.bool)
+        padded = torch.zeros(len(sets), 11, dtype=torch.bool)
         padded[:, keys] = sets
         expected = plain_effects(lens, item, head, query, intervention, padded)
         assert raw["aopc"] == pytest.approx(sum(expected) / len(expected), rel=1e-4)
@@ -93,7 +93,7 @@ def test_what_depends_on_the_output_alone_is_determined(causal):
 
 
 def test_alternatives_by_other_parameters_change_explanations_and_not_the_model():
-    found = faithfulness(lens_of("bert"), [ids(18)], layers=1, heads=1, **QUICK)
+    found = faithfulness(lens_of("bert"), [ids(13)], layers=1, heads=1, **QUICK)
     made = found.determinacy.filter(alternative="parameters")
     assert (made["total_variation"] > 0.001).all()
     control = found.controls.filter(alternative="parameters", outcome="hidden").row(0, named=True)
@@ -107,7 +107,7 @@ def test_the_control_fails_for_weights_with_another_output(monkeypatch):
 
     wrong = lambda lens, item, drawn, count: {"drawn": [drawn.weights.flip(-1)]}  # noqa: E731
     monkeypatch.setattr(study, "alternatives_of", wrong)
-    found = faithfulness(lens_of("bert"), [ids(18)], layers=1, heads=1, **QUICK)
+    found = faithfulness(lens_of("bert"), [ids(13)], layers=1, heads=1, **QUICK)
     assert len(found.failed_controls()) == len(found.controls) == 1
     assert "1 of 1 are beyond the limit" in found.summary().text
 
@@ -122,15 +122,15 @@ def test_rows_without_alternatives_and_texts_without_rows():
 
 
 def test_a_run_resumes_loads_and_reports(causal, tmp_path):
-    lens, texts = lens_of("llama"), [ids(20), ids(16, 1)]
+    lens, texts = lens_of("llama"), [ids(14), ids(12, 1)]
 
     def stop(done, _total, _note):
         if done:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        faithfulness(lens, texts, maps=2, **QUICK, out=tmp_path / "run", progress=stop)
-    again = faithfulness(lens, texts, maps=2, **QUICK, out=tmp_path / "run", resume=True)
+        faithfulness(lens, texts, **QUICK, out=tmp_path / "run", progress=stop)
+    again = faithfulness(lens, texts, **QUICK, out=tmp_path / "run", resume=True)
     for name in again.schema:
         assert_frame_equal(getattr(again, name), getattr(causal, name), abs_tol=1e-9)
     page = idl.load_result(tmp_path / "run").to_html(tmp_path / "page.html").read_text(encoding="utf-8")
@@ -158,8 +158,8 @@ def test_the_command(bundled_path, tmp_path):
     assert "Most faithful: " in done.output
     assert "Faithful (NAOPC) and determined (agreement)" in done.output
     assert (tmp_path / "run" / "report.html").is_file()
-    assert "--pool of at least the largest group, 8" in failing(
-        "faithfulness", *model, "--pool", 4, "--out", tmp_path / "b"
+    assert "--searched of at least the largest group, 8" in failing(
+        "faithfulness", *model, "--searched", 4, "--out", tmp_path / "b"
     )
     assert "--groups as growing sizes" in failing("faithfulness", *model, "--groups", "2,1", "--out", tmp_path / "b")
 

@@ -91,7 +91,7 @@ def _areas(
     for outcome, own in areas.items():
         bounds = order_bounds(
             lambda sets, outcome=outcome: removed.effects(sets)[outcome], singles[outcome], sizes,
-            width=settings.beam, pool=settings.pool,
+            width=settings.beam, pool=settings.searched,
         )  # fmt: skip
         bounds = OrderBounds(min(bounds.lowest, float(own.min())), max(bounds.highest, float(own.max())))
         found[outcome] = {"aopc": own, "naopc": normalised_area(own, bounds)}

@@ -22,7 +22,7 @@ class FaithfulnessSettings(KindSettings):
         interventions: Set weights to zero (zero), or also scale the other weights of the row to sum to 1 (renormalise).
         groups: Sizes of the groups of keys that are removed together, smallest first.
         beam: Width of the beam that searches the best and the worst order.
-        pool: Number of keys from which that search chooses; at least the largest group.
+        searched: Number of keys from which that search chooses; at least the largest group.
         alternatives: Number of alternatives drawn of each row.
         seed: Seed of the random numbers.
     """
@@ -32,7 +32,7 @@ class FaithfulnessSettings(KindSettings):
     interventions: Annotated[tuple[Intervention, ...], LIST] = ("zero", "renormalise")
     groups: Numbers = (1, 2, 4, 8)
     beam: Annotated[int, Ge(1)] = 1
-    pool: Annotated[int, Ge(1)] = 16
+    searched: Annotated[int, Ge(1)] = 16
     alternatives: Annotated[int, Ge(1)] = 4
     seed: Annotated[int, Ge(0)] = 0
 
@@ -40,5 +40,5 @@ class FaithfulnessSettings(KindSettings):
         """Check that groups grow and that the search can choose the largest."""
         if list(self.groups) != sorted(self.groups) or not self.groups or self.groups[0] < 1:
             raise SettingError("groups", "as growing sizes of at least 1, such as 1,2,4,8", self.groups)
-        if self.pool < self.groups[-1]:
-            raise SettingError("pool", f"of at least the largest group, {self.groups[-1]}", self.pool)
+        if self.searched < self.groups[-1]:
+            raise SettingError("searched", f"of at least the largest group, {self.groups[-1]}", self.searched)
