@@ -1,23 +1,15 @@
 """A, causal: what removing keys from a row does to the model, and how well each explanation's order follows it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.measures.explanations.agreement import rank_agreement
-from identilens.measures.explanations.orders import (
-    OrderBounds,
-    area,
-    normalised_area,
-    order_bounds,
-    removal_order,
-    removal_sets,
-)
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness.drawing import DrawnMap
+from identilens.studies.faithfulness.judging import judged
 from identilens.studies.faithfulness.settings import FaithfulnessSettings, Intervention
 
 
@@ -56,43 +48,10 @@ class RemovedKeys:
 def causal_rows(
     drawn: DrawnMap, explained: dict[str, Float[Tensor, "row key"]], settings: FaithfulnessSettings
 ) -> Iterator[dict[str, Any]]:
-    """Yield, for each row, intervention, outcome and explanation, its rank correlation with single effects and areas.
-
-    The areas of the explanations' orders extend the bounds that the search finds.
-    """
+    """Yield what `judged` says of each explanation of each row, for each intervention."""
     for row, query in enumerate(drawn.queries):
         for intervention in settings.interventions:
             removed = RemovedKeys(drawn, row, intervention)
-            parts = len(removed.keys)
-            sizes = [size for size in settings.groups if size < parts]
-            singles = removed.effects(torch.eye(parts, dtype=torch.bool))
-            scores = torch.stack([one[row, removed.keys] for one in explained.values()]).cpu()
-            at = {**drawn.place, "query": query, "n_key": parts, "intervention": intervention}
-            areas = _areas(removed, scores, sizes, settings, singles, drawn.generator)
-            for outcome, effects in singles.items():
-                correlations = rank_agreement(scores, effects.expand_as(scores)).nan_to_num(0.0)
-                for number, name in enumerate(explained):
-                    found = {key: float(one[number]) for key, one in areas[outcome].items()}
-                    yield {
-                        **at, "outcome": outcome, "explanation": name, "correlation": float(correlations[number]),
-                        **{key: value if value == value else None for key, value in found.items()},
-                    }  # fmt: skip
-
-
-def _areas(
-    removed: RemovedKeys, scores: Float[Tensor, "explanation part"], sizes: Sequence[int],
-    settings: FaithfulnessSettings, singles: dict[str, Float[Tensor, " part"]], generator: torch.Generator,
-) -> dict[str, dict[str, Float[Tensor, " explanation"]]]:  # fmt: skip
-    """Return the area of each explanation's order, and its place between the worst and the best order, by outcome."""
-    sets = removal_sets(removal_order(scores, generator), sizes)
-    shape = sets.shape[:2]
-    areas = {name: area(one.view(shape)) for name, one in removed.effects(sets.flatten(0, 1)).items()}
-    found = {}
-    for outcome, own in areas.items():
-        bounds = order_bounds(
-            lambda sets, outcome=outcome: removed.effects(sets)[outcome], singles[outcome], sizes,
-            width=settings.beam, pool=settings.searched,
-        )  # fmt: skip
-        bounds = OrderBounds(min(bounds.lowest, float(own.min())), max(bounds.highest, float(own.max())))
-        found[outcome] = {"aopc": own, "naopc": normalised_area(own, bounds)}
-    return found
+            at = {**drawn.place, "query": query, "n_key": len(removed.keys), "intervention": intervention}
+            scores = {name: one[row, removed.keys].cpu() for name, one in explained.items()}
+            yield from ({**at, **found} for found in judged(removed.effects, scores, settings, drawn.generator))

@@ -43,18 +43,26 @@ def alternatives_of(lens: Lens, item: Item, drawn: DrawnMap, count: int) -> Alte
     return {"drawn": found, **({} if made is None else {"parameters": [made]})}
 
 
-def _by_parameters(lens: Lens, item: Item, drawn: DrawnMap) -> Float[Tensor, "row key"] | None:
-    """Return the rows that the model computes with other W_Q and W_K; None if it cannot have them."""
+def entropy_parameters(drawn: DrawnMap) -> tuple[Float[Tensor, "query d_k"], Float[Tensor, "key d_k"]] | None:
+    """Return the queries and keys that give a head's maximum-entropy alternative; None if it cannot have them."""
     head = drawn.head
-    if head.softcap is not None or not head.follows_logits or not head.bias_fixed:
+    if head.softcap is not None or not head.follows_logits or not head.bias_fixed or head.group > 1:
         return None
     try:
         wanted = maximum_entropy_alternative(head.attention, head.projected, visible=head.visible, bias=head.bias)
-        if wanted.needed_d_k > head.d_k:
-            return None
-        room = (0, head.d_k - wanted.needed_d_k)
-        queries, keys = pad(wanted.queries / head.scaling, room), pad(wanted.keys, room)
-        with remade_projections(lens, item, head, queries, keys):
+    except IdentilensError:
+        return None
+    room = head.d_k - wanted.needed_d_k
+    return None if room < 0 else (pad(wanted.queries / head.scaling, (0, room)), pad(wanted.keys, (0, room)))
+
+
+def _by_parameters(lens: Lens, item: Item, drawn: DrawnMap) -> Float[Tensor, "row key"] | None:
+    """Return the rows that the model computes with other W_Q and W_K; None if it cannot have them."""
+    head, made = drawn.head, entropy_parameters(drawn)
+    if made is None:
+        return None
+    try:
+        with remade_projections(lens, item, head, *made):
             return read_head(lens, item, head.layer, head.head, head.kind).attention[drawn.queries]
     except IdentilensError:
         return None

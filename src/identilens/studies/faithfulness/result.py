@@ -11,8 +11,9 @@ from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD
 from identilens.studies.faithfulness import views
 from identilens.studies.faithfulness.finding import finding
-from identilens.studies.faithfulness.means import differences, means
+from identilens.studies.faithfulness.means import differences, means, on_axes
 
+_MEASURED = {"correlation": pl.Float64, "aopc": pl.Float64, "naopc": pl.Float64}
 _ROW = {**HEAD, "query": pl.Int64}
 
 ALLOWED = 4.0
@@ -29,6 +30,8 @@ class Faithfulness(Result):
             order (``naopc``).
         determinacy: One row for each attention row, kind of alternative and explanation: rank agreement of the
             explanation with itself over alternatives, and their total variation distance.
+        states: One row for each explained hidden state and explanation by input tokens, with the same measures, and
+            ``agreement`` with itself when a head has other W_Q and W_K.
         controls: One row for each map, kind of alternative and outcome: the largest change when alternatives are put
             back, and the noise floor.
 
@@ -45,7 +48,7 @@ class Faithfulness(Result):
     schema: ClassVar = {
         "table": {
             **_ROW, "n_key": pl.Int64, "intervention": pl.String, "outcome": pl.String, "explanation": pl.String,
-            "correlation": pl.Float64, "aopc": pl.Float64, "naopc": pl.Float64,
+            **_MEASURED,
         },
         "determinacy": {
             **_ROW, "alternative": pl.String, "explanation": pl.String, "total_variation": pl.Float64,
@@ -54,10 +57,15 @@ class Faithfulness(Result):
         "controls": {
             **HEAD, "alternative": pl.String, "outcome": pl.String, "change": pl.Float64, "floor": pl.Float64,
         },
+        "states": {
+            "text": pl.Int64, "position": pl.Int64, "n_input": pl.Int64, "outcome": pl.String,
+            "explanation": pl.String, **_MEASURED, "agreement": pl.Float64,
+        },
     }  # fmt: skip
 
     determinacy: pl.DataFrame
     controls: pl.DataFrame
+    states: pl.DataFrame
 
     def faithful(self, measure: str = "naopc") -> pl.DataFrame:
         """Return the mean of ``naopc``, ``correlation`` or ``aopc`` by intervention, outcome and explanation."""
@@ -73,14 +81,11 @@ class Faithfulness(Result):
 
     def plane(self) -> pl.DataFrame:
         """Return both axes by explanation: mean NAOPC over interventions (hidden states), and mean agreement."""
-        faithful = means(self.table.filter(outcome="hidden"), ["explanation"], "naopc")
-        determined = means(self.determinacy, ["explanation"], "agreement")
-        ends = {"mean": "", "low": "_low", "high": "_high"}
-        axes = [
-            one.select("explanation", *(pl.col(name).alias(f"{axis}{end}") for name, end in ends.items()))
-            for one, axis in ((faithful, "faithful"), (determined, "determined"))
-        ]
-        return axes[0].join(axes[1], on="explanation", how="left", maintain_order="left")
+        return on_axes(self.table.filter(outcome="hidden"), self.determinacy)
+
+    def states_plane(self) -> pl.DataFrame:
+        """Return both axes of the explanations of final hidden states by input tokens."""
+        return on_axes(self.states, self.states)
 
     def summary(self) -> Finding:
         """Return the finding: the most faithful and the most determined explanation, and the control."""
@@ -92,21 +97,21 @@ class Faithfulness(Result):
         return self.controls.filter(pl.col("change") > ALLOWED * pl.col("floor"))
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return both axes and the rank correlations, with intervals."""
+        """Return both axes with intervals, and the mean rank correlations."""
         singles = self.faithful("correlation").with_columns(pl.format("{}, {}", "intervention", "outcome").alias("key"))
-        return {
+        found = {
             "Faithful (NAOPC) and determined (agreement)": self.plane(),
-            "Rank correlation with the effects of single keys": singles.pivot(
-                "key", index="explanation", values="mean"
-            ),
+            "Rank correlation with effects of single keys": singles.pivot("key", index="explanation", values="mean"),
         }
+        return found | ({"Final states by input tokens": self.states_plane()} if len(self.states) else {})
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``plane`` (faithful by determined), ``faithful``, ``correlation`` and ``determined``."""
         found = {"plane": views.plane(self.plane())} if len(self.determinacy) else {}
         found["faithful"] = views.faithful(self.faithful(), "Place between worst and best order (NAOPC)")
         found["correlation"] = views.faithful(self.faithful("correlation"), "Rank correlation with single effects")
-        return found | ({"determined": views.determined(self.determined())} if len(self.determinacy) else {})
+        found |= {"determined": views.determined(self.determined())} if len(self.determinacy) else {}
+        return found | ({"states_plane": views.plane(self.states_plane())} if self.states["agreement"].count() else {})
 
     def sections(self) -> list[Section]:
         """Return the plane, each axis with its numbers, differences to the raw weights, and the control."""
@@ -118,6 +123,9 @@ class Faithfulness(Result):
             Section("correlation", "Single keys", _SINGLE, ["correlation"], self.faithful("correlation")),
             Section("against", "Compared with the raw weights", _AGAINST, frame=self.against()),
         ]
+        if len(self.states):
+            drawn = ["states_plane"] if "states_plane" in self.charts() else []
+            found.append(Section("states", "Final states by input tokens", _STATES, drawn, self.states_plane()))
         if len(self.determinacy):
             found += [
                 Section("determined", "Determined: other weights", _DETERMINED, ["determined"], self.determined()),
@@ -142,6 +150,11 @@ _DETERMINED = (
     "The same explanation is computed of other weights of the row with the same head output: drawn evenly from all of "
     "them (drawn), and computed by the model itself with other W_Q and W_K (parameters). Spearman's rank correlation "
     "with the explanation of the model's own weights. What depends on the output alone agrees by 1.",
+)
+_STATES = (
+    "The same two questions for a final hidden state and the tokens of the text. In each explanation's order, tokens "
+    "are replaced by the mean input. Determined: the explanation is computed again when one head has other W_Q and "
+    "W_K, with which every hidden state is the same.",
 )
 _CONTROL = (
     "Each alternative is put into the model. As the head's output is the same, nothing may change beyond rounding. The "

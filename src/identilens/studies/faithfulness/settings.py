@@ -24,6 +24,8 @@ class FaithfulnessSettings(KindSettings):
         beam: Width of the beam that searches the best and the worst order.
         searched: Number of keys from which that search chooses; at least the largest group.
         alternatives: Number of alternatives drawn of each row.
+        explained: Number of final hidden states of each text for which explanations by input tokens are tested too.
+        attribution: Among these gradient × input, integrated gradients and occlusion, which need captum.
         seed: Seed of the random numbers.
     """
 
@@ -34,10 +36,14 @@ class FaithfulnessSettings(KindSettings):
     beam: Annotated[int, Ge(1)] = 1
     searched: Annotated[int, Ge(1)] = 16
     alternatives: Annotated[int, Ge(1)] = 4
+    explained: Annotated[int, Ge(0)] = 0
+    attribution: bool = False
     seed: Annotated[int, Ge(0)] = 0
 
     def check(self) -> None:
-        """Check that groups grow and that the search can choose the largest."""
+        """Check that groups grow, that the search can choose the largest, and that attribution has something to do."""
+        if self.attribution and not self.explained:
+            raise SettingError("attribution", "to be left out, or explained of at least 1", self.attribution)
         if list(self.groups) != sorted(self.groups) or not self.groups or self.groups[0] < 1:
             raise SettingError("groups", "as growing sizes of at least 1, such as 1,2,4,8", self.groups)
         if self.searched < self.groups[-1]:

@@ -10,8 +10,10 @@ from identilens.runs.tables import table_of
 from identilens.studies.faithfulness.causal import causal_rows
 from identilens.studies.faithfulness.determinacy import alternatives_of, control_rows, determinacy_rows
 from identilens.studies.faithfulness.drawing import drawn_maps
+from identilens.studies.faithfulness.inputs import captum
 from identilens.studies.faithfulness.result import Faithfulness
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
+from identilens.studies.faithfulness.token_rows import token_rows
 from identilens.studies.heads import LensStudy
 from identilens.studies.items import identities, read_items
 
@@ -52,6 +54,8 @@ class FaithfulnessStudy(LensStudy[FaithfulnessSettings, Faithfulness]):
         super().__init__(settings)
         self.lens = lens
         self.items = read_items(lens, texts, settings.max_length)
+        if settings.attribution:
+            captum()
 
     def identity(self) -> Identity:
         """Return the model and the texts."""
@@ -64,7 +68,10 @@ class FaithfulnessStudy(LensStudy[FaithfulnessSettings, Faithfulness]):
     def run(self, part: int) -> Output:
         """Return the tables of the maps of one text."""
         item, rows = self.items[part], {name: [] for name in Faithfulness.schema}
-        for drawn in drawn_maps(self.lens, item, part, self.settings):
+        maps = drawn_maps(self.lens, item, part, self.settings)
+        if self.settings.explained:
+            rows["states"] += token_rows(self.lens, item, part, maps, self.settings)
+        for drawn in maps:
             explained = drawn.explained(drawn.weights)
             others = alternatives_of(self.lens, item, drawn, self.settings.alternatives)
             rows["table"] += causal_rows(drawn, explained, self.settings)
