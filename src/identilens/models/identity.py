@@ -24,7 +24,7 @@ def digest_of(model: nn.Module) -> str:
 
 
 def _content(tensor: Tensor) -> bytes:
-    return hashlib.sha256(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()).digest()
+    return hashlib.sha256(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data).digest()
 
 
 def unwrapped(model: nn.Module) -> PreTrainedModel:
