@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from identilens.charts.page import environment, own_file
+from identilens.charts.figures import environment, own_file
 from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.viewer import looks_script, viewer_script
 from identilens.errors import IdentilensError, InputError
