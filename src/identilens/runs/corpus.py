@@ -36,7 +36,7 @@ class TextList(FromFile, list[Any]):
 
 
 class Corpus(FromFile, Sequence[Any]):
-    """Texts and pairs in a temporary file; memory holds where each begins, eight bytes per text.
+    """Texts, pairs or lists of token ids in a temporary file; memory holds where each begins, eight bytes per text.
 
     Made once, from texts that come one by one; what they came from is not read again.
 
@@ -70,7 +70,7 @@ class Corpus(FromFile, Sequence[Any]):
         at = range(len(self))[index]
         line = os.pread(self._descriptor, self._starts[at + 1] - self._starts[at], self._starts[at])
         text = json.loads(line)
-        return tuple(text) if isinstance(text, list) else text
+        return tuple(text) if isinstance(text, list) and all(isinstance(part, str) for part in text) else text
 
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))

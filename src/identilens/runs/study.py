@@ -69,7 +69,7 @@ class Study(ABC, Generic[S, R]):
     """
 
     name: ClassVar[str]
-    unit: ClassVar[str] = "texts"
+    unit: str = "texts"
     takes: ClassVar[tuple[str, ...]] = ("lens", "texts")
     settings_type: ClassVar[type[Settings]]
     result_type: ClassVar[type[Result]]
