@@ -36,13 +36,13 @@ _STATES, _PARTIAL, _TOKENS, _RECORD, _MARK = "states.npy", "partial.npy", "token
 class HiddenStates:
     """Hidden states of a corpus, sentence after sentence, without padding, backed by a file in the folder.
 
-    Layer 0 is the output of the embedding block, Brunner's x. Lengths are tokens in each sentence.
+    Layer 0 is the output of the embedding block, Brunner's x. Lengths are tokens in each sentence. The names of the
+    tokens are in the file ``tokens.parquet``.
     """
 
     layers: Float[Tensor, "layer token d"]
     lengths: tuple[int, ...]
     token_ids: Int[Tensor, " token"]
-    tokens: pl.Series
     folder: Path
 
 
@@ -210,4 +210,4 @@ def _opened(folder: Path) -> HiddenStates:
     except (OSError, ValueError) as error:
         raise _unreadable(folder, error) from error
     ids = torch.from_numpy(tokens["token_id"].to_numpy().copy())
-    return HiddenStates(torch.from_numpy(array), tuple(_lengths(tokens)), ids, tokens["token"], folder)
+    return HiddenStates(torch.from_numpy(array), tuple(_lengths(tokens)), ids, folder)
