@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
@@ -225,9 +226,11 @@ class Head:
             time.sleep(1)
 
     def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def restart(self):
+        self.kill()
         self.process.wait()
         time.sleep(2)
         self.start()
@@ -271,7 +274,7 @@ def row_of(trial, folder, point, head):
     """What becomes of a run that is killed at a point."""
     if trial.dies == "worker":
         return forked(worker_run, trial, folder, point) or {"error": "killed"}
-    ended = forked(trial.killed, folder, point, head.kill if head else die, patience=120)
+    ended = forked(trial.killed, folder, point, head.kill if head else die)
     if head:
         head.restart()
     return {"killed": ended is None or "error" in ended, **(forked(trial.resumed, folder) or {"error": "killed"})}

@@ -252,7 +252,7 @@ def test_runs_are_repeated_and_compared(client, tmp_path, monkeypatch):
     assert "audit: a, bundled on 1 text" in said
     assert (tmp_path / "compared.html").stat().st_size > 10_000
     assert f"{url}-gone contains no result of identilens" in failing("compare", url, f"{url}-gone")
-    assert f"{url}-gone holds no run.toml" in failing("rerun", f"{url}-gone")
+    assert f"{url}-gone contains no run.toml" in failing("rerun", f"{url}-gone")
 
 
 def test_a_study_joins_an_audit(client, tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError, OutputFolderError
+from identilens.runs.columns import hub_dataset
 from identilens.runs.corpus import Corpus
 from identilens.runs.study import run_study
 from identilens.runs.texts import iter_texts, read_texts
@@ -60,6 +61,20 @@ def test_columns_of_frames_and_data_sets(tmp_path):
         read_texts(FRAME.select("other", more="other"))
     with pytest.raises(InputError, match="row 1, column 'text' is empty or not a text"):
         read_texts(pl.DataFrame({"text": ["a", None]}))
+
+
+def test_data_sets_that_were_saved_to_disk(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"text": ["one", "two"]})
+    rows.save_to_disk(tmp_path / "rows")
+    datasets.DatasetDict({"test": rows}).save_to_disk(tmp_path / "splits")
+    assert read_texts(hub_dataset(str(tmp_path / "rows"), "train", None)) == ["one", "two"]
+    assert read_texts(hub_dataset(str(tmp_path / "splits"), "test", None)) == ["one", "two"]
+    with pytest.raises(InputError, match=r"splits cannot be loaded .* Check --dataset, --subset and --split"):
+        hub_dataset(str(tmp_path / "splits"), "train", None)
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "test.csv").write_text("text\none\ntwo\n", encoding="utf-8")
+    assert read_texts(hub_dataset(str(tmp_path / "plain"), "test", None)) == ["one", "two"]
 
 
 def test_parquet_is_read_in_pieces_and_by_its_own_name(tmp_path, monkeypatch):

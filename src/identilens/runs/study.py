@@ -210,8 +210,8 @@ def run_study(
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
         with watched(study.unit, study.reports and progress) as told:
-            found = _in_memory(study, record, told)
-        return study.shown(found, None)
+            result = _in_memory(study, record, told)
+        return study.shown(result, None)
     with told_by_url(out):
         folder = _folder(study, local_place(out), record, resume, overwrite, allow_version_change)
         with folder:
@@ -245,10 +245,11 @@ def _folder(
 
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
     study.begin(None)
-    held = [study.run(part) for part in _counted(study, progress)]
-    last = study.finish(_joined(study, [one.tables for one in held]))
-    matrices = {name: tensor for one in (*held, last) for name, tensor in one.matrices.items()}
-    tokens = {text: names for one in (*held, last) for text, names in one.tokens.items()}
+    outputs = [study.run(part) for part in _counted(study, progress)]
+    last = study.finish(_joined(study, [output.tables for output in outputs]))
+    outputs.append(last)
+    matrices = {name: tensor for output in outputs for name, tensor in output.matrices.items()}
+    tokens = {text: names for output in outputs for text, names in output.tokens.items()}
     return study.result_type.of(last.tables, record, matrices, tokens)  # pyright: ignore[reportReturnType]
 
 
@@ -320,9 +321,9 @@ def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Si
     kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
     hinted = {name: made[name].annotation if name in made else empty for name in study.takes}
     inputs = [inspect.Parameter(name, kind, annotation=hint) for name, hint in hinted.items()]
-    own = inspect.signature(study.settings_type).parameters
+    fields = inspect.signature(study.settings_type).parameters
     hints = hints_of(study.settings_type)
-    settings = [own[name].replace(annotation=_bare(hint)) for name, hint in hints.items()]
+    settings = [fields[name].replace(annotation=_bare(hint)) for name, hint in hints.items()]
     common = [one for one in run.parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
     return run.replace(parameters=[*inputs, *settings, *common], return_annotation=study.result_type)
 
