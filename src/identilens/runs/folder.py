@@ -1,7 +1,7 @@
 """The folder of a run: parts are written one by one, and an interrupted run is resumed."""
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from identilens.runs.lock import hold
 from identilens.runs.manifest import LOCK, NAME, PROVENANCE, TEMPORARY, Manifest, listed
 from identilens.runs.matrices import StoredMatrices, Tokens, write_matrices
 from identilens.runs.mirror import together
-from identilens.runs.reading import check_file, read_json, read_record, read_table
+from identilens.runs.reading import check_file, read_json, read_record, read_table, read_tables
 from identilens.runs.stored import fetch
 
 _PARTS = "parts/"
@@ -98,6 +98,11 @@ class RunFolder:
         """Return the tables of a complete part."""
         names = read_json(self.manifest, self._marker(part))["tables"]
         return {name: read_table(self.manifest, self._part(part, name)) for name in names}
+
+    def read_parts(self, parts: Sequence[int]) -> dict[str, pl.DataFrame]:
+        """Return the tables of complete parts, joined."""
+        names = read_json(self.manifest, self._marker(parts[0]))["tables"]
+        return {name: read_tables(self.manifest, [self._part(part, name) for part in parts]) for name in names}
 
     def finish(
         self, parts: int, tables: Mapping[str, pl.DataFrame], matrices: Mapping[str, Tensor],

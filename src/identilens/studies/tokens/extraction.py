@@ -116,6 +116,14 @@ def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
         ) from error
 
 
+def _check_finite(states: Tensor, number: int) -> None:
+    if not bool(states.isfinite().all()):
+        raise NumericalError(
+            f"text {number}: hidden states have NaN or infinite entries; load the model in float32, or look for a "
+            "broken checkpoint"
+        )
+
+
 def _fill(lens: Lens, items: Sequence[Item], folder: Path, batch_size: int, progress: Progress | None) -> None:
     layers, width, kind = layer_shape(lens, items[0])
     with translated_write_errors(folder):
@@ -138,11 +146,7 @@ def _fill(lens: Lens, items: Sequence[Item], folder: Path, batch_size: int, prog
         while done < len(items):
             chosen = order[done : done + batch_size]
             for index, states in zip(chosen, _states(lens, [items[index] for index in chosen]), strict=True):
-                if not bool(states.isfinite().all()):
-                    raise NumericalError(
-                        f"text {index}: hidden states have NaN or infinite entries; load the model in float32, or look "
-                        "for a broken checkpoint"
-                    )
+                _check_finite(states, index)
                 for layer, rows in enumerate(states.cpu().to(torch.float64 if kind.itemsize == 8 else torch.float32)):
                     file.seek(offset + (layer * starts[-1] + starts[index]) * row)
                     file.write(rows.contiguous().numpy().tobytes())
