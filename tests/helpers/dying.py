@@ -36,7 +36,7 @@ from identilens.studies.registry import study_named
 
 SITE = Path(__file__).with_name("worker_site")
 TEXTS = [[number, 7, 8, 9, 10, 11][: 4 + number % 3] for number in range(5, 15)]
-LONG = [[5 + (3 * number + place) % 40 for place in range(16)] for number in range(640)]
+LONG = [[5 + (3 * number + place) % 40 for place in range(16)] for number in range(320)]
 MANY = [[5 + (3 * number + place) % 40 for place in range(6)] for number in range(200)]
 WORDS = [[5 + (3 * number + place) % 40 for place in range(8)] for number in range(30)]
 TASK = {"max_length": 16, "d_model": 16, "attention_heads": 2, "feed_forward": 24, "batch_size": 8}
@@ -302,7 +302,10 @@ def main():
         if options.dies == "worker":
             changes = 10 * trial.parts  # of a worker: temporary file, its permissions, its place, three files a part
         points = sorted(drawn.sample(range(changes), min(options.points, changes)))
-        rows = [{"point": point, **row_of(trial, at / f"run{point}", point, head)} for point in points]
+        rows = []
+        for point in points:
+            rows.append({"point": point, **row_of(trial, at / f"run{point}", point, head)})
+            print(rows[-1], file=sys.stderr, flush=True)
         if head:
             head.kill()
     print(json.dumps({"study": options.study, "changes": changes, "parts": trial.parts, "points": rows}))
