@@ -13,7 +13,7 @@ from identilens.errors import UnsupportedModelError
 from identilens.measures.explanations.rows import explain_rows, value_zeroing
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
-from identilens.models.layout import chosen_heads
+from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.map_runs import MapRuns
 from identilens.models.reading import read_head
@@ -72,9 +72,19 @@ class DrawnMap:
         return value_zeroing(whole[self.queries], torch.stack(without)[:, self.queries])
 
 
+def places_of(lens: Lens, item: Item, settings: FaithfulnessSettings) -> list[tuple[Site, int]]:
+    """Return the heads from which maps are drawn.
+
+    Raises:
+        InputError: If the model lacks one of them.
+        UnsupportedModelError: If the model's attention cannot be captured faithfully.
+    """
+    return list(chosen_heads(lens.sites(item), settings.layers, settings.heads, settings.kind))
+
+
 def drawn_maps(lens: Lens, item: Item, text: int, settings: FaithfulnessSettings) -> list[DrawnMap]:
     """Return the maps of a text that are tested, drawn with their rows from the seed and the text's number."""
-    places = list(chosen_heads(lens.sites(item), settings.layers, settings.heads, settings.kind))
+    places = places_of(lens, item, settings)
     random = np.random.default_rng([settings.seed, text])
     found = []
     for number in sorted(random.choice(len(places), min(settings.maps, len(places)), replace=False)):

@@ -9,7 +9,7 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.faithfulness.causal import causal_rows
 from identilens.studies.faithfulness.determinacy import alternatives_of, control_rows, determinacy_rows
-from identilens.studies.faithfulness.drawing import drawn_maps
+from identilens.studies.faithfulness.drawing import drawn_maps, places_of
 from identilens.studies.faithfulness.inputs import captum
 from identilens.studies.faithfulness.result import Faithfulness
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
@@ -54,6 +54,7 @@ class FaithfulnessStudy(LensStudy[FaithfulnessSettings, Faithfulness]):
         super().__init__(settings)
         self.lens = lens
         self.items = read_items(lens, texts, settings.max_length)
+        places_of(lens, self.items[0], settings)
         if settings.attribution:
             captum()
 
