@@ -1,9 +1,11 @@
 """How faithfulness and determinacy are drawn."""
 
+from typing import Any
+
 import altair as alt
 import polars as pl
 
-from identilens.charts.encoding import AnyChart, layered, on_field
+from identilens.charts.encoding import AnyChart, on_field
 from identilens.charts.kit import choose, intervals, scatter
 
 
@@ -11,15 +13,15 @@ def plane(means: pl.DataFrame) -> AnyChart:
     """Return each explanation by its agreement over alternatives and its NAOPC, with intervals both ways."""
     held = means.drop_nulls("determined")
     ends = ("faithful_low", "faithful_high", "determined_low", "determined_high")
-    chart = scatter(
-        held, "determined", "faithful", "explanation", size=70, also=ends,
+    chart: Any = scatter(
+        held, "determined", "faithful", "explanation", size=70, span=ends[:2], also=ends,
         x_title="Determined: agreement with itself over alternatives", y_title="Faithful: NAOPC",
         color_title="Explanation", title="Faithful by determined",
     )  # fmt: skip
-    base = chart.copy(deep=False)
-    high = base.mark_rule(opacity=0.6).encode(y=on_field(base.encoding.y, ends[0]), y2=alt.Y2(ends[1]))
-    wide = base.mark_rule(opacity=0.6).encode(x=on_field(base.encoding.x, ends[2]), x2=alt.X2(ends[3]))
-    return layered([high, wide, chart])
+    wide = chart.layer[0].copy()
+    wide.encoding.y, wide.encoding.y2 = on_field(wide.encoding.y, "faithful"), alt.Undefined
+    chart.layer = [wide.encode(x=on_field(wide.encoding.x, ends[2]), x2=ends[3]), *chart.layer]
+    return chart
 
 
 def faithful(means: pl.DataFrame, title: str) -> AnyChart:
