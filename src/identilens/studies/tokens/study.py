@@ -140,12 +140,13 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
 
     def _check_texts(self) -> None:
         lengths, total = array("q"), len(self.items["model"])
-        for text, same in enumerate(zip(*self.items.values(), strict=True)):
+        for text in range(total):
+            same = [items[text] for items in self.items.values()]
             if text % _TOLD_EVERY == 0:
                 self.tell(f"checked {text:,} of {total:,} texts")
             for item in same:
                 check_tokens(item, text)
-            if len(same) > 1 and same[0].identity != same[1].identity:
+            if len(same) > 1 and len({item.identity for item in same}) > 1:
                 raise InputError(
                     f"expected two checkpoints that read the same tokens, but text {text} differs; compare a model "
                     "with its own fine-tuned version, with the same tokenizer"
