@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import polars as pl
@@ -289,8 +289,10 @@ def main():
     torch.set_num_threads(1)
     sys.path.insert(0, str(SITE))
     drawn = random.Random(f"{options.study} {options.engine} {options.dies}")
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, ExitStack() as ends:
         head = Head() if options.dies == "head" else None
+        if head:
+            ends.callback(head.kill)
         at = Path(place).resolve()
         trial = Trial(options.study, at, engines(options, head), options.dies)
         trial.parts = forked(prepare, options.study, at, trial.case)
@@ -305,8 +307,6 @@ def main():
         for point in points:
             rows.append({"point": point, **row_of(trial, at / f"run{point}", point, head)})
             print(rows[-1], file=sys.stderr, flush=True)
-        if head:
-            head.kill()
     print(json.dumps({"study": options.study, "changes": changes, "parts": trial.parts, "points": rows}))
 
 
