@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
@@ -160,7 +161,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
 
 def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, asked: Sequence[Settings] | None = None) -> Any:
     """Return a study with its inputs, which it also stores as they were given: in Python, or as options."""
-    made = study(*inputs, settings)
+    made = study(*inputs, settings=settings)
     made.inputs = tuple(inputs)
     options, lost = ({}, []) if asked is not None else options_of_inputs(study.takes, inputs)
     for one in (*(asked or ()), settings):
@@ -317,10 +318,7 @@ def _merged(study: Study[Any, R], tables: Mapping[str, pl.DataFrame]) -> dict[st
 
 def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Signature:
     """Return the signature that users see: inputs, each setting with its default, and the options of a run."""
-    made = inspect.signature(study).parameters
-    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    hinted = {name: made[name].annotation if name in made else empty for name in study.takes}
-    inputs = [inspect.Parameter(name, kind, annotation=hint) for name, hint in hinted.items()]
+    inputs = takewhile(lambda one: one.name != "settings", inspect.signature(study).parameters.values())
     fields = inspect.signature(study.settings_type).parameters
     hints = hints_of(study.settings_type)
     settings = [fields[name].replace(annotation=_bare(hint)) for name, hint in hints.items()]

@@ -68,7 +68,7 @@ class PartWorker:
         folder = local_place(job.place)
         fetch(folder, parts=False)
         inputs = tuple(one.received(folder / SENT) if isinstance(one, Sent) else one for one in job.inputs)
-        self.study = job.study(*inputs, job.settings)
+        self.study = job.study(*inputs, settings=job.settings)
         self.study.inputs = inputs
         record = provenance(self.study.name, self.study.identity(), self.study.settings.recorded())
         where = f"a worker on {platform.node()} has other inputs than the run was started with"

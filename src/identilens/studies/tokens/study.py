@@ -151,7 +151,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
                     f"expected two checkpoints that read the same tokens, but text {text} differs; compare a model "
                     "with its own fine-tuned version, with the same tokenizer"
                 )
-            lengths.append(len(same[0].tensors["input_ids"]))
+            lengths.append(len(first.tensors["input_ids"]))
         check_corpus(self.settings, lengths)
 
 
