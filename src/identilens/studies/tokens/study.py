@@ -146,7 +146,8 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
                 self.tell(f"checked {text:,} of {total:,} texts")
             for item in same:
                 check_tokens(item, text)
-            if len(same) > 1 and len({item.identity for item in same}) > 1:
+            first, *others = same
+            if others and first.identity != others[0].identity:
                 raise InputError(
                     f"expected two checkpoints that read the same tokens, but text {text} differs; compare a model "
                     "with its own fine-tuned version, with the same tokenizer"
