@@ -88,6 +88,11 @@ class Walk:
                 break
             step = self._advance(step, distance)
 
+    @property
+    def output_error(self) -> float:
+        """‖(A' − A) C‖_F / ‖A C‖_F, C the bases of the outputs."""
+        return self._output_norm(self.weights - self.original) / self.scale
+
     def _advance(self, step: float, goal: float) -> float:
         """Make one step and return the length of the next."""
         here = self.family.linearised(self.weights, *self.point)
