@@ -44,7 +44,7 @@ class KeyGroup:
 
     @property
     def d_k(self) -> int:
-        """p + 2 Σ μ."""
+        """Size of a query: p + 2 Σ μ."""
         return self.plain + 2 * sum(self.turned)
 
     @property

@@ -20,11 +20,19 @@ class RowOutputs(Protocol):
     """What the output of each row of attention is made of; see `SoftmaxMap`."""
 
     @property
-    def visible(self) -> Bool[Tensor, "query key"]: ...
+    def visible(self) -> Bool[Tensor, "query key"]:
+        """True where a query may see a key."""
+        ...
+
     @property
-    def kept(self) -> tuple[Tensor, ...]: ...
+    def kept(self) -> tuple[Tensor, ...]:
+        """C_i of each row."""
+        ...
+
     @property
-    def shared(self) -> bool: ...
+    def shared(self) -> bool:
+        """Whether all rows have the same C_i."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -36,20 +36,23 @@ class Linearised(Protocol):
 
 @runtime_checkable
 class Family(Protocol):
-    """Attention as a function of a point: queries and keys, or the parameters that make them.
-
-    Attributes:
-        outputs: What each row's output is made of.
-        start: The point that gives the head's own attention.
-        unit: Factor of the logits that ``slope`` and ``linearised`` leave out.
-    """
+    """Attention as a function of a point: queries and keys, or the parameters that make them."""
 
     @property
-    def outputs(self) -> RowOutputs: ...
+    def outputs(self) -> RowOutputs:
+        """What each row's output is made of."""
+        ...
+
     @property
-    def start(self) -> tuple[Tensor, ...]: ...
+    def start(self) -> tuple[Tensor, ...]:
+        """The point that gives the head's own attention."""
+        ...
+
     @property
-    def unit(self) -> float: ...
+    def unit(self) -> float:
+        """Factor of the logits that ``slope`` and ``linearised`` leave out."""
+        ...
+
     def weights(self, *point: Tensor) -> Tensor:
         """Return the attention at a point."""
         ...
