@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from transformers import Cache, PreTrainedModel
 
 from identilens.models.inputs import Item
-from identilens.models.interface import AttentionCall
+from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.routes import Route, capturing
@@ -72,20 +72,42 @@ class Replay:
         copied = copy.deepcopy(module, shared).double().eval()
         return cls(lens.body, copied, tree_map(_exact, given[0]), together.index(site), routes)
 
+    def call(self, parameters: Mapping[str, Tensor]) -> AttentionCall:
+        """Return the site's attention call with these parameters; the module stops there."""
+        calls: list[AttentionCall] = []
+
+        def stop(call: AttentionCall) -> Tensor:
+            output = _record(calls, call)
+            if len(calls) > self.order:
+                raise _EnoughError
+            return output
+
+        with suppress(_EnoughError):
+            self._run(parameters, stop)
+        return calls[self.order]
+
     def run(self, parameters: Mapping[str, Tensor]) -> Ran:
-        """Return what the module computes with these parameters."""
+        """Return all that the module computes with these parameters."""
         calls: list[AttentionCall] = []
         inputs: dict[str, Tensor] = {}
-        with ExitStack() as hooks, capturing(self.model, by_text(partial(_record, calls), 1), self.routes):
+        with ExitStack() as hooks:
             for path, module in self.module.named_modules():
                 if path and [*module.parameters(recurse=False)]:
                     hooks.enter_context(module.register_forward_pre_hook(partial(_note, inputs, path)))
-            output = functional_call(self.module, dict(parameters), *self.inputs)
+            output = self._run(parameters, partial(_record, calls))
         others = [call for call in calls if call is not calls[self.order]]
         rest = [tensor for call in others for tensor in (call.query, call.key, call.value, call.bias)]
         if isinstance(output, tuple | list):
             rest += tree_leaves(output[1:])
         return Ran(calls[self.order], [one for one in rest if isinstance(one, Tensor) and one.requires_grad], inputs)
+
+    def _run(self, parameters: Mapping[str, Tensor], handler: Handler) -> Any:
+        with capturing(self.model, by_text(handler, 1), self.routes):
+            return functional_call(self.module, dict(parameters), *self.inputs)
+
+
+class _EnoughError(Exception):
+    """Ends a module's run once its attention is known."""
 
 
 def _note(inputs: dict[str, Tensor], path: str, _module: nn.Module, args: tuple) -> None:

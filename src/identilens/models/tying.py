@@ -12,6 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues, attention_logits, relative_tolerance
+from identilens.measures.attention.realisable import generic_dimension, nested
 from identilens.measures.attention.tied import TiedHeads
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
@@ -97,13 +98,28 @@ class GroupParameters:
             slice(place * rows, (place + 1) * rows),
         )  # fmt: skip
 
+    def formula(self, tied: TiedHeads) -> int | None:
+        """Return the generic dimension if the parameters can make any queries and keys of the text, else None.
+
+        The heads of the group then are like one head with the queries of all of them.
+        """
+        head, generator = self.head, torch.Generator().manual_seed(0)
+        sizes = (head.group * head.queries.numel() + head.keys.numel(), self.start.numel())
+        if head.softcap is not None or not head.bias_fixed or sizes[0] > sizes[1] or not nested(tied.visible):
+            return None
+        move = torch.randn(self.start.shape, generator=generator, dtype=torch.float64).to(self.start)
+        first, here, last = (torch.cat(self.queries_and_keys(self.start + step * move)) for step in (-1, 0, 1))
+        if not torch.allclose(first + last, 2 * here, rtol=1e-9, atol=1e-9 * float(here.abs().max())):
+            return None
+        return generic_dimension(tied.visible.sum(-1).tolist(), head.d_k, [one.shape[1] for one in tied.kept])
+
     def logits(self, coordinates: Float[Tensor, " parameter"]) -> Float[Tensor, "row key"]:
         """Return the logits of all heads of the group, with these coordinates."""
-        return _logits(self.replay.run(self.parameters(coordinates)).call, _heads(self.head), self.head)
+        return _logits(self.replay.call(self.parameters(coordinates)), _heads(self.head), self.head)
 
     def queries_and_keys(self, coordinates: Float[Tensor, " parameter"]) -> tuple[Tensor, Tensor]:
         """Return Q and K of the head that is looked at, with these coordinates."""
-        call = self.replay.run(self.parameters(coordinates)).call
+        call = self.replay.call(self.parameters(coordinates))
         return call.query[0, self.head.head].detach(), call.key[0, self.head.head // self.head.group].detach()
 
     def parameters(self, coordinates: Float[Tensor, " parameter"]) -> dict[str, Tensor]:

@@ -20,10 +20,7 @@ from identilens.measures.attention.realisable import (
 )
 from identilens.measures.attention.simplex import total_variation
 from identilens.measures.attention.softmax_map import Constraints, output_constraints, weight_constraints
-from identilens.measures.attention.walk import RIDGE, Walk
-
-_EXACT = 1e-15
-"""Relative output error that corrections aim at: they go on while they help."""
+from identilens.measures.attention.walk import OUTPUT_LIMIT, RIDGE, Walk
 
 _CHUNK = 2**23
 """Entries of the gradients that are computed at once."""
@@ -183,11 +180,12 @@ def tied_alternative(
         raise InputError(f"expected a distance in (0, 1); got {distance}; it is a mean total variation distance.")
     size = sum(basis.shape[1] for basis in tied.kept)
     refuse_size(COPIES * 8 * size * max(size, len(tied.parameters)), memory_limit, None)
-    walk = Walk(tied, generator, tied.rows, _EXACT)
+    walk = Walk(tied, generator, tied.rows, OUTPUT_LIMIT)
     walk.go(distance, max_steps)
+    walk.polish()
     return TiedAlternative(
         *walk.point, walk.weights, walk.original, walk.distance, total_variation(walk.original, walk.weights),
-        walk.output_error, walk.distance >= distance, walk.steps,
+        walk.output_error, walk.distance >= distance * (1 - 1e-6), walk.steps,
     )  # fmt: skip
 
 
