@@ -28,7 +28,7 @@ def realised(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
         InputError: If the text is too long, or the model's parameters cannot be changed for these heads alone.
     """
     _require_room(head)
-    found, parameters, run = made(lens, at.item, head, DISTANCE, torch.Generator().manual_seed(0))
+    found, parameters, run = made(lens, at.item, head, DISTANCE, torch.Generator().manual_seed(0), ROOM)
     if found.dimension == 0:
         return {"none": f"{found.note.removesuffix('.')}{_longer(head)}."}
     if found.weights is None or parameters.weights is None or run is None:

@@ -21,8 +21,8 @@ from identilens.models.lens import Lens
 from identilens.models.projections import refuse_shared, replaced_modules
 from identilens.models.replaying import Replay
 
-_MATCH = 1e-2
-"""Largest difference between the weights of a module that is run again and the head's."""
+_MATCH, _ROUNDINGS = 1e-4, 32
+"""A module that is run again gives the head's weights up to this error and so many roundings of the model's precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,8 +165,8 @@ def group_parameters(lens: Lens, item: Item, head: Head) -> GroupParameters:
     what = f"{head.site.kind} layer {head.site.layer}, head {head.head}"
     if not found.parts:
         raise UnsupportedModelError(f"{what}: no parameters make the queries and keys of its group and nothing else")
-    tied = found.tied()
-    if not bool(((tied.weights(found.start)[tied.rows] - head.attention).abs() <= _MATCH).all()):
+    tied, limit = found.tied(), _MATCH + _ROUNDINGS * torch.finfo(head.queries.dtype).eps
+    if not bool(((tied.weights(found.start)[tied.rows] - head.attention).abs() <= limit).all()):
         raise UnsupportedModelError(f"{what}: its attention module gives other weights when it is run alone")
     return found
 

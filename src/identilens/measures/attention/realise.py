@@ -1,5 +1,6 @@
 """Queries and keys that give other weights and the same output."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,8 +57,9 @@ class _Linearised:
         diagonal += RIDGE * diagonal.mean()
         self.factor = torch.linalg.cholesky_ex(gram).L
 
-    def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
+    def forward(self, move: Sequence[Tensor]) -> Tensor:
         """Return J (dQ, dK) / s."""
+        queries, keys = move
         return (self.felt * queries[self.owner]).sum(-1) + ((self.rows @ keys) * self.owned).sum(-1)
 
     def least_move(self, target: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,16 +85,19 @@ class _FreeVectors:
         """The factor s of the logits, which `linearised` leaves out."""
         return self.outputs.scaling
 
-    def weights(self, queries: Tensor, keys: Tensor) -> Tensor:
+    def at(self, point: Sequence[Tensor]) -> Tensor:
         """Return the weights of some Q and K."""
+        queries, keys = point
         return self.outputs.weights(queries, keys)
 
-    def slope(self, logits: Tensor, queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    def slope(self, logits: Tensor, point: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Return the gradient in Q and K, over s, of a function of the logits with this gradient."""
+        queries, keys = point
         return logits @ keys, logits.mT @ queries
 
-    def linearised(self, weights: Tensor, queries: Tensor, keys: Tensor) -> _Linearised:
+    def linearised(self, weights: Tensor, point: Sequence[Tensor]) -> _Linearised:
         """Return the Jacobian of the output at some Q and K."""
+        queries, keys = point
         return _Linearised(self.outputs, queries, keys, weights)
 
 
@@ -139,9 +144,10 @@ def realisable_alternative(
     refuse_size(COPIES * 8 * size * size, memory_limit, head_formula(given))
     walk = Walk(_FreeVectors(given), generator)
     walk.go(distance, max_steps)
+    queries, keys = walk.point
     lost = torch.linalg.matrix_norm((walk.weights - walk.original) @ T.compact)
     error = float(lost / torch.linalg.matrix_norm(walk.original @ T.compact).clamp_min(1e-300))
     apart, reached = total_variation(walk.original, walk.weights), walk.distance >= distance
     return RealisableAlternative(
-        *walk.point, walk.weights, walk.original, walk.distance, apart, error, reached, walk.steps
+        queries, keys, walk.weights, walk.original, walk.distance, apart, error, reached, walk.steps
     )

@@ -1,8 +1,7 @@
 """Heads whose queries and keys are made by shared parameters: which alternatives other parameters give."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -44,7 +43,10 @@ class TiedHeads:
     kept: tuple[Tensor, ...]
     rows: slice = field(default_factory=lambda: slice(None))
 
-    unit: ClassVar[float] = 1.0
+    @property
+    def unit(self) -> float:
+        """The Jacobian leaves out no factor."""
+        return 1.0
 
     @property
     def shared(self) -> bool:
@@ -66,13 +68,17 @@ class TiedHeads:
         """Return the weights that some parameters give."""
         return visible_softmax(self.logits(parameters), self.visible)
 
-    def slope(self, logits: Tensor, parameters: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradient in the parameters of a function whose gradient in the logits is given."""
-        return (self._gradients(parameters, logits[None])[0],)
+    def at(self, point: Sequence[Tensor]) -> Tensor:
+        """Return the weights that some parameters give."""
+        return self.weights(point[0])
 
-    def linearised(self, weights: Tensor, parameters: Tensor) -> "_Dense":
+    def slope(self, logits: Tensor, point: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the gradient in the parameters of a function whose gradient in the logits is given."""
+        return (self._gradients(point[0], logits[None])[0],)
+
+    def linearised(self, weights: Tensor, point: Sequence[Tensor]) -> "_Dense":
         """Return the Jacobian of the output."""
-        return _Dense(self, parameters, weights)
+        return _Dense(self, point[0], weights)
 
     def jacobian(self, conditions: Constraints, parameters: Tensor) -> Float[Tensor, "p parameter"]:
         """Return what a change of the parameters does to conditions on the change of the logits."""
@@ -100,8 +106,8 @@ class _Dense:
         gram.diagonal().add_(RIDGE * gram.diagonal().mean())
         self.factor = torch.linalg.cholesky_ex(gram).L
 
-    def forward(self, move: Tensor) -> Tensor:
-        return self.jacobian @ move
+    def forward(self, move: Sequence[Tensor]) -> Tensor:
+        return self.jacobian @ move[0]
 
     def least_move(self, target: Tensor) -> tuple[Tensor, ...]:
         return (self.jacobian.mT @ torch.cholesky_solve(target[:, None], self.factor)[:, 0],)
@@ -184,7 +190,7 @@ def tied_alternative(
     walk.go(distance, max_steps)
     walk.polish()
     return TiedAlternative(
-        *walk.point, walk.weights, walk.original, walk.distance, total_variation(walk.original, walk.weights),
+        walk.point[0], walk.weights, walk.original, walk.distance, total_variation(walk.original, walk.weights),
         walk.output_error, walk.distance >= distance * (1 - 1e-6), walk.steps,
     )  # fmt: skip
 

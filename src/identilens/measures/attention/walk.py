@@ -28,7 +28,7 @@ class Linearised(Protocol):
 
     maps: list[Tensor]
 
-    def forward(self, *move: Tensor) -> Tensor:
+    def forward(self, move: Sequence[Tensor]) -> Tensor:
         """Return J times a move, over the family's unit."""
         ...
 
@@ -56,15 +56,15 @@ class Family(Protocol):
         """Factor of the logits that ``slope`` and ``linearised`` leave out."""
         ...
 
-    def weights(self, *point: Tensor) -> Tensor:
+    def at(self, point: Sequence[Tensor]) -> Tensor:
         """Return the attention at a point."""
         ...
 
-    def slope(self, logits: Tensor, *point: Tensor) -> tuple[Tensor, ...]:
+    def slope(self, logits: Tensor, point: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the gradient at a point, over the unit, of a function whose gradient in the logits is given."""
         ...
 
-    def linearised(self, weights: Tensor, *point: Tensor) -> Linearised:
+    def linearised(self, weights: Tensor, point: Sequence[Tensor]) -> Linearised:
         """Return the Jacobian of the output at a point with these weights."""
         ...
 
@@ -80,7 +80,7 @@ class Walk:
     ) -> None:
         self.family, self.rows, self.goal = family, rows, goal
         self.point = family.start
-        self.original = self.weights = family.weights(*self.point)
+        self.original = self.weights = family.at(self.point)
         self.scale = max(self._output_norm(self.original), 1e-300)
         self.first = torch.randn(self.original.shape, dtype=torch.float64, generator=generator)
         self.first = self.first.to(self.original.device)
@@ -97,7 +97,7 @@ class Walk:
     def polish(self) -> None:
         """Correct the output at the end as far as float64 goes."""
         self.goal = _EXACT
-        here = self.family.linearised(self.weights, *self.point)
+        here = self.family.linearised(self.weights, self.point)
         self.point, self.weights = self._corrected(here, self.point) or (self.point, self.weights)
         self.distance = self._distance(self.weights)
 
@@ -108,7 +108,7 @@ class Walk:
 
     def _advance(self, step: float, goal: float) -> float:
         """Make one step and return the length of the next."""
-        here = self.family.linearised(self.weights, *self.point)
+        here = self.family.linearised(self.weights, self.point)
         slope = _tangent(here, self._slope())
         length, reach = _length(slope), _length(self.point)
         if not length > 1e-12 * reach:
@@ -138,13 +138,13 @@ class Walk:
         logits = self.weights * (pull - (self.weights * pull).sum(-1, keepdim=True))
         if self.rows != slice(None):
             logits = torch.zeros_like(logits).index_put_((torch.arange(len(logits))[self.rows],), logits[self.rows])
-        return self.family.slope(logits, *self.point)
+        return self.family.slope(logits, self.point)
 
     def _corrected(self, here: Linearised, point: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor] | None:
         """Return to the same output with the Jacobian of the step's start; None if that does not converge."""
         last = float("inf")
         for _ in range(20):
-            weights = self.family.weights(*point)
+            weights = self.family.at(point)
             error = self._output_norm(weights - self.original) / self.scale
             if error <= self.goal or (error <= OUTPUT_LIMIT and error > 0.5 * last):
                 return tuple(point), weights
@@ -171,7 +171,7 @@ class Walk:
 def _tangent(here: Linearised, move: Sequence[Tensor]) -> Sequence[Tensor]:
     """Return the part of a move in the kernel of J; projected twice, to remove rounding."""
     for _ in range(2):
-        move = [part - off for part, off in zip(move, here.least_move(here.forward(*move)), strict=True)]
+        move = [part - off for part, off in zip(move, here.least_move(here.forward(move)), strict=True)]
     return move
 
 

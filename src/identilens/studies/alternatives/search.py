@@ -14,7 +14,7 @@ from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.entropy import EntropyAlternative, maximum_entropy_alternative
 from identilens.measures.attention.logits import least_logit_rank, uncapped_logits
 from identilens.measures.attention.projections import changed_projection
-from identilens.measures.attention.realisable import realisable_dimension
+from identilens.measures.attention.realisable import RealisableDimension, realisable_dimension
 from identilens.measures.attention.realise import realisable_alternative
 from identilens.measures.attention.samplers import far_alternatives
 from identilens.models.heads import Head
@@ -169,11 +169,19 @@ def realisable(head: Head, distance: float, generator: torch.Generator) -> Found
     options = {"scaling": head.scaling, "visible": head.visible, "bias": bias}
     counted = realisable_dimension(*tensors, **options)
     if not counted.dimension:
-        note = "no realisable alternative lies near: the local dimension is 0"
-        return Found("realisable", None, dimension=0, formula=counted.formula, note=note)
+        return Found("realisable", None, dimension=0, formula=counted.formula, note=none_near(counted))
     found = realisable_alternative(*tensors, distance=distance, generator=generator, **options)
     notes = [] if found.reached else [f"stopped at {found.distance:.3f} of {distance:g} after {found.steps} steps"]
     if counted.formula is not None and counted.formula != counted.dimension:
         notes.append(f"the dimension differs from the generic {counted.formula}")
     dimensions = counted.dimension, counted.formula
     return Found("realisable", found.weights, found.queries, found.keys, *dimensions, "; ".join(notes))
+
+
+def none_near(counted: RealisableDimension) -> str:
+    """Return why a head has no realisable alternative near, if its dimension is 0."""
+    return (
+        "no realisable alternative lies near: the local dimension is 0. Of the "
+        f"{counted.parameters} directions in which these queries and keys can move, {counted.gauge} change no weight, "
+        f"and every combination of the other {counted.weights_rank} changes an output"
+    )
