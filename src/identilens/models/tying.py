@@ -22,7 +22,7 @@ from identilens.models.projections import refuse_shared, replaced_modules
 from identilens.models.replaying import Replay
 
 _MATCH, _ROUNDINGS = 1e-4, 32
-"""A module that is run again gives the head's weights up to this error and so many roundings of the model's precision."""
+"""A module run again gives the head's weights up to this error and so many roundings of the model's precision."""
 
 
 @dataclass(frozen=True, eq=False)

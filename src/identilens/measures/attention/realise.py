@@ -12,7 +12,7 @@ from identilens.linalg import HeadValues, head_values
 from identilens.measures.attention.realisable import COPIES, MEMORY_LIMIT, head_formula, refuse_size
 from identilens.measures.attention.simplex import total_variation
 from identilens.measures.attention.softmax_map import SoftmaxMap, checked_head, output_constraints
-from identilens.measures.attention.walk import RIDGE, Walk
+from identilens.measures.attention.walk import OUTPUT_GOAL, RIDGE, Walk
 
 
 @dataclass(frozen=True)
@@ -144,10 +144,17 @@ def realisable_alternative(
     refuse_size(COPIES * 8 * size * size, memory_limit, head_formula(given))
     walk = Walk(_FreeVectors(given), generator)
     walk.go(distance, max_steps)
+    error = _output_error(walk, T.compact)
+    if error > OUTPUT_GOAL:
+        walk.polish()
+        error = _output_error(walk, T.compact)
     queries, keys = walk.point
-    lost = torch.linalg.matrix_norm((walk.weights - walk.original) @ T.compact)
-    error = float(lost / torch.linalg.matrix_norm(walk.original @ T.compact).clamp_min(1e-300))
     apart, reached = total_variation(walk.original, walk.weights), walk.distance >= distance
     return RealisableAlternative(
         queries, keys, walk.weights, walk.original, walk.distance, apart, error, reached, walk.steps
     )
+
+
+def _output_error(walk: Walk, T: Float[Tensor, "key rank"]) -> float:
+    lost = torch.linalg.matrix_norm((walk.weights - walk.original) @ T)
+    return float(lost / torch.linalg.matrix_norm(walk.original @ T).clamp_min(1e-300))

@@ -150,6 +150,21 @@ def tied_dimension(
     It is rank J_A − rank J_F, of the Jacobians of the weights and of the outputs in the parameters, by dense SVDs.
     ``formula`` is what is expected of generic tensors, where that is known.
 
+    Examples:
+        >>> import torch
+        >>> from identilens.linalg import ProjectedValues
+        >>> from identilens.measures.attention import TiedHeads, tied_dimension
+        >>> draw = torch.Generator().manual_seed(0)
+        >>> x, T, W = (torch.randn(10, size, generator=draw, dtype=torch.float64) for size in (10, 2, 9))
+        >>> def logits(parameters):  # two heads with keys of size 3
+        ...     first, second, keys = parameters.view(10, 9).split(3, 1)
+        ...     return torch.cat([x @ first, x @ second]) @ (x @ keys).T
+        >>> kept = ProjectedValues.of(T, torch.eye(2).double()).simplex_space().kept[:, 1:]
+        >>> tied = TiedHeads(logits, W.flatten() / 3, torch.ones(20, 10, dtype=torch.bool), (kept,) * 20)
+        >>> found = tied_dimension(tied)
+        >>> found.dimension, found.gauge
+        (38, 12)
+
     Raises:
         InputError: For Jacobians beyond ``memory_limit`` bytes.
     """
@@ -178,6 +193,21 @@ def tied_alternative(
 
     The walk of `realisable_alternative`, in the parameters. Every step computes the Jacobian and a dense Cholesky
     factor of N = Σ rank([T, 1]) − 1 conditions.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.linalg import ProjectedValues
+        >>> from identilens.measures.attention import TiedHeads, tied_alternative
+        >>> draw = torch.Generator().manual_seed(0)
+        >>> x, T, W = (torch.randn(10, size, generator=draw, dtype=torch.float64) for size in (10, 2, 9))
+        >>> def logits(parameters):  # two heads with keys of size 3
+        ...     first, second, keys = parameters.view(10, 9).split(3, 1)
+        ...     return torch.cat([x @ first, x @ second]) @ (x @ keys).T
+        >>> kept = ProjectedValues.of(T, torch.eye(2).double()).simplex_space().kept[:, 1:]
+        >>> tied = TiedHeads(logits, W.flatten() / 3, torch.ones(20, 10, dtype=torch.bool), (kept,) * 20)
+        >>> found = tied_alternative(tied, distance=0.01, generator=draw)
+        >>> found.reached, found.output_error < 1e-13
+        (True, True)
 
     Raises:
         InputError: For a distance outside (0, 1), or Jacobians beyond ``memory_limit`` bytes.
