@@ -33,6 +33,10 @@ REPRODUCTIONS = {
         ("wen2023-figure3", "wen2023_figure3:FIGURE3", "Balance violation and length generalisation."),
         ("wen2023-figure4", "wen2023_figure4:RECIPE", "Heads that look like a stack but are not used."),
         ("wen2023-figure7", "wen2023_figure7:RECIPE", "Attention of models trained on prefixes."),
+        ("wen2023-figure8", "wen2023_prefixes:FIGURE8", "Attention variation on longer prefixes."),
+        ("wen2023-footnote4", "wen2023_footnote4:RECIPE", "Models trained with uniform attention."),
+        ("wen2023-footnote13", "wen2023_prefixes:FOOTNOTE13", "Attention variation on other prefixes."),
+        ("wen2023-c7", "wen2023_c7:RECIPE", "Models of the paper's own layer (Eq. 6), trained."),
         ("wen2023-corollary2", "wen2023_corollary2:RECIPE", "Balance of minimisers as L2 regularisation goes to 0."),
         ("wen2023-figure10", "wen2023_figure3:FIGURE10", "Violation and generalisation, trained on prefixes."),
     )
