@@ -20,11 +20,12 @@ from identilens.studies.audit.study import audit
 
 PASSAGE = (
     "research into military brats has consistently shown them to be better behaved than their civilian counterparts.",
-    "hypothesizes as to why brats are better behaved: firstly, military parents have a lower threshold for misbehavior "
-    "in their children; secondly, the mobility of teenagers might make them less likely to attract attention to "
-    "themselves, as many want to fit in and are less secure with their surroundings; and thirdly, normative constraints "
-    "are greater, with brats knowing that their behavior is under scrutiny and can affect the military member's career. "
-    "teenage years are typically a period when people establish independence by taking some risks away from their",
+    "hypothesizes as to why brats are better behaved: firstly, military parents have a lower threshold for "
+    "misbehavior in their children; secondly, the mobility of teenagers might make them less likely to attract "
+    "attention to themselves, as many want to fit in and are less secure with their surroundings; and thirdly, "
+    "normative constraints are greater, with brats knowing that their behavior is under scrutiny and can affect "
+    "the military member's career. teenage years are typically a period when people establish independence by "
+    "taking some risks away from their",
 )
 
 

@@ -53,8 +53,8 @@ def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = Non
             tables.append(by_type(found).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
     table = pl.concat(tables).select("task", "checkpoint", "key_type", "raw", "effective")
     findings = (
-        f"{markdown_table(table)}\n\nShare of a map's absolute weight that goes to each type of token, mean over layers "
-        "and heads. Published: effective attention is less associated with the separator than raw attention; the "
+        f"{markdown_table(table)}\n\nShare of a map's absolute weight on each type of token, mean over layers and "
+        "heads. Published: effective attention is less associated with the separator than raw attention; the "
         f"paper's numbers are of BERT-base on other tasks. {_finding(table)}"
     )
     long = table.unpivot(["raw", "effective"], index=["task", "checkpoint", "key_type"], variable_name="attention")
