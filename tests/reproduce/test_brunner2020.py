@@ -3,6 +3,7 @@
 import json
 import lzma
 
+import polars as pl
 import pytest
 
 from identilens.reproduce.record import write_reproduction
@@ -80,7 +81,7 @@ def test_token_types_before_and_after_fine_tuning(data, tmp_path):
     recipe = recipe_named("sun2021")
     settings = recipe.settings_type(data=data, tasks=("mrpc", "cola"), limit=2, **TUNING)
     table = recipe.make(settings, tmp_path, resume=False, overwrite=False, progress=None).tables["token_types"]
-    sums = table.group_by("task", "checkpoint").sum()
+    sums = table.group_by("task", "checkpoint").agg(pl.col("raw", "effective").sum())
     assert len(sums) == 4
     assert sums["raw"].to_list() == pytest.approx([1.0] * 4)
     assert sums["effective"].to_list() == pytest.approx([1.0] * 4)

@@ -53,14 +53,14 @@ def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = Non
             tables.append(by_type(found).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
     table = pl.concat(tables).select("task", "checkpoint", "key_type", "raw", "effective")
     findings = (
-        f"{markdown_table(table)}\n\nShare of a map's absolute weight on each type of token, mean over layers and "
-        "heads. Published: effective attention is less associated with the separator than raw attention; the "
-        f"paper's numbers are of BERT-base on other tasks. {_finding(table)}"
+        f"{markdown_table(table)}\n\nMean attention that each type of token receives, in absolute value, as a share of "
+        "the sum over types; mean over layers and heads. Published: effective attention is less associated with the "
+        f"separator than raw attention; the paper's numbers are of BERT-base on other tasks. {_finding(table)}"
     )
     long = table.unpivot(["raw", "effective"], index=["task", "checkpoint", "key_type"], variable_name="attention")
     chart = bars(
         long.filter(pl.col("checkpoint") == "fine-tuned"), "key_type", "value", "attention", x_title="Token type",
-        y_title="Share of absolute weight", color_title="Attention", title="Attention by token type, fine-tuned",
+        y_title="Share of attention received", color_title="Attention", title="Attention by token type, fine-tuned",
     )  # fmt: skip
     return Reproduction(
         "sun2021", "Sun and Marasović 2021", settings.recorded(), {"token_types": table}, findings,
@@ -69,7 +69,7 @@ def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = Non
 
 
 def by_type(found: Audit) -> pl.DataFrame:
-    """Return the share of raw and of absolute effective attention by type of key, mean over layers and heads."""
+    """Return the share of mean raw and effective attention that each type of key receives, over layers and heads."""
     size = pl.col("raw", "effective").abs()
     share = found.received().with_columns(size / size.sum().over("layer", "head"))
     return share.group_by("key_type").agg(pl.col("raw", "effective").mean()).sort("raw", descending=True)
