@@ -1,17 +1,21 @@
 """What a scalar audit costs on top of a plain forward pass: BERT-base and GPT-2 size, random weights, SDPA attention.
 
 Both run the same batch in this process; the audit's time holds its own forward pass, so the cost on top is the
-difference, as a share of the plain pass.
+difference, as a share of the plain pass. A whole run also reads all weights once, for the digest in its provenance:
+with eight texts that is a large part of it, with thousands none; it is printed beside the cost of measuring.
 """
 
 import sys
 from functools import partial
+from typing import Any
 
 import torch
 from common import QUICK, machine, milliseconds, not_measured, ratios, report, turns
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
 import identilens as idl
+from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.audit.study import AuditStudy
 
 TEXTS = 8
 TARGETS = {("encoder", 128): 0.25, ("encoder", 512): 0.2, ("decoder", 128): 0.8, ("decoder", 512): 0.5}
@@ -40,15 +44,24 @@ def on_top(name: str, n: int, device: str) -> bool:
     lens = idl.Lens(model)
     texts = [torch.randint(1000, 30000, (n,)).tolist() for _ in range(TEXTS)]
     items = lens.read(texts)
-    audit = partial(
-        idl.audit, lens, texts, batch_size=TEXTS, certain_rows=0, examples=0, progress=False
-    )  # the scalars alone
-    plain, audited = turns([partial(lens.run, items), audit], 3 if QUICK else 5)
-    print(f"{name}, n = {n}, {TEXTS} texts: forward pass {milliseconds(plain)}, audit {milliseconds(audited)}")
+    scalars: dict[str, Any] = {"batch_size": TEXTS, "certain_rows": 0, "examples": 0}
+    study = AuditStudy(lens, texts, AuditSettings(**scalars))
+    whole = partial(idl.audit, lens, texts, progress=False, **scalars)
+    plain, audited, run = turns([partial(lens.run, items), partial(measured, study), whole], 3 if QUICK else 5)
+    print(
+        f"{name}, n = {n}, {TEXTS} texts: forward pass {milliseconds(plain)}, measured {milliseconds(audited)}, "
+        f"whole run with digest {milliseconds(run)}"
+    )
     shares = [ratio - 1 for ratio in ratios(audited, plain)]
     target = TARGETS[name, n] if device == "cpu" else 0.5
     where = "" if device == "cpu" else ", on a GPU"
     return report(f"{name}, n = {n}{where}: audit on top of the forward pass", shares, target, at_least=False)
+
+
+def measured(study: AuditStudy) -> None:
+    """Measure the only part of a run."""
+    with torch.no_grad():
+        study.run(0)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Studies killed with kill -9 at drawn points, then resumed: `python -m helpers.dying STUDY --points 20`.
 
 A point is the so-manieth change that the process makes in the file system. Who dies is the process that runs the
-study, or with ``--engine`` the driver, a worker (``--dies worker``) or a Ray cluster's head node (``--dies head``).
-Every run is a fork of this process, which imports everything and computes nothing. Prints the points as JSON: for
-each what differs from an undisturbed run in one process, and the parts that were missing and that were run again.
+study, or with ``--engine`` the driver, a worker (``--dies worker``) or a Ray cluster's head node (``--dies head``). For
+the head node a point is the so-manieth time that parts are handed out, so that parts are open when it dies. Every run
+is a fork of this process, which imports everything and computes nothing.
+Prints the points as JSON: for each what differs from an undisturbed run in one process, and the parts that were missing
+and that were run again.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 import polars as pl
@@ -33,6 +36,7 @@ from identilens.studies.registry import study_named
 
 SITE = Path(__file__).with_name("worker_site")
 TEXTS = [[number, 7, 8, 9, 10, 11][: 4 + number % 3] for number in range(5, 15)]
+LONG = [[5 + (3 * number + place) % 40 for place in range(16)] for number in range(320)]
 MANY = [[5 + (3 * number + place) % 40 for place in range(6)] for number in range(200)]
 WORDS = [[5 + (3 * number + place) % 40 for place in range(8)] for number in range(30)]
 TASK = {"max_length": 16, "d_model": 16, "attention_heads": 2, "feed_forward": 24, "batch_size": 8}
@@ -75,6 +79,9 @@ CASES = {
 }
 """A small run of every study; ``at`` holds what it reads."""
 
+SHARED = {**CASES, "audit": lambda at, **run: idl.audit(model(), LONG, certain_rows=1, examples=1, **run)}
+"""Runs for several workers: parts that take some time, so that some are open when someone dies."""
+
 
 def comparable(folder):
     """The files of a run; how long training took is no part of it."""
@@ -110,22 +117,28 @@ def forked(work, *given, patience=300):
     return json.loads(content) if content else None
 
 
-def watched(study, ran, tick):
-    """From now on parts that are run, here or by workers, are noted, and changes of the file system call ``tick``."""
+def watched(study, ran, tick, hands_out=False):
+    """From now on parts that are run, here or by workers, are noted, and changes of the file system call ``tick``.
 
-    def before(change, note=lambda *_: None):
+    With ``hands_out`` it is called after parts were handed out instead.
+    """
+
+    def told(change, note=lambda *_: None, before=tick, after=lambda: None):
         def changed(*given, **options):
-            tick()
+            before()
             note(*given)
-            return change(*given, **options)
+            found = change(*given, **options)
+            after()
+            return found
 
         return changed
 
-    for name in CHANGES:
-        setattr(Path, name, before(getattr(Path, name)))
-    study.run = before(study.run, lambda _, part: ran.append(part))
+    for name in () if hands_out else CHANGES:
+        setattr(Path, name, told(getattr(Path, name)))
+    ticks = {"before": lambda: None, "after": tick} if hands_out else {}
+    study.run = told(study.run, lambda _, part: ran.append(part), **ticks)
     for pool in (local.LocalPool, cluster.RayPool):
-        pool.submit = before(pool.submit, lambda _, worker, parts: ran.extend(parts))
+        pool.submit = told(pool.submit, lambda _, worker, parts: ran.extend(parts), **ticks)
 
 
 class Trial:
@@ -133,7 +146,7 @@ class Trial:
 
     def __init__(self, name, at, made, dies):
         self.name, self.at, self.made, self.dies = name, at, made, dies
-        self.study = study_named(name)
+        self.study, self.case = study_named(name), (CASES if made is None else SHARED)[name]
 
     def undisturbed(self, folder, engine):
         """How many changes a run makes."""
@@ -142,14 +155,14 @@ class Trial:
         def tick():
             count[0] += 1
 
-        watched(self.study, [], tick)
+        watched(self.study, [], tick, self.dies == "head")
         self.run(folder, engine)
         return count[0]
 
     def run(self, folder, engine, **run):
         if engine is not None:
             run["engine"] = engine()
-        return CASES[self.name](self.at, out=folder, **run)
+        return self.case(self.at, out=folder, **run)
 
     def killed(self, folder, point, kill):
         """Run until the point, or to the end where it is a worker that dies."""
@@ -160,7 +173,7 @@ class Trial:
             if left[0] == -1 and kill is not None:
                 kill()
 
-        watched(self.study, ran, tick)
+        watched(self.study, ran, tick, self.dies == "head")
         self.run(folder, self.made)
         return {"ran": ran}
 
@@ -213,15 +226,17 @@ class Head:
             time.sleep(1)
 
     def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def restart(self):
+        self.kill()
         self.process.wait()
         time.sleep(2)
         self.start()
 
 
-def prepare(name, at):
+def prepare(name, at, case):
     """Write what a study reads, and run it undisturbed in one process; return its number of parts."""
     write_trec(at / "trec" / "trec")
     if name == "dyck analyse":
@@ -234,7 +249,7 @@ def prepare(name, at):
         return sizes(self)
 
     study.sizes = told
-    CASES[name](at, out=at / "whole")
+    case(at, out=at / "whole")
     return whole[-1]
 
 
@@ -259,7 +274,7 @@ def row_of(trial, folder, point, head):
     """What becomes of a run that is killed at a point."""
     if trial.dies == "worker":
         return forked(worker_run, trial, folder, point) or {"error": "killed"}
-    ended = forked(trial.killed, folder, point, head.kill if head else die, patience=120)
+    ended = forked(trial.killed, folder, point, head.kill if head else die)
     if head:
         head.restart()
     return {"killed": ended is None or "error" in ended, **(forked(trial.resumed, folder) or {"error": "killed"})}
@@ -279,7 +294,7 @@ def main():
         head = Head() if options.dies == "head" else None
         at = Path(place).resolve()
         trial = Trial(options.study, at, engines(options, head), options.dies)
-        trial.parts = forked(prepare, options.study, at)
+        trial.parts = forked(prepare, options.study, at, trial.case)
         changes = forked(trial.undisturbed, at / "counted", trial.made)
         for counted in (trial.parts, changes):
             if not isinstance(counted, int):
@@ -287,7 +302,10 @@ def main():
         if options.dies == "worker":
             changes = 10 * trial.parts  # of a worker: temporary file, its permissions, its place, three files a part
         points = sorted(drawn.sample(range(changes), min(options.points, changes)))
-        rows = [{"point": point, **row_of(trial, at / f"run{point}", point, head)} for point in points]
+        rows = []
+        for point in points:
+            rows.append({"point": point, **row_of(trial, at / f"run{point}", point, head)})
+            print(rows[-1], file=sys.stderr, flush=True)
         if head:
             head.kill()
     print(json.dumps({"study": options.study, "changes": changes, "parts": trial.parts, "points": rows}))

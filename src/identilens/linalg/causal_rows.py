@@ -1,14 +1,37 @@
 """Effective attention under a causal mask: nested Gram matrices, computed block by block."""
 
 from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg.factor import Factor, certified_full_rank, certified_rank, factorise
+from identilens.linalg.factor import SAFE_SHARE, Factor, certified_full_rank, certified_rank, factorise
+from identilens.linalg.simplex import CLEAR_SHARE
 
 _BLOCK = 64
+
+
+class ProjectedSums(NamedTuple):
+    """Sums over the keys of each row a, of its projection P a, and of P 1, the projection of the ones.
+
+    Attributes:
+        raw_square: ‖a‖².
+        raw_received: a summed over the keys of each type.
+        square: ‖P a‖².
+        received: P a summed over the keys of each type.
+        outside: ‖(I − P) 1‖².
+        output: P a F.
+    """
+
+    raw_square: Float[Tensor, "head row"]
+    raw_received: Float[Tensor, "head row type"]
+    square: Float[Tensor, "head row"]
+    received: Float[Tensor, "head row type"]
+    outside: Float[Tensor, "head row"]
+    output: Float[Tensor, "head row r"]
 
 
 class CausalRows:
@@ -36,11 +59,11 @@ class CausalRows:
         self.rank: Int[Tensor, " head"] = factor.rank
         self._white, self._whitener = factor.basis, factor.coordinates
         self._running = 0, compact.new_zeros(len(compact), self.width, self.width)
-        self._independent = [self._last_independent(head) for head in compact]
-        self._spanned = [
-            self._first_spanned(head, tolerance(self.keys)) if int(rank) == self.width else self.keys
-            for head, rank in zip(compact, factor.rank, strict=True)
-        ]
+        self._independent, self._spanned = self._boundaries(factor)
+        # Nested blocks begin where nearly all heads are spanned; a head that is spanned late joins them later.
+        early = self._spanned[self._spanned <= self.width + _BLOCK]
+        self._split = int(early.max()) if len(early) else self.keys
+        self._back = factor.basis.mT @ compact
 
     def row_sizes(self) -> Int[Tensor, " query"]:
         """Return how many keys each query sees."""
@@ -49,7 +72,9 @@ class CausalRows:
     def row_ranks(self) -> Int[Tensor, "head query"]:
         """Return the rank of T restricted to each query's visible keys."""
         ranks = self.row_sizes().clamp(max=self.width).repeat(len(self.compact), 1)
-        for head, (independent, spanned) in enumerate(zip(self._independent, self._spanned, strict=True)):
+        for head, (independent, spanned) in enumerate(
+            zip(self._independent.tolist(), self._spanned.tolist(), strict=True)
+        ):
             for row in range(independent, spanned):
                 ranks[head, row] = certified_rank(self.compact[head, : row + 1], self.tolerance(row + 1))
         return ranks
@@ -66,16 +91,87 @@ class CausalRows:
         """Return effective attention from head outputs in the basis of ``compact``."""
         return self._assemble(rows, None, outputs)
 
+    def sums(
+        self, rows: slice, weights: Float[Tensor, "head row key"], types: Float[Tensor, "head key type"]
+    ) -> ProjectedSums:
+        """Return sums over effective attention of some rows, without computing it; every key has one type."""
+        first, stop, _ = rows.indices(self.keys)
+        columns = torch.cat([self._white, types], -1)
+        edges = sorted({first, *range(min(max(self._split, first), stop), stop, _BLOCK), stop})
+        blocks = [
+            self._block(slice(begin, end), weights[:, begin - first : end - first, :end].double(), columns[:, :end])
+            for begin, end in pairwise(edges)
+        ]
+        return ProjectedSums(*(torch.cat(parts, 1) for parts in zip(*blocks, strict=True)))
+
+    def _block(
+        self, rows: slice, weights: Float[Tensor, "head row key"], columns: Float[Tensor, "head key column"]
+    ) -> ProjectedSums:
+        """Return the sums of a few neighbouring rows; ``columns`` are the whitened values and the types of the keys."""
+        width = self._white.shape[-1]
+        whitened, raw = (weights @ columns).tensor_split([width], -1)
+        raw_square, sizes = torch.linalg.vector_norm(weights, dim=-1).square(), self.row_sizes()[rows].double()
+        # Independent rows of T, where effective attention equals the weights, are the default.
+        square, received, ones = raw_square.clone(), raw.clone(), sizes.repeat(len(weights), 1)
+        output, plain = whitened @ self._back, sizes > self._independent[:, None]
+        spanned = self._spanned <= rows.start
+        if bool(spanned.any()):
+            chosen = slice(None) if bool(spanned.all()) else spanned
+            found = self._nested_sums(rows, chosen, whitened[chosen], columns[chosen])
+            square[chosen], received[chosen], ones[chosen], output[chosen] = *found[:3], found[3] @ self._back[chosen]
+            plain[chosen] = False
+        outside = sizes - ones
+        # The ones almost in the space, or no certificate: these heads are decomposed.
+        plain |= (outside <= CLEAR_SHARE * sizes) & (sizes > self._independent[:, None])
+        for row in plain.any(0).nonzero().flatten().tolist():
+            heads, seen = plain[:, row].nonzero().flatten(), rows.start + row + 1
+            factor = factorise(self.compact[heads, :seen], self.tolerance(seen))
+            given = weights[heads, row, :seen]
+            effective, constant = factor.project(torch.stack([given, torch.ones_like(given)], 1)).unbind(1)
+            square[heads, row] = effective.square().sum(-1)
+            received[heads, row] = (effective[:, None] @ columns[heads, :seen, width:])[:, 0]
+            outside[heads, row] = (1 - constant).square().sum(-1)
+            output[heads, row] = (effective[:, None] @ self.compact[heads, :seen])[:, 0]
+        return ProjectedSums(raw_square, raw, square, received, outside, output)
+
+    def _nested_sums(
+        self, rows: slice, heads: slice | Bool[Tensor, " all"], outputs: Float[Tensor, "head row r"],
+        columns: Float[Tensor, "head key column"],
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+        """Return ‖P a‖², P a by key type, ‖P 1‖² and P a U of some heads' rows; see `_nested`."""
+        size, width = rows.stop - rows.start, outputs.shape[-1]
+        gram, block = self._gram_before(rows.start)[heads], columns[:, rows, :width]
+        lower = torch.linalg.cholesky(gram)
+        sums = columns[:, : rows.start, :width].mT @ columns[:, : rows.start, width:]
+        moments = torch.cat([gram, sums], -1)
+        sides = torch.cat([block.mT, outputs.mT, sums.sum(-1, keepdim=True)], -1)
+        half, start, ones = torch.linalg.solve_triangular(lower, sides, upper=False).split([size, size, 1], -1)
+        ones = ones + half.cumsum(-1)
+        gram, products = (half.mT @ torch.cat([half, start, ones], -1)).tensor_split([size], -1)
+        gram.diagonal(dim1=-2, dim2=-1).add_(1)
+        nested = torch.linalg.cholesky(gram)
+        # Row i uses the leading entries only: the others are set to zero.
+        partial, partial_ones = (
+            one.triu() for one in torch.linalg.solve_triangular(nested, products, upper=False).split(size, -1)
+        )
+        update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
+        solved = torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True).mT
+        output, received = (solved @ moments + (solved @ block.mT).tril() @ columns[:, rows]).tensor_split([width], -1)
+        square, square_ones = (
+            whole.square().sum(-2) - part.square().sum(-2) for whole, part in ((start, partial), (ones, partial_ones))
+        )
+        return square, received, square_ones, output
+
     def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
         first, stop, _ = rows.indices(self.keys)
         result = self.compact.new_zeros(len(self.compact), stop - first, self.keys)
-        split = min(max([*self._spanned, first]), stop)
-        for head, independent in enumerate(self._independent):
-            for row in range(first, split):
+        split = min(max([*self._spanned.tolist(), first]), stop)
+        for head, independent in enumerate(self._independent.tolist()):
+            equal = min(max(first, independent), split) if weights is not None else first
+            if weights is not None:
+                result[head, : equal - first] = weights[head, : equal - first]
+            for row in range(equal, split):
                 here = (head, row - first)
-                if weights is not None and row < independent:
-                    result[here] = weights[here]
-                    continue
                 factor = factorise(self.compact[head, : row + 1], self.tolerance(row + 1))
                 seen = None if weights is None else weights[*here, : row + 1]
                 result[*here, : row + 1] = factor.effective(seen, outputs[here])
@@ -112,27 +208,40 @@ class CausalRows:
         self._running = begin, gram + new.mT @ new
         return self._running[1]
 
-    def _last_independent(self, head: Float[Tensor, "key r"]) -> int:
-        """Return how many leading rows of T are certified to be linearly independent."""
-        low, high = 0, min(self.keys, self.width)
-        while low < high:
-            middle = (low + high + 1) // 2
-            gram = head[:middle] @ head[:middle].mT
-            independent = bool(certified_full_rank(gram, self.tolerance(middle)))
-            low, high = (middle, high) if independent else (low, middle - 1)
-        return low
+    def _boundaries(self, factor: Factor) -> tuple[Int[Tensor, " head"], Int[Tensor, " head"]]:
+        """Return how many leading rows of each head's T are independent, and the first row whose previous keys span T.
 
-    def _first_spanned(self, head: Float[Tensor, "key r"], tolerance: float) -> int:
-        """Return the first row whose previous keys are certified to span every column of T.
-
-        The certificate uses the Gram trace of the whole text, so that it is valid for all later rows.
+        With L Lᵀ the Gram matrix of the leading rows, the least eigenvalue for m rows is at least 1 / ‖L_m⁻¹‖_F², and
+        L_m⁻¹ is the leading part of L⁻¹. A certificate for the columns uses the Gram trace of the whole text, so that
+        it is valid for all later rows.
         """
-        trace = head.square().sum()
-        low, high = self.width, self.keys
-        while low < high:
-            middle = (low + high) // 2
-            gram = head[:middle].mT @ head[:middle]
-            growth = float(trace / gram.trace().clamp_min(torch.finfo(head.dtype).tiny))
-            spanned = bool(certified_full_rank(gram, tolerance, growth))
-            low, high = (low, middle) if spanned else (middle + 1, high)
-        return low
+        leading = self.compact[:, : self.width]
+        most = leading.shape[1]
+        lower, info = torch.linalg.cholesky_ex(leading @ leading.mT)
+        identity = torch.eye(most, dtype=lower.dtype, device=lower.device).expand_as(lower)
+        inverse = torch.linalg.solve_triangular(lower, identity, upper=False).square().sum(-1).cumsum(-1)
+        limits = torch.tensor([self._limit(size + 1) for size in range(most)], dtype=lower.dtype, device=lower.device)
+        trace = leading.square().sum(-1).cumsum(-1)
+        sizes = torch.arange(1, most + 1, device=lower.device)
+        valid = (info[:, None] == 0) | (sizes < info[:, None])
+        independent = (valid & (inverse * limits * trace < 1)).long().cumprod(-1).sum(-1)
+        whole = self.compact.square().sum((-2, -1))
+        spanned = torch.full_like(independent, self.keys)
+        # As many independent rows as columns span them; more rows than that only raise the least eigenvalue.
+        square = (independent == self.width) & (inverse[:, -1] * self._limit(self.keys) * whole < 1)
+        spanned[square] = self.width
+        open_ = torch.nonzero(~square & (factor.rank == self.width)).flatten()
+        step = 1
+        rows = self.width
+        while len(open_) and rows < self.keys:
+            rows, step = min(rows + step, self.keys), max(1, (rows - self.width) // 3)
+            head = self.compact[open_, :rows]
+            gram = head.mT @ head
+            growth = whole[open_] / gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(torch.finfo(head.dtype).tiny)
+            certified = certified_full_rank(gram, self.tolerance(self.keys), growth)
+            spanned[open_[certified]] = rows
+            open_ = open_[~certified]
+        return independent, spanned
+
+    def _limit(self, rows: int) -> float:
+        return max(self.tolerance(rows) ** 2, SAFE_SHARE)

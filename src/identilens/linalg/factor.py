@@ -47,22 +47,22 @@ class Factor(Span):
 def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
     """Return basis, pseudo-inverse and rank of each matrix of a batch, in float64.
 
-    Full rank is certified by a Cholesky factorisation of the shifted Gram matrix. It succeeds only if every eigenvalue
-    exceeds the shift. The shift is at least tolerance² times the trace, and the trace is at least σ_max². For other
-    matrices a singular value decomposition is computed, and singular values of at most ``tolerance * σ_max`` count as
-    zero. Cost O(n r²) for a certified matrix of n >= r rows.
+    Full rank is certified by a Cholesky factorisation G = L Lᵀ of the Gram matrix: its least eigenvalue is at least
+    1 / ‖L⁻¹‖_F², and where that is not enough, a factorisation of the shifted Gram matrix decides. The limit is at
+    least tolerance² times the trace, and the trace is at least σ_max². For other matrices a singular value
+    decomposition is computed, and singular values of at most ``tolerance * σ_max`` count as zero. Cost O(n r²) for a
+    certified matrix of n >= r rows.
     """
     (n, r), k = matrix.shape[-2:], min(matrix.shape[-2:])
     flat = matrix.reshape(-1, n, r)
-    lower, certified = certified_cholesky(smaller_gram(flat), tolerance)
+    inverse, certified = inverse_cholesky(smaller_gram(flat), tolerance)
     rank = torch.full(flat.shape[:1], k, dtype=torch.int64, device=matrix.device)
     if n >= r:
-        identity = torch.eye(r, dtype=flat.dtype, device=flat.device).expand(len(flat), r, r)
-        coordinates = torch.linalg.solve_triangular(lower, identity, upper=False).mT
+        coordinates = inverse.mT
         basis = flat @ coordinates
     else:
         basis = torch.eye(n, dtype=flat.dtype, device=flat.device).repeat(len(flat), 1, 1)
-        coordinates = torch.cholesky_solve(flat, lower).mT
+        coordinates = (inverse @ flat).mT @ inverse
     for index in torch.nonzero(~certified).flatten().tolist():
         left, sigma, right = torch.linalg.svd(flat[index], full_matrices=False)
         kept = sigma > tolerance * sigma.max() if k else sigma.bool()
@@ -71,6 +71,22 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
         coordinates[index] = right.mT * torch.where(kept, 1 / torch.where(kept, sigma, 1.0), 0.0)
     batch = matrix.shape[:-2]
     return Factor(basis.reshape(*batch, n, k), rank.reshape(batch), coordinates.reshape(*batch, r, k))
+
+
+def inverse_cholesky(
+    gram: Float[Tensor, "batch k k"], tolerance: float
+) -> tuple[Float[Tensor, "batch k k"], Bool[Tensor, " batch"]]:
+    """Return L⁻¹ of each Gram matrix L Lᵀ, and whether its full rank is certified; elsewhere L⁻¹ is the identity."""
+    lower, info = torch.linalg.cholesky_ex(gram)
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device).expand_as(gram)
+    inverse = torch.linalg.solve_triangular(lower, identity, upper=False)
+    limit = max(tolerance**2, SAFE_SHARE) * gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    certified = (info == 0) & (torch.linalg.vector_norm(inverse, dim=(-2, -1)).square() * limit < 1)
+    if not bool(certified.all()):
+        open_ = torch.nonzero(~certified).flatten()
+        certified[open_] = certified_full_rank(gram[open_], tolerance)
+        inverse = torch.where(certified[:, None, None], inverse, identity)
+    return inverse, certified
 
 
 def certified_full_rank(

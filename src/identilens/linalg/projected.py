@@ -15,7 +15,7 @@ from identilens.linalg.compact import compact_values
 from identilens.linalg.factor import Factor, Span, factorise
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
-from identilens.linalg.simplex import SimplexSpace, centred_rank, simplex_span, space_on
+from identilens.linalg.simplex import SimplexSpace, centred_rank, certified_centred_rank, simplex_span, space_on
 from identilens.linalg.tolerance import relative_tolerance
 
 Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
@@ -92,6 +92,8 @@ class ProjectedValues:
     @cached_property
     def simplex_nullity(self) -> Int[Tensor, "*head"]:
         """The dimension n − rank([T, 1]) of LN([T, 1]) (Brunner 3.3); rank([T, 1]) is rank(T) or one more."""
+        if "factor" in vars(self):
+            return self.keys - 1 - certified_centred_rank(self.compact, self.factor, self.tolerance)
         return self.keys - 1 - centred_rank(self.compact, self.tolerance)
 
     @cached_property

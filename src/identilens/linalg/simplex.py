@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg.factor import Span, certified_full_rank, smaller_gram
+from identilens.linalg.factor import SAFE_SHARE, Factor, Span, certified_full_rank, smaller_gram
 
 ROUNDING = 1e-12
 """Entries of an orthonormal basis below this are rounding: the weight is the same in every alternative."""
@@ -46,6 +46,33 @@ class SimplexSpace:
         return torch.linalg.vector_norm(self.free, dim=1) > 0
 
 
+CLEAR_SHARE = 1e-4
+"""Share of the ones outside col(T) from which their part inside can be subtracted without losing digits."""
+
+
+def certified_centred_rank(
+    compact: Float[Tensor, "*batch n r"], factor: Factor, tolerance: float
+) -> Int[Tensor, "*batch"]:
+    """Return `centred_rank`, from the factor of T where that certifies it.
+
+    The Gram matrix of the centred rows is FᵀF − n μ μᵀ with μ the column means. By Sherman and Morrison, the norm of
+    its inverse is at most ‖F⁺‖_F² + n ‖F⁺ᵀF⁺ μ‖² / (1 − p), with p = n ‖F⁺ᵀμ‖² the share of the ones inside col(T).
+    """
+    (n, r), batch = compact.shape[-2:], compact.shape[:-2]
+    flat, coordinates = compact.reshape(-1, n, r), factor.coordinates.reshape(-1, r, min(n, r))
+    sums = flat.sum(-2, keepdim=True)
+    along = sums @ coordinates
+    outside = 1 - along.square().sum((-2, -1)) / n
+    moved = (along @ coordinates.mT).square().sum((-2, -1)) / n
+    inverse = torch.linalg.vector_norm(coordinates, dim=(-2, -1)).square() + moved / outside.clamp_min(CLEAR_SHARE)
+    limit = max(tolerance**2, SAFE_SHARE) * torch.linalg.vector_norm(flat, dim=(-2, -1)).square()
+    certified = (factor.rank.reshape(-1) == r) & (outside > CLEAR_SHARE) & (inverse * limit < 1)
+    rank = torch.full_like(certified, r, dtype=torch.int64)
+    if not bool(certified.all()):
+        rank[~certified] = centred_rank(flat[~certified], tolerance)
+    return rank.reshape(batch)
+
+
 def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
     """Return rank([T, 1]) − 1. Every rank of [T, 1] in this package is counted by this rule.
 
@@ -76,8 +103,12 @@ def simplex_span(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Span
 
 def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
     """Return ‖(I − U Uᵀ) 1‖²: the squared length of the ones outside the space."""
-    ones = span.basis.new_ones(span.basis.shape[:-1])
-    return (ones - span.project(ones[..., None, :])[..., 0, :]).square().sum(-1)
+    basis = span.basis
+    inside = basis.sum(-2, keepdim=True)
+    by_length = basis.shape[-2] - inside.square().sum((-2, -1))
+    if bool((by_length > CLEAR_SHARE * basis.shape[-2]).all()):
+        return by_length
+    return (1 - (inside @ basis.mT)[..., 0, :]).square().sum(-1)
 
 
 def significant(

@@ -46,7 +46,7 @@ class Collector:
         for index, layers in enumerate(self.layers):
             rows, columns = self.lengths.of(index, site.kind, call)
             part = None if weights is None else weights[index, None, :, :rows, :columns]
-            layers.append(CapturedLayer.of(call.only(index, rows, columns), site, output[index, None, :rows], part))
+            layers.append(CapturedLayer.of(call.only([index], rows, columns), site, output[index, None, :rows], part))
         return output
 
 

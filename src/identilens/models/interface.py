@@ -52,17 +52,20 @@ class AttentionCall:
     eager: Attend
     windows: int = 1
 
-    def only(self, text: int, queries: int, keys: int) -> "AttentionCall":
-        """Return the call that one text of the batch would make alone, without the padding after it."""
+    def only(self, texts: Sequence[int], queries: int, keys: int) -> "AttentionCall":
+        """Return the call that some texts of one length would make alone, without the padding after them."""
+        # Neighbours are a view; others are copied.
+        neighbours = list(texts) == list(range(texts[0], texts[-1] + 1))
+        places = slice(texts[0], texts[-1] + 1) if neighbours else list(texts)
         mask, bias = self.mask, self.arguments.get("position_bias")
         if mask is not None:
-            mask = mask[text if mask.shape[0] > 1 else 0][None]
+            mask = mask[places] if mask.shape[0] > 1 else mask
             mask = mask[..., :queries, :keys] if mask.shape[-2] > 1 else mask[..., :keys]
         arguments = dict(self.arguments)
         if bias is not None:
-            arguments["position_bias"] = bias[text if bias.shape[0] > 1 else 0][None, ..., :queries, :keys]
-        query = self.query[text : text + 1, :, :queries]
-        key, value = self.key[text : text + 1, :, :keys], self.value[text : text + 1, :, :keys]
+            arguments["position_bias"] = (bias[places] if bias.shape[0] > 1 else bias)[..., :queries, :keys]
+        query = self.query[places, :, :queries]
+        key, value = self.key[places, :, :keys], self.value[places, :, :keys]
         return replace(self, query=query, key=key, value=value, mask=mask, arguments=arguments)
 
     def rows(self, queries: Sequence[int]) -> "AttentionCall":

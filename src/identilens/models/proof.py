@@ -218,7 +218,7 @@ class Proof:
         site = self.sites[call.index]
         kept, columns = self.lengths.of(0, site.kind, call)
         places = sorted({round(place) for place in torch.linspace(0, kept - 1, _EFFECTIVE_ROWS).tolist()})
-        rows = call.only(0, kept, columns).rows(places)
+        rows = call.only([0], kept, columns).rows(places)
         layer = CapturedLayer.of(rows, site, *rows.attend())
         if not bool(torch.isfinite(layer.head_output.sum())):
             return

@@ -38,35 +38,35 @@ class ParkedBuilder:
     """Adds up the rows of a layer's attention block by block; memory O(n · block).
 
     ``compact`` are the projected values in a small orthonormal basis, which keeps their norms. ``structural`` marks the
-    keys that can be sinks; the first key always can.
+    keys that can be sinks, text by text; the first key always can. The heads of one text follow one another.
     """
 
-    def __init__(self, compact: Float[Tensor, "head key r"], structural: Bool[Tensor, " key"]) -> None:
-        places = structural.clone()
-        places[0] = True
-        self._keys = torch.nonzero(places).flatten().to(compact.device)
+    def __init__(self, compact: Float[Tensor, "head key r"], structural: Bool[Tensor, "text key"]) -> None:
+        places = structural.to(compact.device).clone()
+        places[:, 0] = True
+        self._texts = len(places)
+        self._elsewhere = ~places.repeat_interleave(len(compact) // len(places), 0)
         self._norms = torch.linalg.vector_norm(compact, dim=-1)
         self._rows = 0
-        self._mass, self._share = (compact.new_zeros(len(compact), len(self._keys)) for _ in range(2))
+        self._sums = compact.new_zeros(len(compact), 2, compact.shape[1])
         self._output = compact.new_zeros(len(compact))
 
     def add(self, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"]) -> None:
         """Add some rows: their weights, and their head outputs in the basis of the compact values."""
         self._rows += weights.shape[1]
-        at_keys = weights[:, :, self._keys].double()
-        norms = (weights @ self._norms[..., None].to(weights.dtype)).double()
-        self._mass += at_keys.sum(1)
-        self._share += share_of(at_keys * self._norms[:, None, self._keys], norms).sum(1)
-        sizes = torch.linalg.vector_norm(outputs, dim=-1)
-        self._output += share_of(sizes, sizes.sum(0)).sum(1)
+        norms = (weights @ self._norms[..., None].to(weights.dtype))[..., 0]
+        each = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
+        self._sums += each @ weights
+        sizes = torch.linalg.vector_norm(outputs, dim=-1).double().unflatten(0, (self._texts, -1))
+        self._output += share_of(sizes, sizes.sum(1, keepdim=True)).sum(-1).flatten()
 
     def finish(self) -> ParkedAttention:
         """Return the result over all rows added."""
-        place = self._mass.argmax(1, keepdim=True)
-        sink = self._keys[place]
-        median = self._norms.median(1).values
-        mass, share = (sums.gather(1, place)[:, 0] / self._rows for sums in (self._mass, self._share))
-        value_norm = share_of(self._norms.gather(1, sink)[:, 0], median)
+        mass, share = (self._sums / self._rows).unbind(1)
+        place = mass.masked_fill(self._elsewhere, -1.0).argmax(1, keepdim=True)
+        norm = self._norms.gather(1, place)[:, 0]
+        value_norm = share_of(norm, self._norms.median(1).values)
+        mass_there, share_there = (sums.gather(1, place)[:, 0] for sums in (mass, share))
         return ParkedAttention(
-            sink[:, 0], mass, share, value_norm, self._mass[:, 0] / self._rows, self._output / self._rows
+            place[:, 0], mass_there, share_there * norm, value_norm, mass[:, 0], self._output / self._rows
         )

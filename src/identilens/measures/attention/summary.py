@@ -48,7 +48,7 @@ class SummaryBuilder:
     sums follow from the coordinates of the weights in an orthonormal basis of col(T). Even attention, 1 / (visible
     keys), is subtracted from each row before any product in the precision of the weights, so that near-uniform maps do
     not lose digits. Memory O(n · block). ``queries`` is the total number of rows. Each query and each key has one of
-    several types.
+    several types; types may differ from head to head, when heads of several texts are summarised together.
     """
 
     def __init__(
@@ -56,32 +56,35 @@ class SummaryBuilder:
         projected: ProjectedValues,
         queries: int,
         visible: Visible = None,
-        query_types: Float[Tensor, "query type"] | None = None,
-        key_types: Float[Tensor, "key type"] | None = None,
+        query_types: Float[Tensor, "*#head query type"] | None = None,
+        key_types: Float[Tensor, "*#head key type"] | None = None,
     ) -> None:
         self.projected, self.compact = projected, projected.compact
         heads, keys, _ = self.compact.shape
         self.projector, self.visible = projected.projector(queries, visible), visible
         one = {"dtype": self.compact.dtype, "device": self.compact.device}
         self.query_types = torch.ones(queries, 1, **one) if query_types is None else query_types.to(**one)
-        self.key_types = torch.ones(keys, 1, **one) if key_types is None else key_types.to(**one)
-        self._received = torch.zeros(2, heads, self.query_types.shape[1], self.key_types.shape[1], **one)
+        key_types = torch.ones(keys, 1, **one) if key_types is None else key_types.to(**one)
+        self.key_types = key_types.expand(heads, -1, -1)
+        self._received = torch.zeros(2, heads, self.query_types.shape[-1], key_types.shape[-1], **one)
         self._error = torch.zeros(2, heads, **one)
         self._sizes = self.projector.row_sizes()
         self._moments = Moments.empty(heads, self._sizes)
         self._columns: Tensor | None = None
-        self._inner = self._ones = self._outside = self.compact
+        self._inner = self._back = self._outside = self.compact
 
     def add(self, rows: slice, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"]) -> None:
         """Add some rows: their weights, and their head outputs in the basis of the compact values."""
         if isinstance(self.projector, FullRows):
             sums, received, rebuilt = self._shared_rows(self.projector, weights)
+        elif isinstance(self.projector, CausalRows):
+            sums, received, rebuilt = self._causal_rows(self.projector, rows, weights)
         else:
             sums, received, rebuilt = self._masked_rows(self.projector, rows, weights)
-        self._received += self.query_types[rows].mT @ torch.stack(received)
+        self._received += self.query_types[..., rows, :].mT @ torch.stack(received)
         self._moments.add(sums)
-        self._error[0] += (rebuilt - outputs).square().sum((1, 2))
-        self._error[1] += outputs.square().sum((1, 2))
+        self._error[0] += torch.linalg.vector_norm(rebuilt.sub_(outputs), dim=-1).double().square().sum(1)
+        self._error[1] += torch.linalg.vector_norm(outputs, dim=-1).double().square().sum(1)
 
     def finish(self) -> AttentionSummary:
         """Return the summary of all rows added."""
@@ -99,31 +102,52 @@ class SummaryBuilder:
     ) -> tuple[RowSums, tuple[Tensor, Tensor], Float[Tensor, "head row r"]]:
         """Return sums, attention by key type and output of rows that see every key, without effective attention."""
         # The even share in the precision of the weights: subtracting it is exact for weights close to it.
-        even = float(torch.tensor(1 / weights.shape[-1], dtype=weights.dtype))
-        moved, raw = weights - even, (weights @ self.key_types.to(weights.dtype)).double()
-        square = torch.linalg.vector_norm(moved, dim=-1).double().square()
-        if projector.independent:
-            total = moved.sum(-1, dtype=torch.float64)
-            sums = RowSums(even, total, square, total, square, square, torch.zeros_like(square))
-            return sums, (raw, raw), weights.double() @ self.compact
+        even, types = float(torch.tensor(1 / weights.shape[-1], dtype=weights.dtype)), self.key_types
         if self._columns is None:
-            types = self.key_types.expand(len(projector.basis), -1, -1)
-            self._columns = torch.cat([projector.basis, torch.ones_like(types[..., :1])], -1).to(weights.dtype)
-            self._inner = projector.basis.mT @ torch.cat([types, self.compact], -1)
-            self._ones = projector.basis.sum(-2)[:, None]
+            basis = projector.basis[..., :0] if projector.independent else projector.basis
+            self._columns = torch.cat([basis.to(weights.dtype), types.to(weights.dtype)], -1)
+            self._inner = basis.mT @ types
+            self._back = self._columns[..., : basis.shape[-1]].mT @ self.compact.to(weights.dtype)
             outside, nullity = ones_outside(projector.factor), projector.keys - projector.rank
             counted = torch.where(self.projected.simplex_nullity < nullity, outside, 0.0)
             self._outside = torch.stack([outside, counted])[..., None]
-        coordinates, total = (moved @ self._columns).double().tensor_split([projector.basis.shape[-1]], -1)
-        by_type, rebuilt = ((coordinates + even * self._ones) @ self._inner).tensor_split([raw.shape[-1]], -1)
+        moved = weights - even
+        square = torch.linalg.vector_norm(moved, dim=-1).double().square()
+        # Every key has one type: sums over types are sums over keys.
+        # Weights of small types would lose digits next to the even share: they are summed as they are.
+        width = self._inner.shape[-2]
+        coordinates, by_type = (moved @ self._columns).tensor_split([width], -1)
+        total, raw = by_type.double().sum(-1), (weights @ self._columns[..., width:]).double()
+        if projector.independent:
+            sums = RowSums(even, total, square, total, square, square, torch.zeros_like(square))
+            return sums, (raw, raw), weights @ self.compact.to(weights.dtype)
+        ones = self._inner.sum(-1)[:, None]
+        effective = coordinates.double() @ self._inner
         sums = RowSums.of_projection(
-            even, total[..., 0], square, (coordinates * self._ones).sum(-1), coordinates.square().sum(-1),
+            even, total, square, effective.sum(-1), torch.linalg.vector_norm(coordinates, dim=-1).double().square(),
             *self._outside.expand(-1, *square.shape),
         )  # fmt: skip
-        return sums, (raw, by_type), rebuilt
+        rebuilt = (coordinates @ self._back).add_(even * (ones.to(weights.dtype) @ self._back))
+        return sums, (raw, effective + even * (ones @ self._inner)), rebuilt
+
+    def _causal_rows(
+        self, projector: CausalRows, rows: slice, weights: Tensor
+    ) -> tuple[RowSums, tuple[Tensor, Tensor], Float[Tensor, "head row r"]]:
+        """Return sums, attention by key type and output of rows that see the keys up to their own."""
+        found = projector.sums(rows, weights, self.key_types)
+        sizes, square = self._sizes[rows], found.raw_square
+        total, effective = found.raw_received.sum(-1), found.received.sum(-1)
+        # Every row's even share m, subtracted from sums: Σ (a − m)² = Σ a² − 2 m Σ a + m.
+        even = 1 / sizes.double()
+        sums = RowSums(
+            even, total - 1, square - 2 * even * total + even, effective - 1,
+            found.square - 2 * even * effective + even, found.square - even * (effective + total) + even,
+            significant(found.outside, sizes, self.projected.tolerance_of),
+        )  # fmt: skip
+        return sums, (found.raw_received, found.received), found.output
 
     def _masked_rows(
-        self, projector: CausalRows | IrregularRows, rows: slice, weights: Tensor
+        self, projector: IrregularRows, rows: slice, weights: Tensor
     ) -> tuple[RowSums, tuple[Tensor, Tensor], Float[Tensor, "head row r"]]:
         given, seen = weights.double(), projector.seen(rows)
         ones = seen.double().expand_as(given)

@@ -27,6 +27,8 @@ def sampled_rows(seed: int, text: int, layer: int, kind: str, queries: int, coun
 
     They depend on nothing but the seed and the place, so that a resumed run draws the same ones.
     """
+    if not count:
+        return []
     places = [_STREAM, seed, text, layer, *kind.encode()]
     drawn = np.random.default_rng(places).choice(queries, size=min(count, queries), replace=False)
     return sorted(drawn.tolist())

@@ -71,22 +71,22 @@ class ReceivedSums:
 
     def table(self) -> pl.DataFrame:
         """Return the means over query tokens, in the columns of the token type table."""
-        return pl.concat(
-            self._block(site, query, int(count), received[:, :, query] / count)
+        blocks = [
+            (site, query, int(count), received[:, :, query] / count)
             for site, (counts, received) in self._sums.items()
             for query, count in enumerate(counts.tolist())
             if count
-        )
-
-    def _block(self, site: Site, query: int, count: int, means: Float[Tensor, "2 head type"]) -> pl.DataFrame:
-        raw, effective = means.flatten(1).numpy()
-        heads, types = means.shape[1:]
-        columns = {
-            "kind": site.kind, "layer": site.layer, "head": torch.arange(heads).repeat_interleave(types).numpy(),
-            "query_type": self.names[query], "key_type": list(self.names) * heads, "queries": count,
-            "raw": raw, "effective": effective,
-        }  # fmt: skip
-        return pl.DataFrame(columns, schema=pl.Schema(Audit.schema["token_types"]))
+        ]
+        rows = pl.DataFrame({
+            "kind": [site.kind for site, *_ in blocks], "layer": [site.layer for site, *_ in blocks],
+            "head": [list(range(means.shape[1])) for *_, means in blocks],
+            "query_type": [self.names[query] for _, query, *_ in blocks], "key_type": [list(self.names)] * len(blocks),
+            "queries": [count for _, _, count, _ in blocks],
+            "raw": [means[0].tolist() for *_, means in blocks],
+            "effective": [means[1].tolist() for *_, means in blocks],
+        })  # fmt: skip
+        by_type = rows.explode("head", "raw", "effective").explode("key_type", "raw", "effective")
+        return by_type.cast(pl.Schema(Audit.schema["token_types"]))  # pyright: ignore[reportArgumentType]
 
 
 def merge_token_types(parts: pl.DataFrame) -> pl.DataFrame:

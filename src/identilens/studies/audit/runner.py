@@ -1,6 +1,6 @@
 """Measures taken while the model runs: each attention call of a batch becomes rows of the audit's tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg import row_factor
+from identilens.measures.attention.parked import ParkedAttention
+from identilens.measures.attention.summary import AttentionSummary
 from identilens.measures.attention.token_types import token_types, type_names
 from identilens.models.capture import Lengths
 from identilens.models.inputs import Item, alike
@@ -27,6 +29,9 @@ STREAM_LENGTH = 1024
 """With stream="auto", weights of longer texts are never held."""
 
 _BLOCK_BYTES = 2 * 2**20
+
+_WEIGHTS_AT_ONCE = 2 * 2**20
+"""Bytes of weights of the texts that are measured at once: more would not stay in the processor's cache."""
 
 
 class Runner:
@@ -111,19 +116,48 @@ class _Part:
             return call.run()
         output = call.query.new_zeros(*call.query.shape[:1], call.query.shape[2], site.heads, call.value.shape[-1])
         bias = site.value_bias if runner.settings.value_bias == "out" else None
-        for index, text in enumerate(batch):
-            own = call.only(index, *lengths.of(index, site.kind, call))
-            queries, keys = self._sides(text, site, own)
-            types = queries.types, keys.types
-            measure = TextMeasure(text, site, own, *runner.factor(call), types, bias, text in runner.keep)
-            output[index, : own.query.shape[2]] = measure.run(runner.block(own))
-            summary, parked = measure.finish()
-            certain = measure.certain(runner.sampled(text, site, own.query.shape[2]), parked.sink.tolist())
-            self.rows += table_rows(text, site, measure.counts, summary, parked, certain, keys.tokens)
-            self.certain += certain_table_rows(text, site, certain)
-            self.received.add(site, queries.types.sum(0), summary)
+        for places, cut in self._alike(batch, lengths, site, call):
+            texts, own = [batch[place] for place in places], call.only(places, *cut)
+            queries, keys = zip(*(self._sides(text, site, own) for text in texts), strict=True)
+            types = [side.types for side in queries], [side.types for side in keys]
+            measure = TextMeasure(texts, site, own, *runner.factor(call), types, bias, texts[0] in runner.keep)
+            output[places, : own.query.shape[2]] = measure.run(runner.block(own))
+            for text, query, key, found in zip(texts, queries, keys, measure.finish(), strict=True):
+                self._record(text, site, measure, query, key, *found)
             self.matrices |= measure.matrices()
         return output
+
+    def _alike(
+        self, batch: Sequence[int], lengths: Lengths, site: Site, call: AttentionCall
+    ) -> Iterator[tuple[list[int], tuple[int, int]]]:
+        """Yield places in the batch that are measured at once, with their numbers of queries and keys.
+
+        They have one length and one pattern of visible keys. Texts of which more than scalars is kept stand alone.
+        """
+        cuts = [lengths.of(place, site.kind, call) for place in range(len(batch))]
+        seen = None if call.mask is None or call.mask.shape[0] == 1 else call.visible()
+        waiting: dict[tuple[tuple[int, int], bytes | None], list[int]] = {}
+        for place, (text, cut) in enumerate(zip(batch, cuts, strict=True)):
+            alone = text in self.runner.keep or self.runner.sampled(text, site, cut[0])
+            pattern = None if seen is None else seen[place, : cut[0], : cut[1]].cpu().numpy().tobytes()
+            if alone:
+                yield [place], cut
+            else:
+                waiting.setdefault((cut, pattern), []).append(place)
+        for ((rows, columns), _), places in waiting.items():
+            size = max(1, _WEIGHTS_AT_ONCE // (4 * site.heads * rows * columns))
+            for start in range(0, len(places), size):
+                yield places[start : start + size], (rows, columns)
+
+    def _record(
+        self, text: int, site: Site, measure: TextMeasure, queries: _Sequence, keys: _Sequence,
+        summary: AttentionSummary, parked: ParkedAttention,
+    ) -> None:  # fmt: skip
+        """Turn what one text gave in one layer into rows."""
+        certain = measure.certain(self.runner.sampled(text, site, measure.counts["n_query"]), parked.sink.tolist())
+        self.rows += table_rows(text, site, measure.counts, summary, parked, certain, keys.tokens)
+        self.certain += certain_table_rows(text, site, certain)
+        self.received.add(site, queries.types.sum(0), summary)
 
     def _sides(self, text: int, site: Site, call: AttentionCall) -> tuple[_Sequence, _Sequence]:
         """Return what stands at the call's queries and at its keys."""

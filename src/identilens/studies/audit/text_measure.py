@@ -1,7 +1,8 @@
-"""One text in one attention call: its share of the batch, measured block by block."""
+"""Texts of one length in one attention call: their share of the batch, measured block by block."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -20,55 +21,63 @@ from identilens.studies.audit.certain import certain_rows
 
 _VALUES_AT_ONCE = 2**20
 
+ByHead = TypeVar("ByHead", AttentionSummary, ParkedAttention)
+
+Types = Sequence[Tensor]
+"""Token types of each text, (position, type)."""
+
 
 class TextMeasure:
-    """Takes one text's attention call, padding cut away, and returns its output, summary and matrices.
+    """Takes the attention calls of some texts of one length, without padding; gives output, summaries and matrices.
 
-    ``factor`` is that of the output projections, ``d_model`` their columns; ``types`` are those of queries and keys;
-    ``value_bias`` is subtracted from the values, one row a value head, where it is given; ``keep`` keeps the matrices.
+    The heads of all texts are measured at once, text after text. ``factor`` is that of the output projections,
+    ``d_model`` their columns; ``types`` are those of queries and keys; ``value_bias`` is subtracted from the values,
+    one row a value head, where it is given; ``keep`` keeps the matrices. Matrices and certain rows are for one text.
     """
 
     def __init__(
-        self, text: int, site: Site, call: AttentionCall, factor: Float[Tensor, "head d_v r"], d_model: int,
-        types: tuple[Float[Tensor, "query type"], Float[Tensor, "key type"]],
-        value_bias: Float[Tensor, "group d_v"] | None, keep: bool,
+        self, texts: Sequence[int], site: Site, call: AttentionCall, factor: Float[Tensor, "head d_v r"], d_model: int,
+        types: tuple[Types, Types], value_bias: Float[Tensor, "group d_v"] | None, keep: bool,
     ) -> None:  # fmt: skip
-        self.text, self.site, self.call = text, site, call
+        self.texts, self.site, self.call = texts, site, call
         (n_query, d_k), (n_key, d_v) = call.query.shape[-2:], call.value.shape[-2:]
         self.counts = {"n_query": n_query, "n_key": n_key, "d_k": d_k, "d_v": d_v, "d_model": d_model}
-        self.factor = factor
+        self.factor, self._factor = factor, factor.to(torch.promote_types(call.query.dtype, torch.float32))
         group = site.heads // call.value.shape[1]
         self.bias = None if value_bias is None else value_bias.double().repeat_interleave(group, 0)[:, None]
-        compact = factor.new_empty(site.heads, n_key, factor.shape[-1])
+        compact = factor.new_empty(len(texts), site.heads, n_key, factor.shape[-1])
         # A few heads at a time in long texts, so that no second copy of all values is held.
         step = max(1, _VALUES_AT_ONCE // (n_key * d_v))
         for start in range(0, site.heads, step):
             some = slice(start, min(start + step, site.heads))
             groups = torch.arange(some.start, some.stop, device=call.value.device) // group
-            values = call.value[0, groups].double()
+            values = (call.value[:, some] if group == 1 else call.value[:, groups]).double()
             values = values if self.bias is None else values - self.bias[some]
-            torch.matmul(values, factor[some], out=compact[some])
+            torch.matmul(values, factor[some], out=compact[:, some])
         self._require_finite(compact, "values")
-        self.compact = compact
-        self.builder = SummaryBuilder(ProjectedValues(compact, d_model), n_query, self._visible(), *types)
+        self.compact = compact.flatten(0, 1)
+        by_head = [torch.stack([*side]).repeat_interleave(site.heads, 0) for side in types]
+        self.builder = SummaryBuilder(ProjectedValues(self.compact, d_model), n_query, self._visible(), *by_head)
         # The last type contains every token without a type of its own.
-        self._parked = ParkedBuilder(compact, types[1][:, :-1].any(-1))
+        self._parked = ParkedBuilder(self.compact, torch.stack([one[:, :-1].any(-1) for one in types[1]]))
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
 
-    def run(self, step: int) -> Float[Tensor, "query head d_v"]:
+    def run(self, step: int) -> Float[Tensor, "text query head d_v"]:
         """Return the attention output, taking the weights ``step`` rows at a time."""
         n_query, d_v = self.counts["n_query"], self.counts["d_v"]
-        outputs = self.call.query.new_empty(n_query, self.site.heads, d_v)
+        outputs = self.call.query.new_empty(len(self.texts), n_query, self.site.heads, d_v)
         for start in range(0, n_query, step):
             rows = slice(start, min(start + step, n_query))
             output, weights = self.call.attend(rows)
-            self._add(rows, weights[0] if weights.dtype == torch.float64 else weights[0].float(), output[0])
-            outputs[rows] = output[0]
+            self._add(rows, weights if weights.dtype == torch.float64 else weights.float(), output)
+            outputs[:, rows] = output
         return outputs
 
-    def finish(self) -> tuple[AttentionSummary, ParkedAttention]:
-        """Return the scalars of all heads, once every row was taken."""
-        return self.builder.finish(), self._parked.finish()
+    def finish(self) -> list[tuple[AttentionSummary, ParkedAttention]]:
+        """Return the scalars of all heads of each text, once every row was taken."""
+        summary, parked = self.builder.finish(), self._parked.finish()
+        heads = [slice(text * self.site.heads, (text + 1) * self.site.heads) for text in range(len(self.texts))]
+        return [(_heads_of(summary, some), _heads_of(parked, some)) for some in heads]
 
     def certain(self, queries: Sequence[int], sinks: Sequence[int]) -> list[list[dict[str, Any]]]:
         """Return, head by head, what is certain of some rows, given the position of each head's sink."""
@@ -92,17 +101,19 @@ class TextMeasure:
             kept |= {"row_rank": ranks, "row_nullity": projector.row_sizes() - ranks}
             kept |= {"visible": seen.expand(self.site.heads, -1, -1)}
         return {
-            str(MatrixKey(self.text, self.site.layer, head, self.site.kind, name)): tensor[head].cpu().contiguous()
+            str(MatrixKey(self.texts[0], self.site.layer, head, self.site.kind, name)): tensor[head].cpu().contiguous()
             for head in range(self.site.heads)
             for name, tensor in kept.items()
         }
 
-    def _add(self, rows: slice, weights: Float[Tensor, "head row key"], output: Float[Tensor, "row head d_v"]) -> None:
-        outputs = output.transpose(0, 1).double()
+    def _add(
+        self, rows: slice, weights: Float[Tensor, "text head row key"], output: Float[Tensor, "text row head d_v"]
+    ) -> None:
+        outputs = output.transpose(1, 2).to(weights.dtype)
         self._require_finite(outputs, "output")
         if self.bias is not None:
-            outputs = outputs - weights.double().sum(-1, keepdim=True) * self.bias
-        projected = outputs @ self.factor
+            outputs = outputs - weights.sum(-1, keepdim=True) * self.bias.to(weights.dtype)
+        projected, weights = (outputs @ self._factor).flatten(0, 1), weights.flatten(0, 1)
         self.builder.add(rows, weights, projected)
         self._parked.add(weights, projected)
         if self._kept is not None:
@@ -114,10 +125,17 @@ class TextMeasure:
         visible = self.call.visible()
         return None if visible is None or bool(visible.all()) else visible[0].expand(self.counts["n_query"], -1)
 
-    def _require_finite(self, tensor: Tensor, what: str) -> None:
+    def _require_finite(self, tensor: Float[Tensor, "text *rest"], what: str) -> None:
         # A sum is finite only if every term is, and costs one pass.
-        if not bool(torch.isfinite(tensor.sum())):
-            raise NumericalError(
-                f"text {self.text}, {self.site.kind} layer {self.site.layer}: attention {what} has NaN or infinite "
-                "entries. Look for an overflow in half precision (load with --dtype float32) or a broken checkpoint."
-            )
+        if bool(torch.isfinite(tensor.sum())):
+            return
+        bad = [text for text, one in zip(self.texts, tensor, strict=True) if not bool(torch.isfinite(one.sum()))]
+        raise NumericalError(
+            f"text {bad[0] if bad else self.texts[0]}, {self.site.kind} layer {self.site.layer}: attention {what} has "
+            "NaN or infinite entries. Look for an overflow in half precision (load with --dtype float32) or a broken "
+            "checkpoint."
+        )
+
+
+def _heads_of(found: ByHead, heads: slice) -> ByHead:
+    return replace(found, **{field.name: getattr(found, field.name)[heads] for field in fields(found)})
