@@ -68,7 +68,7 @@ def test_the_cells_of_table_1():
     assert sorted(found) == [(k, D, layers) for k in (2, 3) for D in (4, 8) for layers in (2, 3)]
 
 
-@pytest.mark.parametrize("make", [wen2023_figure3.figure3, wen2023_figure7.figure7], ids=["figure3", "figure7"])
+@pytest.mark.parametrize("make", [wen2023_figure3.figure3, wen2023_figure7.figure7, wen2023_c7.c7])
 def test_a_small_run_leaves_its_page(make, small, tmp_path):
     found = make(tmp_path, Run(WenSettings(seeds=2, epochs=1)))
     write_reproduction(found, tmp_path, ("svg",))
