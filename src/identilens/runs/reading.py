@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import polars as pl
 from safetensors import SafetensorError
@@ -74,7 +74,7 @@ def read_tables(manifest: Manifest, files: Sequence[Path]) -> pl.DataFrame:
     """Return several tables of a run as one; raises as `read_bytes`. One by one would take three times as long."""
     frames = []
     for start in range(0, len(files), _AT_ONCE):
-        contents = [io.BytesIO(read_bytes(manifest, file)) for file in files[start : start + _AT_ONCE]]
+        contents: list[IO[bytes]] = [io.BytesIO(read_bytes(manifest, file)) for file in files[start : start + _AT_ONCE]]
         with _translated_errors(files[start]):
             frames.append(pl.read_parquet(contents))
     return pl.concat(frames)

@@ -145,12 +145,13 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
                 self.tell(f"checked {text:,} of {total:,} texts")
             for item in same:
                 check_tokens(item, text)
-            if len(same) > 1 and same[0].identity != same[1].identity:
+            first, *others = same
+            if others and first.identity != others[0].identity:
                 raise InputError(
                     f"expected two checkpoints that read the same tokens, but text {text} differs; compare a model "
                     "with its own fine-tuned version, with the same tokenizer"
                 )
-            lengths.append(len(same[0].tensors["input_ids"]))
+            lengths.append(len(first.tensors["input_ids"]))
         check_corpus(self.settings, lengths)
 
 
