@@ -16,6 +16,7 @@ from identilens.models.derivative.jacobian import DEFAULT_BUDGET, DEFAULT_PROBES
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap, HiddenState, Wrt, sources
+from identilens.models.rollouts import Rollout, text_rollouts
 from identilens.runs.conllu import TaggedText, Tags
 from identilens.runs.files import write_table
 from identilens.runs.provenance import Identity
@@ -25,7 +26,6 @@ from identilens.runs.tables import table_of
 from identilens.studies.heads import LensStudy
 from identilens.studies.items import LazyItems, identities, read_items
 from identilens.studies.mixing.result import Mixing
-from identilens.studies.mixing.rollouts import Rollout, text_rollouts
 from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
 
 
