@@ -11,12 +11,21 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from common import machine, report
 
 import identilens as idl
 from identilens.runs.engines.engine import Engine
+from identilens.runs.folder import RunFolder
+from identilens.runs.provenance import provenance
+from identilens.runs.study import run_study
+from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.audit.study import AuditStudy
+
+JOINED = 50, 250
+"""Parts of the two runs that are joined, to tell the cost of a part from that of a run."""
+
+SETTINGS = AuditSettings(certain_rows=0, examples=0)
 
 PART = 32
 """Texts in a part of an audit."""
@@ -56,15 +65,15 @@ class Timed:
         whole: From the call to the end.
         start: From the call to the first part's end.
         part: A part, once workers run.
-        driver: Of the driver's processor, a part, once workers run.
-        join: From the last part's end to the end, a part.
+        driver: Of the driver's thread that hands out parts, on the processor, a part, once workers run.
+        end: From the last part's end to the end.
     """
 
     whole: float
     start: float
     part: float
     driver: float
-    join: float
+    end: float
 
 
 def timed(lens: idl.Lens, texts: list[str], engine: Engine | None) -> Timed:
@@ -74,16 +83,28 @@ def timed(lens: idl.Lens, texts: list[str], engine: Engine | None) -> Timed:
 
     def told(done: int, total: int, note: str) -> None:
         if done:
-            ends.append((time.perf_counter(), time.process_time(), done))
+            ends.append((time.perf_counter(), time.thread_time(), done))
 
-    chosen: dict[str, Any] = {"certain_rows": 0, "examples": 0, "progress": told, "engine": engine}
     with tempfile.TemporaryDirectory() as folder:
-        idl.audit(lens, texts, out=Path(folder) / "run", **chosen)
+        idl.audit(lens, texts, out=Path(folder) / "run", settings=SETTINGS, progress=told, engine=engine)
     end = time.perf_counter()
     (first, used, done), (last, used_last, total) = ends[0], ends[-1]
     parts = max(1, (total - done) // PART)
-    driver, join = (used_last - used) / parts, (end - last) / (total / PART)
-    return Timed(end - start, first - start, (last - first) / parts, driver, join)
+    return Timed(end - start, first - start, (last - first) / parts, (used_last - used) / parts, end - last)
+
+
+def joining(lens: idl.Lens, parts: int) -> float:
+    """Return the processor's seconds for joining so many parts that workers have written, in this process."""
+    study = AuditStudy(lens, [TEXT.format(number) for number in range(parts * PART)], SETTINGS)
+    output = study.run(0)
+    record = provenance(study.name, study.identity(), study.settings.recorded())
+    with tempfile.TemporaryDirectory() as place:
+        with RunFolder(Path(place) / "run", record) as folder:
+            for part in range(parts):
+                folder.write_part(part, output.tables, output.matrices, output.tokens)
+        start = time.process_time()
+        run_study(study, out=Path(place) / "run", resume=True, progress=False)
+        return time.process_time() - start
 
 
 def memory(lines: int) -> tuple[int, float]:
@@ -109,10 +130,18 @@ def main(texts: int = 500, repeats: int = 3) -> None:
         whole = median(turn[name].whole for turn in turns)
         print(f"  {name}: {whole:.1f} s in all, {part[name]:.3f} s a part once workers run ({each})")
     actor = [turn["1 actor"] for turn in turns]
-    costs = {name: median(getattr(one, name) for one in actor) for name in ("start", "driver", "join")}
-    start = costs["start"] - part["1 actor"]
-    print(f"  for benchmarks/fleet.py: --part-seconds {part['1 actor']:.3f} --start {start:.1f}", end=" ")
-    print(f"--hand-out {costs['driver']:.4f} --join {costs['join']:.4f}")
+    start, hand_out, end = (median(getattr(one, name) for one in actor) for name in ("start", "driver", "end"))
+    fewer, more = (median(joining(lens, parts) for _ in range(repeats)) for parts in JOINED)
+    join = (more - fewer) / (JOINED[1] - JOINED[0])
+    print(f"  joining {JOINED[0]} parts: {fewer:.2f} s, {JOINED[1]} parts: {more:.2f} s (processor)", end=" ")
+    print(
+        f"= {fewer - JOINED[0] * join:.2f} s + {1000 * join:.1f} ms a part; {end:.1f} s to the end of the actor's run"
+    )
+    print(
+        f"  for benchmarks/fleet.py: --part-seconds {part['1 actor']:.3f} --start {start - part['1 actor']:.1f}",
+        end=" ",
+    )
+    print(f"--hand-out {hand_out:.4f} --join {join:.4f}")
     report("2 local workers over 1", part["1 local worker"] / part["2 local workers"], 1.7)
     report("ms that Ray adds to a part", 1000 * (part["1 actor"] - part["this process"]), 50, at_least=False)
     small, large = memory(20_000)[1], memory(400_000)[1]

@@ -1,8 +1,9 @@
 """A simulated fleet: how the time of ten million texts falls with the number of workers, and where it stops falling.
 
-The model: parts take the measured time times a lognormal factor; the driver hands out batches of about a second one
-after the other, each at the measured cost; a worker takes a while to start, dies at random and is replaced, and its
-batch is done again; at the end one process reads every part.
+The model: the duration of a part is the measured one times a lognormal factor. The driver hands out parts one after the
+other, each at the measured cost. A worker takes a while to start, dies at random and is replaced, and its part is done
+again. At the end one process joins all parts. ``benchmarks/engine.py`` prints the measured costs as options of this
+program; the defaults are those of docs/scale.md.
 """
 
 import argparse
@@ -14,25 +15,25 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Fleet:
-    """What the simulation rests on; seconds, but where said otherwise.
+    """The assumptions of the simulation; durations are in seconds unless stated otherwise.
 
     Attributes:
-        texts: How many there are.
+        texts: Number of texts.
         part: Texts in a part.
-        part_seconds: What a part takes a worker.
-        spread: Standard deviation of the logarithm of a part's time.
-        hand_out: What handing out a batch costs the driver.
-        join: What reading a part at the end costs it.
-        start: From starting a worker to its first part.
-        life: Hours until a worker dies, on average.
+        part_seconds: Duration of a part on a worker.
+        spread: Standard deviation of the logarithm of a part's duration.
+        hand_out: Time that the driver needs to hand out a part.
+        join: Time that the driver needs to join a part at the end.
+        start: Time from the start of a worker to its first part.
+        life: Mean hours until a worker dies.
     """
 
     texts: int = 10_000_000
     part: int = 32
     part_seconds: float = 0.93
     spread: float = 0.4
-    hand_out: float = 0.005
-    join: float = 0.003
+    hand_out: float = 0.0014
+    join: float = 0.0038
     start: float = 10.0
     life: float = 24.0
 

@@ -27,8 +27,10 @@ def test_a_notebook_runs_and_shows_its_results(path, bundled_path):
         value = run_cell("".join(cell["source"]), names)
         if hasattr(value, "_repr_html_"):
             shown += bool(value._repr_html_())
-        elif hasattr(value, "to_dict"):
-            shown += bool(value.to_dict())
+        elif hasattr(value, "_repr_mimebundle_"):
+            html = value._repr_mimebundle_()["text/html"]
+            assert "://cdn" not in html
+            shown += bool(html)
     assert shown >= 2
 
 

@@ -1,6 +1,8 @@
 """Checks the documentation: links lead somewhere, names exist, commands parse, and Python examples run.
 
 Usage: python tools/check_docs.py [PAGE ...]
+
+A comment ``<!-- notest: reason -->`` on the line before a block of Python says why it is not run.
 """
 
 import importlib
@@ -94,7 +96,11 @@ def wrong_commands(page: Path, app: App) -> Iterator[str]:
 
 def failed_examples(page: Path) -> Iterator[str]:
     """Run a page's Python examples one after another in a folder of their own; yield the error, if any."""
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+    text = page.read_text(encoding="utf-8")
+    for words in re.findall(r"^```python .*", text, re.MULTILINE):
+        yield f"{words}: nothing may follow the language, and the comment says why a block is not run"
+    blocks = re.findall(r"^(<!-- notest: \S[^\n]* -->\n)?```python\n(.*?)```", text, re.DOTALL | re.MULTILINE)
+    code = "\n".join(block for comment, block in blocks if not comment)
     if not code:
         return
     with tempfile.TemporaryDirectory() as folder:

@@ -17,6 +17,7 @@ from identilens.studies.registry import STUDIES, study_named
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 LIBRARIES = {
     "measures.attention": "Attention",
+    "measures.explanations": "Explanations",
     "measures.mixing": "Mixing",
     "measures.tokens": "Tokens",
     "measures.structure": "Structure",

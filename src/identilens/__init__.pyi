@@ -32,6 +32,8 @@ from .studies.dyck_prune.result import Prunings as Prunings
 from .studies.dyck_prune.study import prune_dyck as prune_dyck
 from .studies.dyck_train.result import DyckRuns as DyckRuns
 from .studies.dyck_train.study import train_dyck as train_dyck
+from .studies.faithfulness.result import Faithfulness as Faithfulness
+from .studies.faithfulness.study import faithfulness as faithfulness
 from .studies.intervals.result import Intervals as Intervals
 from .studies.intervals.study import intervals as intervals
 from .studies.logit_ranks.result import LogitRanks as LogitRanks

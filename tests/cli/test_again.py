@@ -107,7 +107,7 @@ def test_a_run_is_made_again_and_says_what_differs(bundled_path, tmp_path):
 
 
 def test_a_folder_without_a_request(tmp_path):
-    assert "holds no run.toml" in failing("rerun", tmp_path)
+    assert "contains no run.toml" in failing("rerun", tmp_path)
 
 
 def test_python_makes_a_run_again(bundled, tmp_path):

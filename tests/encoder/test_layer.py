@@ -70,10 +70,15 @@ def test_con_inside_torchs_encoder_equals_torchs_own(pair):
 
 
 @pytest.mark.parametrize("heads", ["concat", "add"])
-@pytest.mark.parametrize(("d_k", "d_v"), [(1, None), (5, None), (40, 6)])
-def test_attention_as_the_paper_defines_it(heads, d_k, d_v):
+@pytest.mark.parametrize(
+    ("d_k", "d_v", "logit_scale"), [(1, None, "d_k"), (5, None, "d_v"), (5, None, "none"), (40, 6, "d_k")]
+)
+def test_attention_as_the_paper_defines_it(heads, d_k, d_v, logit_scale):
     torch.manual_seed(0)
-    config = IdentifiableEncoderConfig(heads=heads, d_k=d_k, d_v=d_v, hidden_size=24, num_attention_heads=4)
+    config = IdentifiableEncoderConfig(
+        heads=heads, d_k=d_k, d_v=d_v, hidden_size=24, num_attention_heads=4, logit_scale=logit_scale
+    )
+    divisor = {"d_k": d_k, "d_v": config.d_v, "none": 1}[logit_scale] ** 0.5
     config._attn_implementation = "eager"
     attention = IdentifiableEncoderLayer(config).double().eval().attention
     states = torch.randn(1, 9, 24, dtype=torch.float64)
@@ -84,10 +89,51 @@ def test_attention_as_the_paper_defines_it(heads, d_k, d_v):
         queries = states[0] @ attention.q_proj.weight[own].T + attention.q_proj.bias[own]
         keys = states[0] @ attention.k_proj.weight[own].T + attention.k_proj.bias[own]
         values = states[0] @ attention.v_proj.weight[mixed].T + attention.v_proj.bias[mixed]
-        outputs.append(torch.softmax(queries @ keys.T / d_k**0.5, -1) @ values)
+        outputs.append(torch.softmax(queries @ keys.T / divisor, -1) @ values)
     joined = sum(outputs) if heads == "add" else torch.cat(outputs, -1)
     expected = joined @ attention.out_proj.weight.T + attention.out_proj.bias
     torch.testing.assert_close(found[0], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("heads", ["concat", "add"])
+def test_the_first_position_alone_is_the_same(heads, implementation):
+    torch.manual_seed(0)
+    layer = IdentifiableTransformerLayer(24, 4, 40, dropout=0.0, heads=heads, d_k=5).double().layer
+    layer.attention.config._attn_implementation = implementation
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    states, hidden = torch.randn(3, 9, 24, dtype=torch.float64), torch.arange(9) >= torch.tensor([[9], [3], [1]])
+    mask = torch.zeros(3, 1, 9, 9, dtype=torch.float64).masked_fill(
+        hidden[:, None, None], torch.finfo(states.dtype).min
+    )
+    both, gradients = [], []
+    for alone in (False, True):
+        layer.zero_grad()
+        found = layer(states, mask[:, :, :1], 1) if alone else layer(states, mask)[:, :1]
+        found.square().sum().backward()
+        both.append(found.detach())
+        gradients.append([parameter.grad for parameter in layer.parameters()])
+    torch.testing.assert_close(both[1], both[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-9, atol=1e-9)
+
+
+def test_the_papers_block_to_the_letter():
+    torch.manual_seed(0)
+    config = IdentifiableEncoderConfig(hidden_size=24, num_attention_heads=4, block="paper")
+    config._attn_implementation = "eager"
+    layer = IdentifiableEncoderLayer(config).double().eval()
+    states = torch.randn(2, 9, 24, dtype=torch.float64)
+    inner = layer.linear1(nn.functional.layer_norm(states + layer.attention(states)[0], (24,)))
+    expected = nn.functional.layer_norm(states + layer.linear2(inner).relu(), (24,))
+    torch.testing.assert_close(layer(states), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(layer(states, queries=1), expected[:, :1], rtol=1e-12, atol=1e-12)
+
+
+def test_unknown_choices_are_named():
+    with pytest.raises(InputError, match="block must be vaswani or paper; got 'pre'"):
+        IdentifiableEncoderConfig(block="pre")
 
 
 def test_add_lifts_the_rank_of_every_head_to_d_model():

@@ -156,3 +156,22 @@ def test_inputs_that_cannot_be_used():
         model(tokens(2, 4), labels=torch.tensor([0, 3]))
     with pytest.raises(InputError, match="either input_ids or inputs_embeds"):
         model.encoder()
+
+
+@pytest.mark.parametrize("heads", ["concat", "add"])
+def test_one_layer_with_keys_of_size_1_computes_whatever_larger_keys_compute(heads):
+    """The classified position has the same query in every text, so that its logits are one vector for each head."""
+    wide, narrow = (classifier(heads, d_k=d_k) for d_k in (5, 1))
+    others = {name: value for name, value in wide.state_dict().items() if "q_proj" not in name and "k_proj" not in name}
+    narrow.load_state_dict(others, strict=False)
+    of_wide, of_narrow = (model.encoder.layers[0].attention for model in (wide, narrow))
+    encoder = wide.encoder
+    with torch.no_grad():
+        first = encoder.token_embeddings.weight[3] + encoder.position_embeddings.weight[0]
+        queries = of_wide.q_proj(first).unflatten(-1, (4, 5)) * of_wide.scaling
+        of_narrow.q_proj.weight.zero_()
+        of_narrow.q_proj.bias.fill_(1)
+        of_narrow.k_proj.weight.copy_(torch.einsum("hk,hkd->hd", queries, of_wide.k_proj.weight.unflatten(0, (4, 5))))
+        of_narrow.k_proj.bias.copy_((queries * of_wide.k_proj.bias.unflatten(0, (4, 5))).sum(-1))
+    ids = torch.cat([torch.full((6, 1), 3), torch.randint(4, 50, (6, 9))], 1)
+    torch.testing.assert_close(narrow(ids).logits, wide(ids).logits, rtol=1e-12, atol=1e-12)

@@ -70,6 +70,14 @@ def test_the_model_is_the_one_that_was_measured(run, folder):
     assert float(right) == pytest.approx(run.metrics["test_accuracy"])
 
 
+def test_initial_and_logit_scale_and_block_reach_the_model(folder, tmp_path):
+    chosen = replace(SMALL, epochs=1, initial_std=0.02, logit_scale="none", block="paper")
+    run = train("trec", tmp_path / "run", data=folder, settings=chosen)
+    config = idl.load(run.model_path).model.config
+    assert (config.initializer_std, config.logit_scale, config.block) == (0.02, "none", "paper")
+    assert (run.metrics["initial_std"], run.metrics["logit_scale"]) == (0.02, "none")
+
+
 def test_audit_runs_on_it(run):
     found = idl.audit(idl.load(run.model_path), ["How many lamps burn at night ?", "Where is the harbour ?"])
     assert found.table["d_k"].unique().to_list() == [4]

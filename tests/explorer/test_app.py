@@ -75,13 +75,17 @@ def test_forged_requests_are_refused(client, headers, status):
     assert client.post("/api/measure", content=body, headers={**GOOD, **headers}).status_code == status
 
 
-def test_the_page_opens_with_its_token_alone(client):
-    assert client.get("/", headers={"host": HOST}).status_code == 403
-    assert client.get("/?token=wrong", headers={"host": HOST}).status_code == 403
-    assert client.get(f"/?token={TOKEN}", headers={"host": "evil.example"}).status_code == 403
-    page = client.get(f"/?token={TOKEN}", headers={"host": HOST})
+def test_the_page_is_empty_and_what_it_shows_needs_the_token(client):
+    assert client.get("/", headers={"host": "evil.example"}).status_code == 403
+    page = client.get("/", headers={"host": HOST})
     assert page.status_code == 200
-    assert "<script>alert" not in page.text
+    assert "alert" not in page.text.replace('role="alert"', "")
+    assert TOKEN not in page.text
+    (start,) = ask(client, "start", {})
+    assert start == {"models": ["encoder"], "texts": ["<script>alert(1)</script>"], "load": {}, "runs": None}
+    for token in ("", "wrong"):
+        headers = {**GOOD, "x-identilens-token": token}
+        assert client.post("/api/start", content="{}", headers=headers).status_code == 403
     policy = page.headers["content-security-policy"]
     assert "unsafe" not in policy
     assert policy.startswith("default-src 'none'; script-src 'self'; ")
@@ -163,15 +167,36 @@ def test_contributions_are_told_as_they_come(client, bundled):
 def test_runs_are_saved_and_opened(desk, tmp_path):
     client = TestClient(explorer_app(desk, TOKEN, [HOST], runs=Runs(tmp_path)))
     held = ask(client, "measure", {"model": "encoder", "text": "A short text."})[-1]["held"]
-    assert ask(client, "save", {"held": held, "name": "first"})[-1]["runs"] == ["first"]
+    assert ask(client, "save", {"held": held, "name": "first"})[-1]["runs"].keys() == {"first"}
     for name in ("../first", "", "a/b", "first"):
         assert "error" in ask(client, "save", {"held": held, "name": name})[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
-    page = client.get(f"/run/first?token={TOKEN}", headers={"host": HOST})
+    page = client.get(f"/{ask(client, 'start', {})[0]['runs']['first']}", headers={"host": HOST})
     assert "Attention audit" in page.text
     assert "sandbox allow-scripts" in page.headers["content-security-policy"]
-    assert client.get("/run/first?token=wrong", headers={"host": HOST}).status_code == 403
-    assert client.get(f"/run/other?token={TOKEN}", headers={"host": HOST}).status_code == 404
+
+
+def test_the_key_of_a_report_opens_that_report_alone(desk, tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "provenance.json").write_text("{}")
+        (tmp_path / name / "report.html").write_text(f"report of {name}")
+    client = TestClient(explorer_app(desk, TOKEN, [HOST], runs=Runs(tmp_path)))
+    address = ask(client, "start", {})[0]["runs"]["first"]
+    assert TOKEN not in address
+    path, key = address.split("?key=")
+
+    def answer(address, host=HOST):
+        return client.get(f"/{address}", headers={"host": host})
+
+    assert answer(address).text == answer(address).text == "report of first"
+    assert answer(address, "evil.example").status_code == 403
+    for forged in (path, f"{path}?key=", f"{path}?key={TOKEN}", f"{path}?token={TOKEN}", f"run/second?key={key}"):
+        assert answer(forged).status_code == 403
+    assert client.post("/api/start", content="{}", headers={**GOOD, "x-identilens-token": key}).status_code == 403
+    other = TestClient(explorer_app(desk, TOKEN, [HOST], runs=Runs(tmp_path)))
+    assert other.get(f"/{address}", headers={"host": HOST}).status_code == 403
+    assert TestClient(explorer_app(desk, TOKEN, [HOST])).get(f"/{address}", headers={"host": HOST}).status_code == 404
 
 
 def test_pages_do_not_see_each_others_texts(client, held, desk):

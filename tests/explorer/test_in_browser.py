@@ -7,7 +7,7 @@ import struct
 import polars as pl
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 import identilens as idl
 from helpers.command import identilens
@@ -38,13 +38,30 @@ def lens(small):
 
 
 @pytest.fixture(scope="module")
+def tuned(small, bundled):
+    """The small encoder after some steps of training."""
+    torch.manual_seed(0)
+    model = BertForSequenceClassification.from_pretrained(small, num_labels=2).train()
+    optimiser, labels = torch.optim.AdamW(model.parameters(), lr=5e-3), torch.tensor([0, 1])
+    batch = bundled.tokenizer(["The engine had run.", "Nobody came."], padding=True, return_tensors="pt")
+    for _ in range(5):
+        model(**batch, labels=labels).loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+    folder = small.parent / "tuned"
+    model.save_pretrained(folder)
+    bundled.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("runs")
 
 
 @pytest.fixture(scope="module")
-def address(small, lens, folder):
-    with explorer({str(small): lens}, [TEXT], Runs(folder)) as running:
+def address(small, tuned, lens, folder):
+    with explorer({str(small): lens, str(tuned): idl.load(tuned)}, [TEXT], Runs(folder)) as running:
         yield running
 
 
@@ -75,7 +92,7 @@ def page(browser, address):
     opened.on("pageerror", lambda error: complaints.append(str(error)))
     opened.on("dialog", lambda dialog: complaints.append(dialog.message))
     opened.on("request", lambda request: requests.append(request.url))
-    opened.goto(f"{address}/?token={TOKEN}")
+    opened.goto(f"{address}/#token={TOKEN}")
     opened.wait_for_selector("#maps-0[data-all]")
     yield opened
     assert complaints == []
@@ -116,9 +133,122 @@ def test_two_columns_stand_beside_each_other(page):
     assert page.locator(".pane").count() == 1
 
 
+def shown(page):
+    """What each column shows: title of the head, locked row, model, and the weights of the row's keys."""
+    return page.evaluate(
+        """[...document.querySelectorAll(".pane")].map((pane) => ({
+          head: pane.querySelector(".viewer-title").textContent, row: pane.querySelector(".viewer-row h3").textContent,
+          model: pane.querySelector("select").selectedOptions[0].textContent,
+          text: pane.querySelector("textarea").value,
+          weights: [...pane.querySelectorAll(".row-keys tbody tr")].map((one) => Number(one.dataset.weight)),
+        }))"""
+    )
+
+
+def test_the_address_holds_a_model_beside_its_fine_tuning(page, browser, address, lens, tuned):
+    opened_row(page)
+    page.get_by_role("button", name="Two columns").click()
+    page.wait_for_selector("#maps-1[data-all]")
+    page.locator(".pane >> nth=1").get_by_label("Text", exact=True).fill("Nobody came, and the engine ran on & on.")
+    page.wait_for_selector("#maps-1[data-all] .tokens span:text-is('nobody')")
+    page.locator("#maps-1 [title='layer 0, head 3']").click()
+    page.wait_for_selector("#maps-1 .viewer-title:text-is('Layer 0, head 3')")
+    page.locator("#maps-1 .maps canvas").focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector("#maps-1 .viewer-row[data-proven=true][data-ready=true]")
+    page.wait_for_url(lambda url: "row%3D2" in url)
+    before, link = shown(page), page.url
+    assert TOKEN not in link
+    assert [(one["model"], one["head"]) for one in before] == [
+        ("small", "Layer 1, head 2"),
+        ("tuned", "Layer 0, head 3"),
+    ]
+    other = idl.load(tuned)
+    for place, (model, layer, head, row) in enumerate([(lens, 1, 2, 1), (other, 0, 3, 2)]):
+        found = idl.intervals(model, [before[place]["text"]], layers=layer, heads=head, queries=row).table["weight"]
+        expected = found.sort(descending=True).to_list()[: len(before[place]["weights"])]
+        assert before[place]["weights"] == pytest.approx(expected, abs=1e-9)
+    page.reload()
+    for number in (0, 1):
+        page.wait_for_selector(f"#maps-{number}[data-all] .viewer-row[data-proven=true][data-ready=true]")
+    assert shown(page) == before
+    # Opened elsewhere, the link shows nothing until the token is given.
+    elsewhere = browser.new_page()
+    elsewhere.goto(link)
+    elsewhere.wait_for_selector("#entry:visible")
+    assert elsewhere.locator(".pane").count() == 0
+    elsewhere.locator("#entry input").fill("wrong")
+    elsewhere.keyboard.press("Enter")
+    elsewhere.wait_for_selector("#entry .complaint:has-text('token is missing or wrong')")
+    elsewhere.locator("#entry input").fill(f"{address}/#token={TOKEN}")
+    elsewhere.keyboard.press("Enter")
+    for number in (0, 1):
+        elsewhere.wait_for_selector(f"#maps-{number}[data-all] .viewer-row[data-proven=true][data-ready=true]")
+    assert shown(elsewhere) == before
+    assert elsewhere.url == link
+    elsewhere.close()
+
+
+def test_an_address_that_does_not_fit_is_told(page):
+    page.evaluate("location.hash = 'model=other&text=Nobody&view=layer%3D99%26head%3D7'")
+    page.wait_for_selector(".complaint:has-text('This explorer has no model other.')")
+    assert page.locator(".viewer").count() == 0
+    page.evaluate("location.hash = 'model=tuned&text=Nobody%20came.&view=layer%3D99%26head%3D3%26row%3D400'")
+    page.wait_for_selector("#maps-0[data-all] .tokens span:text-is('nobody')")
+    page.wait_for_selector("#maps-0 .viewer-title:text-is('Layer 0, head 3')")
+    page.get_by_label("Text", exact=True).fill("Nobody came. " * 200)
+    page.wait_for_selector("#maps-0[data-all] .tokens span >> nth=200")
+    assert "Nobody" not in page.url
+    page.reload()
+    page.wait_for_selector(".complaint:has-text('The text was too long for the address')")
+
+
+HOSTILE = """<!DOCTYPE html><title>a report</title><body><script>
+const attempt = (act) => { try { return String(act()); } catch (error) { return `refused: ${error.name}`; } };
+window.loot = { address: document.URL, referrer: document.referrer, opener: String(window.opener), name: window.name,
+  session: attempt(() => sessionStorage.getItem("token")), local: attempt(() => localStorage.length),
+  cookies: attempt(() => document.cookie), answers: [] };
+const key = new URL(document.URL).searchParams.get("key");
+const headers = { "Content-Type": "application/json", "X-Identilens-Token": key };
+(async () => {
+  const start = ["/api/start", { method: "POST", headers, body: "{}" }];
+  for (const [path, options] of [["/", {}], start, ["/run/other" + location.search, {}]])
+    loot.answers.push(await fetch(path, options).then((answer) => answer.status, (error) => error.name));
+  document.body.append("done");
+})();
+</script>"""
+
+
+def test_a_hostile_report_learns_nothing(page, folder):
+    (folder / "hostile").mkdir()
+    (folder / "hostile" / "provenance.json").write_text("{}")
+    (folder / "hostile" / "report.html").write_text(HOSTILE)
+    page.reload()
+    page.wait_for_selector("#runs option:text-is('hostile')", state="attached")
+    with page.expect_popup() as waiting:
+        page.locator("#runs").select_option(label="hostile")
+    report = waiting.value
+    report.wait_for_selector("body:has-text('done')")
+    loot = report.evaluate("loot")
+    assert TOKEN not in str(loot)
+    assert loot["address"].split("?")[0].endswith("/run/hostile")
+    assert (loot["referrer"], loot["opener"], loot["name"]) == ("", "null", "")
+    assert [loot[name] for name in ("session", "local", "cookies")] == ["refused: SecurityError"] * 3
+    assert loot["answers"] == ["TypeError"] * 3
+    # A report may go to another address: there it is a stranger without the token.
+    report.evaluate("location.href = '/'")
+    report.wait_for_selector("#entry:visible")
+    assert report.evaluate("sessionStorage.getItem('token')") is None
+    report.close()
+
+
 def test_a_page_without_the_token_shows_nothing(browser, address):
     opened = browser.new_page()
-    assert opened.goto(f"{address}/").status == 403
+    opened.goto(f"{address}/")
+    opened.wait_for_selector("#entry:visible")
+    assert opened.locator(".pane").count() == 0
+    assert opened.get_by_role("button", name="Two columns").is_hidden()
     opened.close()
 
 
@@ -150,15 +280,15 @@ def test_a_run_is_saved_and_opened_in_a_sandbox(page, folder):
     page.get_by_label("Text", exact=True).fill("A short text.")
     page.wait_for_selector("#maps-0[data-all] .tokens span:text-is('short')")
     page.get_by_role("button", name="Save as run").click()
-    assert "Name the run first" in page.inner_text(".complaint")
+    assert "Name the run first" in page.inner_text(".pane .complaint")
     page.get_by_label("Name of the run").fill("first")
     page.keyboard.press("Enter")
-    page.wait_for_selector("#runs option[value=first]", state="attached", timeout=60_000)
+    page.wait_for_selector("#runs option:text-is('first')", state="attached", timeout=60_000)
     assert (folder / "first" / "provenance.json").is_file()
     complaints = []
     page.context.on("page", lambda report: report.on("console", lambda message: complaints.append(message.text)))
     with page.expect_popup() as waiting:
-        page.locator("#runs").select_option("first")
+        page.locator("#runs").select_option(label="first")
     report = waiting.value
     report.wait_for_selector(".viewer[data-ready]")
     assert "Attention audit" in report.inner_text("h1")
@@ -171,7 +301,7 @@ def test_a_run_is_saved_and_opened_in_a_sandbox(page, folder):
 
 def test_work_can_be_cancelled_and_pages_go_their_own_ways(page, browser, address):
     other = browser.new_page()
-    other.goto(f"{address}/?token={TOKEN}")
+    other.goto(f"{address}/#token={TOKEN}")
     other.get_by_label("Text", exact=True).fill("Another page.")
     other.wait_for_selector("#maps-0[data-all] .tokens span:text-is('another')")
     page.get_by_role("button", name="Contributions, exact").click()

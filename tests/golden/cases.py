@@ -32,6 +32,8 @@ FILES = {
         "alternatives_cross",
         "logit_ranks_bundled",
         "logit_ranks_encoder",
+        "faithfulness_encoder",
+        "faithfulness_causal",
     ],
     "mixing": [
         "mixing_exact",

@@ -18,6 +18,12 @@ def alternatives(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tabl
     return {"table": found.table, "changes": found.changes, **maps(found.matrices, *kept)}
 
 
+def faithfulness(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+    """The control holds rounding noise only, and is left out."""
+    found = idl.faithfulness(lens, texts, groups=(1, 2), searched=4, alternatives=2, **options)
+    return {"table": found.table, "determinacy": found.determinacy}
+
+
 CASES: dict[str, Case] = {
     "intervals_bundled": single(lambda: intervals(real(), LONG, layers=3, heads=7, queries=["reef", 0])),  # 0.5 s
     "intervals_encoder": Case(
@@ -50,4 +56,10 @@ CASES: dict[str, Case] = {
     "logit_ranks_encoder": Case(
         lambda: {"table": idl.logit_ranks(tiny("bert"), [ids(16), ids(9, 1), ids(30, 2)], count=20).table}
     ),  # 0.2 s
+    "faithfulness_encoder": Case(
+        lambda: faithfulness(tiny("bert"), [ids(14), ids(12, 1)], maps=2, rows=2), CONDITIONED, floor=1e-9
+    ),  # 0.5 s
+    "faithfulness_causal": Case(
+        lambda: faithfulness(tiny("llama"), [ids(14)], maps=2, rows=1), CONDITIONED, floor=1e-9
+    ),  # 0.3 s
 }

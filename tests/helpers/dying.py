@@ -1,9 +1,11 @@
 """Studies killed with kill -9 at drawn points, then resumed: `python -m helpers.dying STUDY --points 20`.
 
 A point is the so-manieth change that the process makes in the file system. Who dies is the process that runs the
-study, or with ``--engine`` the driver, a worker (``--dies worker``) or a Ray cluster's head node (``--dies head``).
-Every run is a fork of this process, which imports everything and computes nothing. Prints the points as JSON: for
-each what differs from an undisturbed run in one process, and the parts that were missing and that were run again.
+study, or with ``--engine`` the driver, a worker (``--dies worker``) or a Ray cluster's head node (``--dies head``). For
+the head node a point is the so-manieth time that parts are handed out, so that parts are open when it dies. Every run
+is a fork of this process, which imports everything and computes nothing.
+Prints the points as JSON: for each what differs from an undisturbed run in one process, and the parts that were missing
+and that were run again.
 """
 
 import argparse
@@ -18,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import polars as pl
@@ -75,6 +78,9 @@ CASES = {
 }
 """A small run of every study; ``at`` holds what it reads."""
 
+SHARED = {**CASES, "audit": lambda at, **run: idl.audit(model(), [*MANY, *MANY], certain_rows=0, examples=1, **run)}
+"""Runs for several workers: more parts, so that some are open when someone dies."""
+
 
 def comparable(folder):
     """The files of a run; how long training took is no part of it."""
@@ -86,7 +92,7 @@ def comparable(folder):
     return held
 
 
-def forked(work, *given, patience=300):
+def forked(work, *given, patience=600):
     """What a function returns in a fork of this process; None where that is killed."""
     receives, sends = os.pipe()
     process = os.fork()
@@ -110,22 +116,28 @@ def forked(work, *given, patience=300):
     return json.loads(content) if content else None
 
 
-def watched(study, ran, tick):
-    """From now on parts that are run, here or by workers, are noted, and changes of the file system call ``tick``."""
+def watched(study, ran, tick, hands_out=False):
+    """From now on parts that are run, here or by workers, are noted, and changes of the file system call ``tick``.
 
-    def before(change, note=lambda *_: None):
+    With ``hands_out`` it is called after parts were handed out instead.
+    """
+
+    def told(change, note=lambda *_: None, before=tick, after=lambda: None):
         def changed(*given, **options):
-            tick()
+            before()
             note(*given)
-            return change(*given, **options)
+            found = change(*given, **options)
+            after()
+            return found
 
         return changed
 
-    for name in CHANGES:
-        setattr(Path, name, before(getattr(Path, name)))
-    study.run = before(study.run, lambda _, part: ran.append(part))
+    for name in () if hands_out else CHANGES:
+        setattr(Path, name, told(getattr(Path, name)))
+    ticks = {"before": lambda: None, "after": tick} if hands_out else {}
+    study.run = told(study.run, lambda _, part: ran.append(part), **ticks)
     for pool in (local.LocalPool, cluster.RayPool):
-        pool.submit = before(pool.submit, lambda _, worker, parts: ran.extend(parts))
+        pool.submit = told(pool.submit, lambda _, worker, parts: ran.extend(parts), **ticks)
 
 
 class Trial:
@@ -133,7 +145,7 @@ class Trial:
 
     def __init__(self, name, at, made, dies):
         self.name, self.at, self.made, self.dies = name, at, made, dies
-        self.study = study_named(name)
+        self.study, self.case = study_named(name), (CASES if made is None else SHARED)[name]
 
     def undisturbed(self, folder, engine):
         """How many changes a run makes."""
@@ -142,14 +154,14 @@ class Trial:
         def tick():
             count[0] += 1
 
-        watched(self.study, [], tick)
+        watched(self.study, [], tick, self.dies == "head")
         self.run(folder, engine)
         return count[0]
 
     def run(self, folder, engine, **run):
         if engine is not None:
             run["engine"] = engine()
-        return CASES[self.name](self.at, out=folder, **run)
+        return self.case(self.at, out=folder, **run)
 
     def killed(self, folder, point, kill):
         """Run until the point, or to the end where it is a worker that dies."""
@@ -160,7 +172,7 @@ class Trial:
             if left[0] == -1 and kill is not None:
                 kill()
 
-        watched(self.study, ran, tick)
+        watched(self.study, ran, tick, self.dies == "head")
         self.run(folder, self.made)
         return {"ran": ran}
 
@@ -213,15 +225,17 @@ class Head:
             time.sleep(1)
 
     def kill(self):
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def restart(self):
+        self.kill()
         self.process.wait()
         time.sleep(2)
         self.start()
 
 
-def prepare(name, at):
+def prepare(name, at, case):
     """Write what a study reads, and run it undisturbed in one process; return its number of parts."""
     write_trec(at / "trec" / "trec")
     if name == "dyck analyse":
@@ -234,7 +248,7 @@ def prepare(name, at):
         return sizes(self)
 
     study.sizes = told
-    CASES[name](at, out=at / "whole")
+    case(at, out=at / "whole")
     return whole[-1]
 
 
@@ -259,7 +273,7 @@ def row_of(trial, folder, point, head):
     """What becomes of a run that is killed at a point."""
     if trial.dies == "worker":
         return forked(worker_run, trial, folder, point) or {"error": "killed"}
-    ended = forked(trial.killed, folder, point, head.kill if head else die, patience=120)
+    ended = forked(trial.killed, folder, point, head.kill if head else die)
     if head:
         head.restart()
     return {"killed": ended is None or "error" in ended, **(forked(trial.resumed, folder) or {"error": "killed"})}
@@ -275,21 +289,24 @@ def main():
     torch.set_num_threads(1)
     sys.path.insert(0, str(SITE))
     drawn = random.Random(f"{options.study} {options.engine} {options.dies}")
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, ExitStack() as ends:
         head = Head() if options.dies == "head" else None
+        if head:
+            ends.callback(head.kill)
         at = Path(place).resolve()
         trial = Trial(options.study, at, engines(options, head), options.dies)
-        trial.parts = forked(prepare, options.study, at)
+        trial.parts = forked(prepare, options.study, at, trial.case)
         changes = forked(trial.undisturbed, at / "counted", trial.made)
         for counted in (trial.parts, changes):
             if not isinstance(counted, int):
-                sys.exit(counted and counted["error"])
+                sys.exit(counted["error"] if counted else "the undisturbed run took too long")
         if options.dies == "worker":
             changes = 10 * trial.parts  # of a worker: temporary file, its permissions, its place, three files a part
         points = sorted(drawn.sample(range(changes), min(options.points, changes)))
-        rows = [{"point": point, **row_of(trial, at / f"run{point}", point, head)} for point in points]
-        if head:
-            head.kill()
+        rows = []
+        for point in points:
+            rows.append({"point": point, **row_of(trial, at / f"run{point}", point, head)})
+            print(rows[-1], file=sys.stderr, flush=True)
     print(json.dumps({"study": options.study, "changes": changes, "parts": trial.parts, "points": rows}))
 
 

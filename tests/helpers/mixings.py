@@ -25,7 +25,7 @@ def mixing_of(arrays, tokens, kind="encoder", inputs=None):
     rows, names = [], []
     for text, array in enumerate(arrays):
         for (layer, hidden, position), value in np.ndenumerate(np.asarray(array, dtype=float)):
-            rows.append((text, kind, layer + 1, hidden, position, value, 0.01, value, value**2, 1 - value))
+            rows.append((text, kind, layer + 1, hidden, position, value, 0.01, 0.02, value, value**2, 1 - value))
         for side, held in (("hidden", tokens), ("input", inputs or tokens)):
             names += [(text, kind, side, position, token) for position, token in enumerate(held[text])]
     made = {"table": rows, "token_names": names}

@@ -8,11 +8,14 @@ import pytest
 from helpers.dycks import MEASURING
 from identilens.reproduce import (
     wen2023,
+    wen2023_c7,
     wen2023_figure1,
     wen2023_figure2,
     wen2023_figure3,
     wen2023_figure4,
     wen2023_figure7,
+    wen2023_footnote4,
+    wen2023_prefixes,
     wen2023_table1,
 )
 from identilens.reproduce.record import write_reproduction
@@ -27,6 +30,8 @@ SETTINGS = {
     "figure4": wen2023_figure4.SETTINGS,
     "figure7": wen2023_figure7.SETTINGS,
     "table1": wen2023_table1.SETTINGS,
+    "footnote4": wen2023_footnote4.SETTINGS,
+    "c7": wen2023_c7.SETTINGS,
 }
 
 
@@ -48,6 +53,7 @@ def test_the_settings_are_the_papers(name):
     for setting in SETTINGS[name]:
         config = setting.make()
         assert config.hidden_size in (48, 50)
+        assert (setting.training.attention == "uniform") == (name == "footnote4")
         assert setting.training.length == 28
         assert setting.training.tokens == 100_000
         assert (setting.training.weight_decay == 0) == ("decay" not in setting.name)
@@ -62,7 +68,7 @@ def test_the_cells_of_table_1():
     assert sorted(found) == [(k, D, layers) for k in (2, 3) for D in (4, 8) for layers in (2, 3)]
 
 
-@pytest.mark.parametrize("make", [wen2023_figure3.figure3, wen2023_figure7.figure7], ids=["figure3", "figure7"])
+@pytest.mark.parametrize("make", [wen2023_figure3.figure3, wen2023_figure7.figure7, wen2023_c7.c7])
 def test_a_small_run_leaves_its_page(make, small, tmp_path):
     found = make(tmp_path, Run(WenSettings(seeds=2, epochs=1)))
     write_reproduction(found, tmp_path, ("svg",))
@@ -74,3 +80,25 @@ def test_a_small_run_leaves_its_page(make, small, tmp_path):
     assert runs["seed"].n_unique() == 2
     again = make(tmp_path, Run(WenSettings(seeds=2, epochs=1), choices={"resume": True}))
     assert again.findings == found.findings
+    windows = again.tables.get("windows")
+    if windows is not None:
+        assert set(windows["positions"]) == {"all up to 400", "400 to 500"}
+        assert len(windows) == 4 * len(again.tables["means"])
+
+
+def test_models_without_queries_and_keys_attend_uniformly(small, tmp_path):
+    found = wen2023_footnote4.footnote4(tmp_path, Run(WenSettings(seeds=2, epochs=1)))
+    assert found.tables["variation"]["value"].to_list() == pytest.approx([0] * len(found.tables["variation"]))
+    assert "Eq. 19" in found.findings
+
+
+def test_variation_on_other_prefixes_uses_the_models_of_a_finished_run(small, tmp_path):
+    run = Run(wen2023_prefixes.PrefixSettings(seeds=2, epochs=1, prefixes=2))
+    found = wen2023_prefixes.footnote13(tmp_path, run)
+    by_prefix = found.tables["by_prefix"]
+    assert set(by_prefix.select("prefix", "prefixes").rows()) == {("all brackets", 1), ("16 random", 2)}
+    probe = by_prefix.filter(prefix="all brackets")["value"].to_list()
+    variation = found.tables["variation"].filter(~pl.col("with_start"))
+    assert probe == pytest.approx(variation["value"].to_list())
+    settings = replace(run.settings, trained=tmp_path / "run")
+    assert wen2023_prefixes.footnote13(tmp_path, replace(run, settings=settings)).findings == found.findings

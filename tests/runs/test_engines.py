@@ -112,7 +112,7 @@ def test_a_model_made_in_memory_is_sent_once_and_a_changed_one_refused(tmp_path)
     changed = load(tmp_path / "model", device="cpu")
     next(changed.model.parameters()).data[0] += 1
     for number, engine in enumerate(ENGINES):
-        with pytest.raises(InputError, match="has not what the run was begun with: model sha256 is"):
+        with pytest.raises(InputError, match="has other inputs than the run was started with: model sha256 is"):
             audit(changed, texts, out=tmp_path / f"changed{number}", engine=engine, **given)
     error = pickle.loads(pickle.dumps(SettingError("layers", "of at least 1", 0)))
     assert (error.setting, str(error)) == ("layers", "expected layers of at least 1; got 0.")

@@ -12,7 +12,7 @@ import pytest
 from fsspec.registry import _registry as registry
 
 import identilens as idl
-from helpers import engine_toys, zoo
+from helpers import engine_toys, storage, zoo
 from helpers.command import failing, identilens
 from helpers.killing import contents
 from helpers.made_tasks import write_trec
@@ -22,6 +22,7 @@ from identilens.errors import InputError, OutputFolderError
 from identilens.runs import stored_lock
 from identilens.runs.engines.cluster import Ray
 from identilens.runs.engines.local import Local
+from identilens.studies.audit.study import AuditStudy
 from identilens.studies.registry import STUDIES, Entry
 from identilens.studies.reports import write_report
 
@@ -101,15 +102,25 @@ for name in ("write", "put", "remove"):
             os.kill(os.getpid(), signal.SIGKILL)
         return _change(*given)
     setattr(Store, name, counted)
-toy(layers="1-4", out=sys.argv[1])
+{{}}
 """
+
+
+def killed(line, url, point):
+    """Run a line of Python in a process that is killed at the so-manieth change of what is stored."""
+    command = [sys.executable, "-c", PROGRAM.format(line), url, str(point)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+TOY = 'toy(layers="1-4", out=sys.argv[1])'
+AUDIT = "from helpers.storage import audit; audit(out=sys.argv[1])"
 
 
 @pytest.mark.parametrize("point", [0, 1, 3, 9, 14, 20, 26])
 def test_a_killed_run_is_resumed_on_another_machine(client, whole, monkeypatch, point):
     name = f"killed{point}"
     url = f"s3://{BUCKET}/{name}"
-    dead = subprocess.run([sys.executable, "-c", PROGRAM, url, str(point)], capture_output=True, text=True, check=False)
+    dead = killed(TOY, url, point)
     assert dead.returncode == -9, dead.stderr
     elsewhere(monkeypatch)
     with pytest.raises(OutputFolderError, match=r"another run is writing to s3://runs/killed.*lock renewed \d+ s ago"):
@@ -123,9 +134,32 @@ def test_a_killed_run_is_resumed_on_another_machine(client, whole, monkeypatch, 
     assert len(ToyStudy.runs) == 4 - done
 
 
+@pytest.fixture(scope="module")
+def audited(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audited") / "run"
+    storage.audit(out=folder)
+    return contents(folder)
+
+
+@pytest.mark.parametrize("point", [2, 9, 16, 23])
+def test_a_killed_audit_is_resumed_on_another_machine(client, audited, monkeypatch, point):
+    name = f"audit{point}"
+    dead = killed(AUDIT, f"s3://{BUCKET}/{name}", point)
+    assert dead.returncode == -9, dead.stderr
+    elsewhere(monkeypatch)
+    monkeypatch.setattr(stored_lock, "DEAD", 0.0)
+    before = objects(client, name)
+    done = 3 if "table.parquet" in before else sum("/done-" in key for key in before)
+    parts, run = [], AuditStudy.run
+    monkeypatch.setattr(AuditStudy, "run", lambda self, part: [parts.append(part), run(self, part)][1])
+    storage.audit(out=f"s3://{BUCKET}/{name}", resume=True)
+    assert objects(client, name) == audited
+    assert parts == list(range(done, 3))
+
+
 def test_a_dead_process_of_this_machine_holds_no_lock(client, whole):
     url = f"s3://{BUCKET}/here"
-    subprocess.run([sys.executable, "-c", PROGRAM, url, "9"], capture_output=True, check=False)
+    killed(TOY, url, 9)
     toy(layers="1-4", out=url, resume=True)
     assert objects(client, "here") == whole
 
@@ -196,6 +230,29 @@ def test_the_command_line(client, monkeypatch):
     assert "Pass --resume to continue it" in failing("toy", "--layers", "1-2", "--out", url)
     assert "Create the bucket first" in failing("toy", "--out", "s3://nowhere/run")
     assert "pass --out FOLDER" in failing("figures", url)
+
+
+def test_runs_are_repeated_and_compared(client, tmp_path, monkeypatch):
+    url = f"s3://{BUCKET}/again"
+    chosen = ["--model", "bundled", "--layers", "3", "--certain-rows", "0", "--examples", "0"]
+    identilens("audit", *chosen, "--text", "Nobody came.", "--out", url, code=0)
+    elsewhere(monkeypatch)
+    said = identilens("rerun", url, code=0).output
+    assert f"results: {url}-again" in said
+    assert f"against {url}: the same model and texts." in said
+    stored = objects(client, "again-again")
+    assert stored["table.parquet"] == objects(client, "again")["table.parquet"]
+    assert "already contains this run, finished" in failing("rerun", url)
+    identilens("rerun", url, "--out", tmp_path / "here", code=0)
+    assert (tmp_path / "here" / "table.parquet").read_bytes() == stored["table.parquet"]
+    assert idl.rerun(url, out=f"s3://{BUCKET}/third").table.equals(idl.load_result(url).table)
+    identilens("audit", *chosen, "--text", "Snow fell on the harbour.", "--out", f"s3://{BUCKET}/other", code=0)
+    elsewhere(monkeypatch)
+    said = identilens("compare", url, f"s3://{BUCKET}/other", "--out", tmp_path / "compared.html", code=0).output
+    assert "audit: a, bundled on 1 text" in said
+    assert (tmp_path / "compared.html").stat().st_size > 10_000
+    assert f"{url}-gone contains no result of identilens" in failing("compare", url, f"{url}-gone")
+    assert f"{url}-gone contains no run.toml" in failing("rerun", f"{url}-gone")
 
 
 def test_a_study_joins_an_audit(client, tmp_path, monkeypatch):

@@ -13,12 +13,21 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import identilens as idl
+from helpers import zoo
 from identilens.errors import InputError, OutputFolderError
+from identilens.runs.columns import hub_dataset
 from identilens.runs.corpus import Corpus
+from identilens.runs.study import run_study
 from identilens.runs.texts import iter_texts, read_texts
+from identilens.studies.alternatives.study import AlternativeSettings, AlternativeStudy
 from identilens.studies.heads import RowSettings
 from identilens.studies.items import LazyItems
+from identilens.studies.logit_ranks.study import LogitRankSettings, LogitRankStudy
 from identilens.studies.mixing.study import MixingSettings, MixingStudy
+from identilens.studies.structure.settings import StructureSettings
+from identilens.studies.structure.study import StructureStudy
+from identilens.studies.tokens.settings import TokenSettings
+from identilens.studies.tokens.study import TokenStudy
 from identilens.studies.trust.study import TrustStudy
 
 
@@ -52,6 +61,17 @@ def test_columns_of_frames_and_data_sets(tmp_path):
         read_texts(FRAME.select("other", more="other"))
     with pytest.raises(InputError, match="row 1, column 'text' is empty or not a text"):
         read_texts(pl.DataFrame({"text": ["a", None]}))
+
+
+def test_data_sets_that_were_saved_to_disk(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"text": ["one", "two"]})
+    rows.save_to_disk(tmp_path / "rows")
+    datasets.DatasetDict({"test": rows}).save_to_disk(tmp_path / "splits")
+    assert read_texts(hub_dataset(str(tmp_path / "rows"), "train", None)) == ["one", "two"]
+    assert read_texts(hub_dataset(str(tmp_path / "splits"), "test", None)) == ["one", "two"]
+    with pytest.raises(InputError, match=r"splits cannot be loaded .* Check --dataset, --subset and --split"):
+        hub_dataset(str(tmp_path / "splits"), "train", None)
 
 
 def test_parquet_is_read_in_pieces_and_by_its_own_name(tmp_path, monkeypatch):
@@ -189,16 +209,90 @@ def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(monkeyp
         idl.audit(bundled, late, **chosen)
 
 
-def test_studies_tokenise_very_many_texts_only_when_they_measure_them(bundled, monkeypatch):
-    monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", 2)
-    words = ["The keeper wrote.", "Ships came and went.", "The lamp burned all night."]
-    corpus = read_texts(iter(words))
-    assert isinstance(corpus, Corpus)
+def reads(monkeypatch):
+    """The numbers of the texts that are tokenised from now on."""
+    numbers, read = [], LazyItems._one
+    monkeypatch.setattr(LazyItems, "_one", lambda self, number: [numbers.append(number), read(self, number)][1])
+    return numbers
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return idl.Lens(zoo.build("bert"))
+
+
+WORDS = ["The keeper wrote.", "Ships came and went.", "The lamp burned all night."] * 20
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_mixing_tokenises_very_many_texts_when_it_measures_them(bundled, monkeypatch):
+    corpus, numbers = Corpus(WORDS), reads(monkeypatch)
     mixing = MixingStudy(bundled, corpus, MixingSettings())
-    assert isinstance(mixing.items, LazyItems)
-    assert len(mixing.sizes()) == mixing.identity().texts[0] == 3
-    chosen = RowSettings(layers=(0,), heads=(0,))
-    trust, held = TrustStudy(bundled, corpus, chosen), TrustStudy(bundled, words, chosen)
-    assert isinstance(trust.heads.items, LazyItems)
-    assert trust.sizes() == held.sizes()
-    assert trust.run(0).tables["table"].equals(held.run(0).tables["table"])
+    assert len(mixing.sizes()) == mixing.identity().texts[0] == 60
+    assert max(numbers) < 32
+
+
+@pytest.mark.usefixtures("unchecked_shapes")  # the check looks at an item by chance, so that it is read
+@pytest.mark.parametrize(
+    ("study", "settings"),
+    [
+        (TrustStudy, RowSettings(layers=(0,), heads=(0, 2), queries=(1,))),
+        (AlternativeStudy, AlternativeSettings(layers=(0,), heads=(0,), starts=1, realisable=False)),
+        (LogitRankStudy, LogitRankSettings(layers=(0, 1), heads=(1,), count=2, lengths=(0.17, 0.3))),
+    ],
+)
+def test_heads_of_very_many_texts_are_looked_at_text_by_text(bundled, monkeypatch, study, settings):
+    held = study(bundled, WORDS[:4], settings)
+    corpus, numbers = Corpus(WORDS), reads(monkeypatch)
+    many = study(bundled, corpus, settings)
+    assert many.unit == "texts"
+    assert len(many.sizes()) == many.identity().texts[0] == 60
+    assert max(numbers) < 32
+    by_text = pl.concat(many.run(part).tables["table"] for part in range(4))
+    by_head = pl.concat(held.run(part).tables["table"] for part in range(len(held.sizes())))
+    assert_frame_equal(by_text, by_head)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_logit_ranks_of_very_many_texts_need_one_that_fits(bundled):
+    with pytest.raises(InputError, match="no text has 64 to 128 tokens .* the longest has 8"):
+        LogitRankStudy(bundled, Corpus(WORDS[:4]), LogitRankSettings())
+
+
+IDS = [zoo.ids(6 + number % 3, number) for number in range(8)]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(("cut", "shorter"), [("clip", "error"), ("window", "skip")])
+def test_the_structure_of_very_many_texts_is_that_of_a_list(tiny, monkeypatch, cut, shorter):
+    texts = [*IDS, *([zoo.ids(3)] if shorter == "skip" else [])]
+    chosen = {"length": 6, "cut": cut, "shorter": shorter, "clusters": 2, "compared_pairs": 1, "perturbed": 1}
+    held = idl.structure(tiny, texts, **chosen)
+    monkeypatch.setattr("identilens.studies.items._SAMPLE", 3)
+    numbers = reads(monkeypatch)
+    study = StructureStudy(tiny, Corpus(texts), StructureSettings(**chosen))
+    assert max(numbers) < 3
+    many = run_study(study)
+    for name in held.schema:
+        assert_frame_equal(getattr(many, name), getattr(held, name))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_short_text_among_very_many_is_named_when_it_is_reached(tiny):
+    with pytest.raises(InputError, match="text 8 has 3 tokens, fewer than 6. Lower length"):
+        idl.structure(tiny, Corpus([*IDS, zoo.ids(3)]), length=6, clusters=2)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_probes_on_very_many_texts_are_those_on_a_list(tiny, monkeypatch, tmp_path):
+    chosen = {"probes": ("naive",), "distances": ("cosine",), "folds": 2}
+    held = idl.token_identifiability(tiny, IDS, **chosen)
+    monkeypatch.setattr("identilens.studies.items._SAMPLE", 3)
+    numbers, notes, corpus = reads(monkeypatch), [], Corpus(IDS)
+    study = TokenStudy(tiny, corpus, TokenSettings(**chosen))
+    assert max(numbers) == 0
+    many = run_study(study, out=tmp_path / "run", progress=lambda done, total, note: notes.append(note))
+    assert_frame_equal(many.table, held.table)
+    assert notes[:4] == ["", "checked 0 of 8 texts", "tokens of 0 of 8 texts", "hidden states of 8 of 8 texts"]
+    with pytest.raises(InputError, match="sentences of more than 20 tokens"):
+        idl.token_identifiability(tiny, corpus, experiment="neighbours", offsets=(20,), **chosen)

@@ -7,14 +7,9 @@ linearly to 0, weight decay 0.01, batches of 32 pairs, at most 128 tokens.
 """
 
 import argparse
-import csv
-import lzma
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-from identilens import bundled_model
+from identilens.reproduce.fine_tuned import FineTuning, fine_tune
 
 
 def main() -> None:
@@ -24,39 +19,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    torch.manual_seed(options.seed)
-    with lzma.open(options.train, "rt", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    tokenizer = AutoTokenizer.from_pretrained(bundled_model())
-    model = AutoModelForSequenceClassification.from_pretrained(bundled_model(), num_labels=2).train()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-5, weight_decay=0.01)
-    steps = options.epochs * -(-len(rows) // 32)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, total_iters=steps)
-    for epoch in range(options.epochs):
-        losses, right = [], 0
-        for chosen in torch.randperm(len(rows)).split(32):
-            pairs = [rows[index] for index in chosen.tolist()]
-            batch = tokenizer(
-                [row["#1 String"] for row in pairs],
-                [row["#2 String"] for row in pairs],
-                padding=True,
-                truncation=True,
-                max_length=128,
-                return_tensors="pt",
-            )
-            labels = torch.tensor([int(row["Quality"]) for row in pairs])
-            output = model(**batch, labels=labels)
-            output.loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
-            optimiser.zero_grad()
-            losses.append(float(output.loss.detach()))
-            right += int((output.logits.argmax(-1) == labels).sum())
-        mean = sum(losses) / len(losses)
-        print(f"epoch {epoch + 1}: training loss {mean:.3f}, accuracy {right / len(rows):.3f}", flush=True)
-    model.save_pretrained(options.folder)
-    tokenizer.save_pretrained(options.folder)
+    how = FineTuning(epochs=options.epochs, seed=options.seed)
+    fine_tune("mrpc", "bundled", options.train, options.folder, how, print)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from identilens.charts.encoding import Look, Number, base_chart, field, inline, layered, stretching
+from identilens.charts.figures import ConcatChart
 from identilens.charts.labels import shortened, visible_text
 
 _MOST_NUMBERS = 24
@@ -78,7 +79,7 @@ def token_map(
     labels = [
         alt.param(name=name, value=_labels(names)) for name, names in (("query_labels", queries), ("key_labels", keys))
     ]
-    return alt.concat(*drawn, columns=columns).properties(title=title).add_params(*labels)
+    return ConcatChart(concat=drawn, columns=columns).properties(title=title).add_params(*labels)
 
 
 def _colors(

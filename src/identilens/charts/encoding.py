@@ -3,12 +3,14 @@
 import re
 from collections.abc import Mapping, Sequence
 from itertools import product
+from textwrap import wrap
 from typing import Any, TypedDict, TypeVar, Unpack
 
 import altair as alt
 import polars as pl
 from polars import selectors
 
+from identilens.charts.figures import Chart, LayerChart
 from identilens.charts.labels import visible_text
 
 AnyChart = alt.Chart | alt.LayerChart | alt.ConcatChart
@@ -18,6 +20,7 @@ Channel = TypeVar("Channel", bound=alt.SchemaBase)
 _MOST_TICKS = 12
 _MOST_CLASSES = 8
 _DIGITS = 6
+_LINE = 40
 
 
 class Look(TypedDict, total=False):
@@ -80,7 +83,7 @@ def base_chart(
     title, height = look.get("title", alt.Undefined), look.get("height", alt.Undefined)
     about: Any = look.get("description", title)
     data = _values(frame, look, x, y)
-    return alt.Chart(data, width="container", height=height, title=title, description=about).encode(**axes)
+    return Chart(data, width="container", height=height, title=title, description=about).encode(**axes)
 
 
 def layered(layers: Sequence[Any]) -> alt.LayerChart:
@@ -89,7 +92,7 @@ def layered(layers: Sequence[Any]) -> alt.LayerChart:
     bare = [layer.copy(deep=False) for layer in layers]
     for layer, name in product(bare, names):
         layer[name] = alt.Undefined
-    whole = alt.LayerChart(layer=bare)
+    whole = LayerChart(layer=bare)
     for name in names:
         whole[name] = layers[0][name]
     return whole
@@ -140,7 +143,9 @@ def shown(value: Any) -> Any:
 
 
 def _axis(channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str, grouped: str) -> Any:
-    title = look.get(f"{axis}_title", column) or None
+    # Long titles stand in lines, so that a phone has room for them.
+    words = look.get(f"{axis}_title", column) or None
+    title = wrap(words, _LINE) if words and axis == "x" and len(words) > _LINE else words
     if axis in grouped or not frame.schema[column].is_numeric():
         turned = alt.Undefined if axis == "y" or frame.schema[column] == pl.String else 0
         thinned = True if axis == "x" else alt.Undefined

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from identilens.charts.figures import environment, own_file
 from identilens.charts.labels import visible_text
-from identilens.charts.page import environment, own_file
 from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.thumbnails import contact_sheet
 from identilens.charts.viewer import TokenMap, fitting, viewer_data, viewer_script
@@ -18,6 +18,7 @@ from identilens.runs.files import write_atomically
 NOTEBOOK_BUDGET = 4_000_000
 """Characters of a notebook that the maps of one result may take, before they are deflated."""
 
+_HEADS = "All heads as small maps: rows are layers, columns heads"
 _HEIGHT = 1100
 
 
@@ -64,6 +65,6 @@ def folded_maps(maps: Sequence[TokenMap]) -> str:
         return ""
     opened = max(range(len(maps)), key=lambda place: maps[place].interest)
     words = escape(visible_text(str(maps[opened].choices.get("text", ""))))
-    picture = f'<img alt="All heads as small maps: rows are layers, columns heads" src="{contact_sheet(maps)}">'
+    picture = f'<img alt="{_HEADS}" src="{contact_sheet(maps)}" style="max-width: 100%; height: auto">'
     shown = MapView(maps, opened)._repr_html_()
     return f"<p>{picture}</p><details><summary>Maps of text {words}: open the viewer</summary>{shown}</details>"

@@ -1,28 +1,28 @@
 """A result as one HTML file: text, charts, tables and token maps that ask nothing of the network."""
 
-import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import dataclass, field
 from importlib.metadata import version
+from itertools import groupby
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import vl_convert
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.facts import citation, run_facts
+from identilens.charts.figures import environment, figure, looks, own_file, packed_vega
 from identilens.charts.labels import visible_text
-from identilens.charts.packing import deflated
-from identilens.charts.palette import DARK, LIGHT, theme
-from identilens.charts.save import VEGA_LITE
+from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data, viewer_script
 from identilens.runs.files import write_atomically
+
+_IN_NOTEBOOK = """.identilens { overflow-x: auto }
+.identilens td, .identilens th { padding: 0.2em 0.7em }
+.identilens .number { text-align: right }"""
 
 MOST_ROWS = 500
 """Rows of a table that a page shows."""
@@ -41,6 +41,7 @@ class Section:
         maps: Token maps below the table.
         note: A line at the end.
         lines: Lines of marked tokens, above the charts.
+        of: The result that it belongs to, where a page joins several; opens its heading.
     """
 
     anchor: str
@@ -51,6 +52,7 @@ class Section:
     maps: Sequence[TokenMap] = ()
     note: str = ""
     lines: Sequence[TokenLine] = ()
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,78 +101,47 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
     """
     parts, data = _parts(page, budget)
     return environment().get_template("page.html").render(
-        page=page, parts=parts, data=data, looks={"light": LIGHT.variables, "dark": DARK.variables},
+        page=page, parts=parts, groups=_groups(page.sections), data=data,
+        looks={"light": LIGHT.variables, "dark": DARK.variables},
         facts=run_facts(page.record), citation=citation(page.record), version=version("identilens"),
         vega=packed_vega() if data["charts"] else "", viewer=Markup(viewer_script()),
         own_file=own_file,
     )  # fmt: skip
 
 
-def environment() -> Environment:
-    """Return what fills the templates: text is escaped, and data holds nothing that JSON does not know."""
-    made = Environment(
-        loader=PackageLoader("identilens.charts", "templates"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False, "separators": (",", ":")}
-    return made
-
-
-def own_file(name: str) -> Markup:
-    """Return a script or a style sheet of ours as it is."""
-    return Markup((Path(__file__).parent / "templates" / name).read_text(encoding="utf-8"))
-
-
-@cache
-def packed_vega() -> str:
-    """Return `vega`, deflated and in base64: a third of its size."""
-    return base64.b64encode(deflated(vega().encode())).decode("ascii")
-
-
-@cache
-def vega() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script; making it takes some seconds, once a process."""
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+def _groups(sections: Sequence[Section]) -> list[tuple[str, list[Section]]]:
+    """Return sections by the result that they belong to."""
+    return [(of, list(group)) for of, group in groupby(sections, lambda section: section.of)]
 
 
 def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": {}}
+    data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
     parts = []
     for section in page.sections:
         drawn = [page.charts[chart] if isinstance(chart, str) else chart for chart in section.charts]
-        figures = [
-            _figure(f"{section.anchor}-{place}", chart, section.title, data) for place, chart in enumerate(drawn)
-        ]
+        figures = [figure(f"{section.anchor}-{place}", chart, section.title, data) for place, chart in enumerate(drawn)]
         shown = fitting(section.maps, budget)
         budget -= sum(one.characters for one in shown)
         if shown:
             data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
-        cells = [] if section.frame is None else _cells(section.frame)
+        frame = None if section.frame is None else _filled(section.frame)
+        cells = [] if frame is None else _cells(frame)
         lines = [Markup(line.html()) for line in section.lines]
-        parts.append({"section": section, "figures": figures, "shown": len(shown), "rows": cells, "lines": lines})
-    for name, palette in (("light", LIGHT), ("dark", DARK)):
-        data["looks"][name] = {**asdict(palette), "config": theme(palette is DARK)}
+        parts.append(
+            {"section": section, "figures": figures, "shown": len(shown), "frame": frame, "rows": cells, "lines": lines}
+        )
     return parts, data
-
-
-def _figure(name: str, chart: AnyChart, section: str, data: dict[str, Any]) -> dict[str, str]:
-    spec = chart.to_dict()
-    data["datasets"] |= spec.pop("datasets", {})
-    # Titles of Vega do not break into lines; those of the page do.
-    title = spec.pop("title", "")
-    words = title if isinstance(title, str) else str(title.get("text", ""))
-    for unused in ("config", "$schema"):
-        spec.pop(unused, None)
-    # Vega makes its description the label of the element that it draws in.
-    spec["description"] = spec.get("description") or words or section
-    data["charts"][name] = spec
-    return {"id": name, "title": words, "description": spec["description"]}
 
 
 def table_html(frame: pl.DataFrame) -> str:
     """Return the first rows of a frame as a table, as pages have it, for a notebook."""
     table = environment().get_template("table.html").render(frame=frame, rows=_cells(frame))
-    return f'<div class="identilens"><style>.identilens .number {{ text-align: right }}</style>{table}</div>'
+    return f'<div class="identilens"><style>{_IN_NOTEBOOK}</style>{table}</div>'
+
+
+def _filled(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame without the columns in which no row has a value."""
+    return frame.select(one for one in frame if not frame.height or one.null_count() < frame.height)
 
 
 def _cells(frame: pl.DataFrame) -> list[list[str]]:

@@ -6,10 +6,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import vl_convert
 
 from identilens.charts.encoding import AnyChart
+from identilens.charts.figures import VEGA_LITE
 from identilens.charts.kit import CHOICE
 from identilens.charts.labels import file_names
 from identilens.charts.palette import theme
@@ -17,9 +17,6 @@ from identilens.errors import InputError
 from identilens.runs.files import write_atomically
 
 FORMATS = ("png", "svg", "pdf")
-VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
-"""Version of Vega-Lite that Altair writes for, as vl-convert names it."""
-
 _WIDTH = 420
 """Pixels across the plot of a chart that fills its page; a point a pixel in PDF."""
 

@@ -107,7 +107,9 @@ def viewer_script() -> str:
     """Return the viewer as one script that defines ``tokenMaps``."""
     folder = Path(__file__).parent / "templates" / "viewer"
     parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    return '"use strict";\n(() => {\n' + "".join(parts) + "Object.assign(window, { tokenMaps, inflated });\n})();\n"
+    return (
+        '"use strict";\n(() => {\n' + "".join(parts) + "Object.assign(window, { tokenMaps, inflated, made });\n})();\n"
+    )
 
 
 def looks_script() -> str:

@@ -16,7 +16,7 @@ from identilens.runs.remote import url_in
 from identilens.runs.request import Request
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
-from identilens.runs.stored import present
+from identilens.runs.stored import present, told_by_url
 from identilens.runs.study import Progress, bound_study, run_study
 from identilens.studies.registry import STUDIES, study_named
 
@@ -51,8 +51,9 @@ def rerun(
         >>> again.table.equals(audit.table)
         True
     """
-    first = present(folder)
-    study, groups = _asked(first, {"lens": lens, "texts": texts})
+    with told_by_url(folder):
+        first = present(folder)
+        study, groups = _asked(first, {"lens": lens, "texts": texts})
     given = {"lens": lens, "texts": texts}
     inputs = [groups[name].load() if given[name] is None else given[name] for name in study.takes]
     result = run_study(bound_study(study, inputs, groups["settings"]), out=out, progress=progress)
@@ -73,8 +74,9 @@ def rerun_folder(
         resume: Continue an interrupted run in the new folder.
         overwrite: Delete the previous run in the new folder. Only the files that its manifest lists are deleted.
     """
-    first = present(folder)
-    study, groups = _asked(first, {})
+    with told_by_url(folder):
+        first = present(folder)
+        study, groups = _asked(first, {})
     new = out or f"{folder.rstrip('/') if url_in(folder) else first.absolute()}-again"
     study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
     changed = _changed(first, read_record(present(new)) or {})

@@ -15,6 +15,7 @@ from identilens.runs.settings import LIST, Settings
 
 Data = Literal["complete", "prefixes"]
 Loss = Literal["closing", "all"]
+Attention = Literal["learned", "uniform"]
 
 LONG = (400, 500)
 """Numbers of brackets in the shortest and the longest prefix of the length generalisation."""
@@ -59,6 +60,7 @@ class DyckTraining(DyckLaw):
         learning_rate: Learning rate of AdamW at the start. It decreases as a cosine, epoch by epoch.
         weight_decay: Weight decay of AdamW. It is decoupled: not an L2 term of the loss.
         loss: Tokens that count in the cross-entropy: all next tokens (all), or only closing brackets (closing).
+        attention: Train queries and keys (learned), or keep them at zero, so that attention is uniform (uniform).
         contrast: Weight λ of the contrastive term (Eq. 22); the paper uses 0.3.
         contrast_depth: Largest depth of inserted pairs; the language's depth by default.
         data_seed: Seed of the training set, which is the same for every model.
@@ -70,6 +72,7 @@ class DyckTraining(DyckLaw):
     learning_rate: Annotated[float, Gt(0)] = 3e-3
     weight_decay: Annotated[float, Ge(0)] = 0.0
     loss: Loss = "closing"
+    attention: Attention = "learned"
     contrast: Annotated[float, Ge(0)] = 0.0
     contrast_depth: Annotated[int | None, Ge(1)] = None
     data_seed: Annotated[int, Ge(0)] = 0

@@ -80,6 +80,8 @@ def train_models(
     check_memory(config, len(seeds), training, device)
     models = [new_model(config, seed) for seed in seeds]
     parameters = stack_parameters(models, device)
+    if training.attention == "uniform":
+        freeze_attention(parameters)
     losses = []
     for epoch, found in enumerate(_epochs(config, parameters, data, training, seeds)):
         losses.append(found.cpu())
@@ -90,6 +92,13 @@ def train_models(
             progress(epoch + 1, training.epochs, float(losses[-1].mean()))
     unstack_parameters(parameters, models)
     return Trained([model.eval() for model in models], tuple(seeds), torch.stack(losses))
+
+
+def freeze_attention(parameters: Parameters) -> None:
+    """Set the queries and keys of every layer to zero for good: each position attends to all visible ones equally."""
+    for name, value in parameters.items():
+        if ".q_proj." in name or ".k_proj." in name:
+            value.requires_grad_(False).zero_()
 
 
 def _epochs(

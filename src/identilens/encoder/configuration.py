@@ -1,10 +1,11 @@
 """Sizes of an identifiable encoder: independent sizes of keys and values, heads concatenated or added."""
 
-from typing import Literal, no_type_check
+from typing import Literal, get_args, no_type_check
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from identilens.encoder.settings import Block, LogitScale
 from identilens.errors import InputError
 
 Heads = Literal["concat", "add"]
@@ -23,6 +24,9 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
         hidden_size: d_model (the paper: d_e).
         dropout: Dropout of embeddings, attention weights and both sublayers.
         initializer_std: Standard deviation of the initial token and position embeddings.
+        block: ``vaswani``: x + attention, norm, x + Linear₂(ReLU(Linear₁(x))), norm. ``paper``: section 2.2 to the
+            letter, y₁ = Linear₁(Norm(x + attention)), y₂ = Norm(x + ReLU(Linear₂(y₁))).
+        logit_scale: Attention logits are divided by √d_k (Eq. 1), by √d_v, or not at all (``none``).
         sentence_pairs: The classifier sees the first tokens of two sentences through one shared encoder.
 
     Examples:
@@ -46,13 +50,16 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
     dropout: float | int = 0.1
     layer_norm_eps: float = 1e-5
     initializer_std: float | int = 1.0
+    block: str = "vaswani"
+    logit_scale: str = "d_k"
     sentence_pairs: bool = False
     pad_token_id: int | None = 0
 
     def __post_init__(self, **kwargs) -> None:
-        """Set d_v, and raise InputError for sizes that do not fit together or unknown ``heads``."""
-        if self.heads not in ("concat", "add"):
-            raise InputError(f"heads must be concat or add; got {self.heads!r}.")
+        """Set d_v, and raise InputError for sizes that do not fit together or an unknown choice."""
+        for name, choices in (("heads", Heads), ("block", Block), ("logit_scale", LogitScale)):
+            if getattr(self, name) not in get_args(choices):
+                raise InputError(f"{name} must be {' or '.join(get_args(choices))}; got {getattr(self, name)!r}.")
         sizes = ("d_k", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size")
         for name in (*sizes, *(["d_v"] if self.d_v is not None else [])):
             if getattr(self, name) < 1:

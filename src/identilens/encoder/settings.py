@@ -10,6 +10,8 @@ from identilens.runs.settings import NOT_RECORDED, Settings
 
 TaskName = Literal["imdb", "trec", "sst", "snli", "yelp", "dbpedia", "sogou", "ag_news", "yahoo", "amazon"]
 HeadsName = Literal["concat", "con", "add"]
+Block = Literal["vaswani", "paper"]
+LogitScale = Literal["d_k", "d_v", "none"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,9 @@ class TrainingSettings(Settings):
         d_model: Embedding size.
         attention_heads: Number of heads.
         feed_forward: Width of the feed-forward block.
+        block: The layer of Vaswani et al. 2017 (vaswani), or the paper's formula in section 2.2 (paper).
+        initial_std: Standard deviation of the initial embeddings of tokens and positions.
+        logit_scale: Attention logits are divided by the square root of this size; none: not divided.
         dropout: Dropout of embeddings, attention weights and sublayers.
         max_length: Cut longer texts to this many tokens, [CLS] included.
         max_words: Largest size of the vocabulary.
@@ -41,6 +46,9 @@ class TrainingSettings(Settings):
     d_model: Annotated[int, Ge(1)] = 512
     attention_heads: Annotated[int, Ge(1)] = 8
     feed_forward: Annotated[int, Ge(1)] = 2048
+    block: Block = "vaswani"
+    initial_std: Annotated[float, Gt(0)] = 1.0
+    logit_scale: LogitScale = "d_k"
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     max_length: Annotated[int, Ge(2)] = 512
     max_words: Annotated[int, Ge(1)] = 100_000

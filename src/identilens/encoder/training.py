@@ -36,6 +36,7 @@ def build_model(
         vocab_size=len(tokenizer), heads=cast(Heads, settings.heads), d_k=settings.d_k, d_v=settings.d_v,
         hidden_size=settings.d_model, num_hidden_layers=settings.layers, num_attention_heads=settings.attention_heads,
         intermediate_size=settings.feed_forward, max_position_embeddings=settings.max_length,
+        block=settings.block, initializer_std=settings.initial_std, logit_scale=settings.logit_scale,
         dropout=settings.dropout, sentence_pairs=task.pair, id2label=dict(enumerate(task.labels)),
         label2id={label: index for index, label in enumerate(task.labels)},
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """The explorer's pages and requests, safe by default.
 
-Only pages that know the start token may ask for anything; hosts and origins other than the explorer's own are refused,
-as is anything but JSON; sizes are bounded; the page may run no script that it did not bring.
+The page itself contains no text and no model. Questions need the start token; hosts and origins other than the
+explorer's own are refused, as is anything but JSON; sizes are bounded; the page runs only the scripts it brings.
 """
 
 import json
@@ -13,10 +13,10 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from identilens.charts.page import environment, own_file
+from identilens.charts.figures import environment, own_file
 from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.viewer import looks_script, viewer_script
 from identilens.errors import IdentilensError, InputError
@@ -39,9 +39,12 @@ HEADERS = {
 
 _ALONE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; sandbox allow-scripts allow-downloads"
+    "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "sandbox allow-scripts allow-downloads"
 }
 """Of a report, whose scripts stand in it: it is shut in, and can ask for nothing."""
+
+_FOREIGN = "this host or origin is not the explorer's own."
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -74,37 +77,38 @@ class _Site:
         self.start = {"models": list(desk.lenses), **start}
 
     async def page(self, request: Request) -> Response:
-        if refused := self.guard.refuses(request, request.query_params.get("token", "")):
-            return refused
-        html = (_STATIC / "explorer.html").read_text(encoding="utf-8")
-        start = {**self.start, "runs": self.runs and self.runs.names()}
-        return HTMLResponse(html.replace("{{ start }}", _in_html(json.dumps(start))), headers=HEADERS)
+        return self.guard.file(request, {"": lambda: _static("explorer.html")}, "text/html")
 
     async def report(self, request: Request) -> Response:
-        if refused := self.guard.refuses(request, request.query_params.get("token", "")):
-            return refused
+        if self.guard.foreign(request):
+            return _refusal(403, _FOREIGN)
         try:
-            held = await run_in_threadpool(_runs(self.runs).report, request.path_params["name"])
+            runs, name = _runs(self.runs), request.path_params["name"]
+            if not runs.opens(name, request.query_params.get("key", "")):
+                return _refusal(403, "open the run from the explorer; the key of this address is missing or wrong.")
+            held = await run_in_threadpool(runs.report, name)
         except IdentilensError as error:
             return _refusal(404, str(error))
         return HTMLResponse(held, headers={**HEADERS, **_ALONE})
 
     async def script(self, request: Request) -> Response:
-        own = (_STATIC / "explorer.js").read_text(encoding="utf-8")
-        parts = {"viewer.js": lambda: looks_script() + viewer_script(), "explorer.js": lambda: own}
+        parts = {"viewer.js": lambda: looks_script() + viewer_script(), "explorer.js": _script}
         return self.guard.file(request, parts, "text/javascript")
 
     async def style(self, request: Request) -> Response:
         return self.guard.file(request, {"explorer.css": _style}, "text/css")
 
     async def ask(self, request: Request) -> Response:
-        if refused := self.guard.refuses(request, request.headers.get("x-identilens-token", ""), changes=True):
+        if refused := self.guard.refuses(request):
             return refused
         body = await _body(request)
         if body is None:
             return _refusal(413, f"a request may hold {MOST_BYTES} bytes of JSON.")
+        what = request.path_params["what"]
+        if what == "start":
+            return JSONResponse({**self.start, "runs": self.runs and self.runs.addresses()}, headers=HEADERS)
         try:
-            model, job = _job(self.desk, self.runs, request.path_params["what"], body)
+            model, job = _job(self.desk, self.runs, what, body)
         except (InputError, KeyError, TypeError, ValueError) as error:
             return _refusal(400, str(error) if isinstance(error, InputError) else "a request lacks what it needs.")
         return StreamingResponse(self._lines(model, job, request), media_type="application/x-ndjson", headers=HEADERS)
@@ -120,13 +124,13 @@ class Guard:
     def __init__(self, token: str, hosts: Sequence[str]) -> None:
         self.token, self.hosts = token, set(hosts)
 
-    def refuses(self, request: Request, token: str, *, changes: bool = False) -> Response | None:
-        """Return the answer to a request that is refused; None for one that may go on."""
+    def refuses(self, request: Request) -> Response | None:
+        """Return the answer to a question that is refused; None for one that may go on."""
         if self.foreign(request):
-            return _refusal(403, "this host or origin is not the explorer's own.")
-        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            return _refusal(403, _FOREIGN)
+        if not secrets.compare_digest(request.headers.get("x-identilens-token", "").encode(), self.token.encode()):
             return _refusal(403, "open the address that the explorer printed; its token is missing or wrong.")
-        if changes and request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+        if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
             return _refusal(415, "a request must be JSON.")
         return None
 
@@ -139,7 +143,7 @@ class Guard:
         """Return a file of ours by the name that a request gives."""
         name = request.url.path.removeprefix("/")
         if self.foreign(request):
-            return _refusal(403, "this host or origin is not the explorer's own.")
+            return _refusal(403, _FOREIGN)
         if name not in files:
             return _refusal(404, "there is no such file.")
         return Response(files[name](), media_type=kind, headers=HEADERS)
@@ -209,13 +213,16 @@ async def _body(request: Request) -> Mapping[str, Any] | None:
 
 def _style() -> str:
     colors = environment().get_template("colors.css").render(looks={"light": LIGHT.variables, "dark": DARK.variables})
-    own = (_STATIC / "explorer.css").read_text(encoding="utf-8")
-    return "\n".join([colors, own_file("page.css"), own_file("viewer.css"), own])
+    return "\n".join([colors, own_file("page.css"), own_file("viewer.css"), _static("explorer.css")])
+
+
+def _script() -> str:
+    return '"use strict";\n(() => {\n' + _static("pane.js") + _static("explorer.js") + "})();\n"
+
+
+def _static(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")
 
 
 def _refusal(status: int, words: str) -> Response:
     return PlainTextResponse(words, status, headers=HEADERS)
-
-
-def _in_html(content: str) -> str:
-    return content.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

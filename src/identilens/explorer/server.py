@@ -25,7 +25,7 @@ def serve(
     """
     token, desk = secrets.token_urlsafe(24), Desk(lenses)
     app = explorer_app(desk, token, [f"{HOST}:{port}", f"localhost:{port}"], texts, runs and Runs(runs), load)
-    announce(f"http://{HOST}:{port}/?token={token}")
+    announce(f"http://{HOST}:{port}/#token={token}")
     try:
         uvicorn.run(app, host=HOST, port=port, log_level="warning", access_log=False, server_header=False)
     finally:

@@ -105,7 +105,7 @@ def _picture_inputs(model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
 
 
 def _gridded(vision: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the patches of one picture in a row, and how they lie: in time, height and width."""
+    """Yield the patches of one picture as rows, and their numbers in time, height and width."""
     patch, merge = getattr(vision, "patch_size", 4), getattr(vision, "spatial_merge_size", 2)
     width = (_attribute(vision, "in_channels", "in_chans", "num_channels") or 3) * patch * patch
     for frames in dict.fromkeys((getattr(vision, "temporal_patch_size", 1), 1)):
@@ -113,7 +113,7 @@ def _gridded(vision: Any) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _ids(model: PreTrainedModel, length: int, seed: int) -> list[int]:
-    """Return token ids that mean nothing special to the model."""
+    """Return ids of ordinary tokens."""
     special = {value for name, value in _numbers(model.config) if "token" in name or name.endswith(("_id", "_index"))}
     plain = [number for number in range(3, VOCABULARY // 2) if number not in special]
     drawn = torch.randint(len(plain), (length,), generator=torch.Generator().manual_seed(seed))
@@ -169,7 +169,7 @@ def _series_shapes(model: PreTrainedModel) -> list[tuple[int, ...]]:
 
 
 def _series_features(model: PreTrainedModel, names: Any, length: int) -> dict[str, Tensor]:
-    """Return what stands beside a time series' values: nothing is missing, and features of the time are zero."""
+    """Return the other inputs of a time series: no value is missing, and time features are zero."""
     config, features = model.config, getattr(model.config, "num_time_features", 0)
     ahead = getattr(config, "prediction_length", None) or 4
     beside = {
@@ -186,8 +186,8 @@ def _attribute(config: Any, *names: str) -> Any:
             return getattr(config, name)
     for part in ("vision_config", "encoder_config", "audio_config", "backbone_config", "text_config", "qformer_config"):
         inner = getattr(config, part, None)
-        if hasattr(inner, "to_dict") and (found := _attribute(inner, *names)) is not None:
-            return found
+        if hasattr(inner, "to_dict") and (value := _attribute(inner, *names)) is not None:
+            return value
     return None
 
 

@@ -1,4 +1,4 @@
-"""The table of what became of every model type, packaged as CSV and made by ``make families``."""
+"""The table of results for every model type, packaged as CSV and written by ``make families``."""
 
 import csv
 from collections.abc import Iterable
@@ -12,8 +12,8 @@ from identilens.families.trial import Trial
 
 MEANINGS = {
     "served": "captured with proof",
-    "refused": "ends in an error that says why and what to do",
-    "no attention": "refused: it takes no softmax at all",
+    "refused": "an error says why, and what to do",
+    "no attention": "refused: the model has no softmax",
     "part": "a part of other models, tried within them",
     "not built": "no tiny model of it could be made and run here, so nothing is known; try your own model",
     "crash": "a defect: an error that is not clear",
@@ -25,9 +25,9 @@ MEANINGS = {
 def write_table(trials: Iterable[Trial], file: Path) -> None:
     """Write trials as CSV."""
     with file.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.DictWriter(lines, [one.name for one in fields(Trial)], lineterminator="\n")
+        writer = csv.DictWriter(lines, [column.name for column in fields(Trial)], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(asdict(one) for one in trials)
+        writer.writerows(asdict(trial) for trial in trials)
 
 
 def read_table() -> dict[str, Trial]:
@@ -37,17 +37,17 @@ def read_table() -> dict[str, Trial]:
 
 
 def known(family: str, table: Iterable[str]) -> str:
-    """Return the model type as transformers writes it; hyphens and underscores are taken alike.
+    """Return the model type as transformers writes it; hyphens and underscores are the same.
 
     Raises:
         InputError: If there is no such type.
     """
     types = list(table)
-    alike = {one.replace("-", "_").lower(): one for one in types}
+    alike = {name.replace("-", "_").lower(): name for name in types}
     name = family.replace("-", "_").lower()
     if name in alike:
         return alike[name]
-    near = [alike[one] for one in get_close_matches(name, alike, 5, 0.5)]
+    near = [alike[close] for close in get_close_matches(name, alike, 5, 0.5)]
     hint = f"The nearest are {', '.join(near)}." if near else "Call identilens families for all of them."
     raise InputError(
         f"transformers has no model type {family!r}. {hint} The config.json of a model gives its type as model_type."

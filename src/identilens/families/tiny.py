@@ -58,9 +58,9 @@ class Sizes:
 
     Attributes:
         divisor: Widths are divided by it.
-        layers: Layers at most, more where kinds of layers differ.
-        small_images: Images hold 4 x 4 patches; as large as the default otherwise.
-        tokens: What became of token ids beyond the vocabulary, by their number before.
+        layers: Number of layers at most; more where the model has several kinds of layers.
+        small_images: Images contain 4 x 4 patches; otherwise they have the default size.
+        tokens: New ids of tokens beyond the small vocabulary, by old id.
     """
 
     divisor: int
@@ -84,85 +84,85 @@ LADDER = (
     Sizes(4, small_images=False),
     Sizes(1),
 )
-"""Sizes from the smallest: each is tried where those before cannot be built or run."""
+"""Sizes in the order in which they are tried; the first that can be built and run is used."""
 
 
 def sized(config: PreTrainedConfig, sizes: Sizes) -> PreTrainedConfig:
     """Return a configuration of the same type with smaller numbers."""
     if config.model_type == "timm_backbone":
         return _backbone(config)
-    held, default = _held(config), _held(type(config)())
-    count = _layers_needed(held, sizes.layers)
+    values, default = _values(config), _values(type(config)())
+    count = _layers_needed(values, sizes.layers)
     changes: dict[str, Any] = {}
-    for name, value in held.items():
+    for name, value in values.items():
         if isinstance(value, PreTrainedConfig):
             changes[name] = sized(value, sizes)
-        elif (new := _changed(name, value, held, sizes, count)) is not None and new != value:
+        elif (new := _changed(name, value, values, sizes, count)) is not None and new != value:
             changes[name] = new
         elif name not in _DERIVED and value != default.get(name):
             changes[name] = value
-    rope = held.get("rope_parameters")
-    if isinstance(rope, dict) and any(isinstance(one, dict) for one in rope.values()):
+    rope = values.get("rope_parameters")
+    if isinstance(rope, dict) and any(isinstance(part, dict) for part in rope.values()):
         changes["rope_parameters"] = rope
     elif isinstance(rope, dict) and "rope_type" in rope:
-        changes["rope_parameters"] = {**rope, "mrope_section": _sections({**held, **changes})}
-    width, heads = ({**held, **changes}.get(name) for name in ("hidden_size", "num_attention_heads"))
-    own_width = any(name in held for name in ("head_dim", "v_head_dim", "qk_rope_head_dim"))
-    if isinstance(width, int) and isinstance(heads, int) and width % heads and not own_width:
+        changes["rope_parameters"] = {**rope, "mrope_section": _sections({**values, **changes})}
+    width, heads = ({**values, **changes}.get(name) for name in ("hidden_size", "num_attention_heads"))
+    head_width = any(name in values for name in ("head_dim", "v_head_dim", "qk_rope_head_dim"))
+    if isinstance(width, int) and isinstance(heads, int) and width % heads and not head_width:
         heads = math.gcd(width, heads)
         heads //= 1 + width // heads % 2
-        changes |= {name: heads for name in ("num_attention_heads", "num_key_value_heads") if name in held}
-    width, heads = ({**held, **changes}.get(name) for name in ("hidden_size", "num_attention_heads"))
+        changes |= {name: heads for name in ("num_attention_heads", "num_key_value_heads") if name in values}
+    width, heads = ({**values, **changes}.get(name) for name in ("hidden_size", "num_attention_heads"))
     if isinstance(width, int) and isinstance(heads, int):
         usual = {"head_dim": width // heads, "num_key_value_heads": heads}
-        changes |= {name: number for name, number in usual.items() if name in held and held[name] is None}
+        changes |= {name: number for name, number in usual.items() if name in values and values[name] is None}
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         changes["decoder_start_token_id"] = 0
-    if "depths" in held and getattr(config, "out_features", None):
+    if "depths" in values and getattr(config, "out_features", None):
         changes["out_features"] = config.out_features
-    if "use_timm_backbone" in held:
+    if "use_timm_backbone" in values:
         changes["use_timm_backbone"] = False
     return type(config)(**changes)
 
 
-def _held(config: PreTrainedConfig) -> dict[str, Any]:
+def _values(config: PreTrainedConfig) -> dict[str, Any]:
     return {name: value for name, value in vars(config).items() if not name.startswith("_")}
 
 
-def _sections(held: dict[str, Any]) -> list[int]:
-    """Return how the rotary dimensions of a head are shared by time, height and width, where a family does so."""
-    width, heads = held.get("hidden_size", 32), held.get("num_attention_heads", 4)
-    half = (held.get("head_dim") or width // heads) // 2 if isinstance(heads, int) and isinstance(width, int) else 0
+def _sections(values: dict[str, Any]) -> list[int]:
+    """Return the numbers of rotary dimensions of a head for time, height and width."""
+    width, heads = values.get("hidden_size", 32), values.get("num_attention_heads", 4)
+    half = (values.get("head_dim") or width // heads) // 2 if isinstance(heads, int) and isinstance(width, int) else 0
     return [half - 2 * (half // 3), half // 3, half // 3]
 
 
 def _backbone(config: PreTrainedConfig) -> PreTrainedConfig:
-    """Return a small ResNet with as many outputs, for families whose pictures go through timm."""
+    """Return a small ResNet with as many outputs, for families that encode pictures with timm."""
     stages = getattr(config, "out_indices", None) or [4]
     features = [f"stage{place}" for place in range(5 - len(stages), 5)]
     sizes: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
     return ResNetConfig(**sizes, out_features=features)  # pyright: ignore[reportCallIssue]
 
 
-def _layers_needed(held: dict[str, Any], least: int) -> int:
-    """Return how many layers show every kind that the default has."""
-    kinds = held.get("layer_types") or held.get("layers_block_type") or ()
+def _layers_needed(values: dict[str, Any], least: int) -> int:
+    """Return the number of layers that contains every kind of the default."""
+    kinds = values.get("layer_types") or values.get("layers_block_type") or ()
     return max([least, *(list(kinds).index(kind) + 1 for kind in set(kinds))])
 
 
-def _changed(name: str, value: Any, held: dict[str, Any], sizes: Sizes, count: int) -> Any:
+def _changed(name: str, value: Any, values: dict[str, Any], sizes: Sizes, count: int) -> Any:
     if value is None:
         return _FILLED.get(name)
     if isinstance(value, bool):
         return None
     if name == "image_size":
-        return _image_size(value, held.get("patch_size"), sizes)
+        return _image_size(value, values.get("patch_size"), sizes)
     if isinstance(value, list | tuple) and value:
-        depth = next((held[key] for key in ("num_hidden_layers", "n_layer", "num_layers") if key in held), None)
-        value = value[:count] if len(value) == depth and "depths" not in held else value
-        if all(isinstance(one, int) and not isinstance(one, bool) for one in value):
-            many = [_number(name, one, sizes, count) for one in value]
-            return type(value)(one if new is None else new for one, new in zip(value, many, strict=True))
+        depth = next((values[key] for key in ("num_hidden_layers", "n_layer", "num_layers") if key in values), None)
+        value = value[:count] if len(value) == depth and "depths" not in values else value
+        if all(isinstance(item, int) and not isinstance(item, bool) for item in value):
+            many = [_number(name, item, sizes, count) for item in value]
+            return type(value)(item if new is None else new for item, new in zip(value, many, strict=True))
         return value if name != "layer_types" else None
     return _number(name, value, sizes, count) if isinstance(value, int) else None
 
@@ -188,7 +188,7 @@ def _image_size(value: Any, patch: Any, sizes: Sizes) -> Any:
     if not sizes.small_images:
         return None
     if isinstance(value, list | tuple):
-        return type(value)(_image_size(one, patch, sizes) for one in value)
+        return type(value)(_image_size(side, patch, sizes) for side in value)
     return 4 * patch if isinstance(patch, int) else max(32, value // 7)
 
 
@@ -199,13 +199,13 @@ def model_types() -> list[str]:
 
 def classes(config: PreTrainedConfig) -> list[type[PreTrainedModel]]:
     """Return the classes that a configuration has in transformers' Auto classes, the bare model first."""
-    found: list[type[PreTrainedModel]] = []
+    models: list[type[PreTrainedModel]] = []
     for name in _mappings():
         mapping = getattr(transformers, name)
         if type(config) in mapping:
-            held = mapping[type(config)]
-            found += held if isinstance(held, tuple) else [held]
-    return list(dict.fromkeys(found))
+            listed = mapping[type(config)]
+            models += listed if isinstance(listed, tuple) else [listed]
+    return list(dict.fromkeys(models))
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What becomes of one model type: captured with proof, refused with a reason, or a defect."""
+"""The trial of one model type: captured with proof, refused with a reason, or a defect."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -29,21 +29,20 @@ _SOFTMAX = ("softmax", "scaled_dot_product_attention", "log_softmax")
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of a model type.
+    """The result of trying a model type.
 
     Attributes:
         family: Model type.
-        outcome: ``served``: captured with proof; ``refused``: ends in an error that says what to do; ``no attention``:
-            refused, and no softmax is taken; ``part``: of other models, and tried within them; ``not built``: no small
-            model of it could be made and run;
-            ``crash``, ``wrong``: defects.
+        outcome: ``served``: captured with proof; ``refused``: an error says what to do; ``no attention``: refused, and
+            the model has no softmax; ``part``: of other models, and tried within them; ``not built``: no small model
+            of it could be built and run; ``crash``, ``wrong``: defects.
         model: Class tried.
         way: How attention is captured.
         inputs: Kinds of input served, with commas between.
         layers: Attention layers captured.
         difference: Largest difference from the weights that the family's own ``output_attentions`` gives; empty
             where it gives none.
-        reason: Why not, and what to do instead; for served ones what is not.
+        reason: Why it is not served, and what to do instead; for served types, which parts are not.
     """
 
     family: str
@@ -57,7 +56,7 @@ class Trial:
 
 
 def trial(family: str) -> Trial:
-    """Return what becomes of a type: the first small model that can be built and run decides."""
+    """Return the trial of a type, made on the first small model that can be built and run."""
     reasons: list[str] = []
     try:
         if is_part(family):
@@ -72,23 +71,23 @@ def trial(family: str) -> Trial:
 
 def _runnable(model: PreTrainedModel, reasons: list[str]) -> dict[str, Any]:
     """Return the inputs, by kind, on which the model itself runs."""
-    found: dict[str, Any] = {}
+    inputs: dict[str, Any] = {}
     for kind, given in candidates(model):
-        if kind in found:
+        if kind in inputs:
             continue
         batch = _batch(model, given)
         try:
             _run(model, batch)
             _run(model, _first(batch))
-            found[kind] = given
+            inputs[kind] = given
         except Exception as error:
             reasons.append(f"{kind}: {type(error).__name__}: {error}")
-    return found
+    return inputs
 
 
 @torch.no_grad()
 def _run(model: PreTrainedModel, batch: dict[str, Tensor], **options: Any) -> Any:
-    """Return a model's output without a cache, as a lens runs it; with one where the model knows of none."""
+    """Return a model's output, as a lens runs it: without a cache where the model has that option."""
     try:
         return model(**batch, **options, use_cache=False)
     except Exception as error:
@@ -99,14 +98,14 @@ def _run(model: PreTrainedModel, batch: dict[str, Tensor], **options: Any) -> An
 
 
 def _eager(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of a model made anew with attention written out: some choose it for good when they are made."""
+    """Return a copy of a model built with eager attention: some models choose their attention when they are built."""
     copy = type(model)._from_config(deepcopy(model.config), attn_implementation="eager")
     copy.load_state_dict(model.state_dict())
     return copy.eval()
 
 
 def _first(batch: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the first row of a batch, which layers are looked for on; all where rows are not texts."""
+    """Return the first row of a batch, on which layers are searched; the whole batch if rows are not texts."""
     count = len(next(iter(batch.values())))
     alike = all(len(tensor) == count for tensor in batch.values())
     return {name: tensor[:1] for name, tensor in batch.items()} if alike else batch
@@ -149,7 +148,7 @@ def _captured(family: str, model: PreTrainedModel, kind: str, given: Any) -> Tri
         layers = _weights(lens, given)
         if kind == "text":
             _padding_is_cut(lens, given, layers)
-        difference = _difference_from_own(lens, items, layers)
+        difference = _difference(lens, items, layers)
     except Exception as error:
         return replace(told, **_failed(error, kind, softmax.seen))
     way, skipped = getattr(lens, "capture_way", "interface"), ", ".join(lens.other_layers)
@@ -165,7 +164,7 @@ def _captured(family: str, model: PreTrainedModel, kind: str, given: Any) -> Tri
 
 
 def _failed(error: Exception, kind: str, softmax: bool) -> dict[str, Any]:
-    """Return outcome and reason of an error: ours tell what to do, any other is a defect."""
+    """Return outcome and reason of an error: ours say what to do, and any other is a defect."""
     if _NO_MEMORY in str(error):
         return {"outcome": "not built", "reason": _short(f"{kind}: {error}")}
     if isinstance(error, IdentilensError):
@@ -181,7 +180,7 @@ def _weights(lens: Lens, given: Any) -> list[Layers]:
     ]
 
 
-def _difference_from_own(lens: Lens, items: Sequence[Item], layers: Sequence[Layers]) -> float | None:
+def _difference(lens: Lens, items: Sequence[Item], layers: Sequence[Layers]) -> float | None:
     """Return the largest difference from the weights that the model gives for the same batch; None if it has none."""
     try:
         output = _run(_eager(lens.model), collate(items, "cpu"), output_attentions=True)
@@ -189,11 +188,11 @@ def _difference_from_own(lens: Lens, items: Sequence[Item], layers: Sequence[Lay
         return None
     worst = None
     for kind in dict.fromkeys(kind for kind, _ in layers[0]):
-        own = _own(output, kind)
-        if own is None or len(own) != sum(one == kind for one, _ in layers[0]):
+        reference = _attentions(output, kind)
+        if reference is None or len(reference) != sum(other == kind for other, _ in layers[0]):
             continue
-        for text, found in enumerate(layers):
-            for theirs, (_, ours) in zip(own, [one for one in found if one[0] == kind], strict=True):
+        for text, captured in enumerate(layers):
+            for theirs, (_, ours) in zip(reference, [layer for layer in captured if layer[0] == kind], strict=True):
                 heads, rows, columns = ours.shape
                 if theirs.ndim == 4 and len(theirs) == len(items) and theirs.shape[1] == heads:
                     part = theirs[text, :, :rows, :columns]
@@ -204,22 +203,22 @@ def _difference_from_own(lens: Lens, items: Sequence[Item], layers: Sequence[Lay
 def _off(theirs: Tensor, ours: Tensor) -> float:
     """Return the largest difference.
 
-    A sink that the family applies later is in our rows, and put in theirs too. Some families give every head the mean.
+    Our rows contain a sink that some families apply later; theirs are scaled by it. Some families give each head the
+    mean over heads.
     """
     if len(theirs) > 1 and bool((theirs == theirs[:1]).all()):
         ours = ours.mean(0, keepdim=True).expand_as(ours)
     ratio = ours.sum(-1, keepdim=True) / theirs.sum(-1, keepdim=True).clamp_min(1e-12)
     sunk = theirs * ratio if bool((ratio < 1 + SUM_ERROR).all()) else theirs
-    return min(float((one - ours).abs().max()) for one in (theirs, sunk))
+    return min(float((weights - ours).abs().max()) for weights in (theirs, sunk))
 
 
-def _own(output: Any, kind: str) -> Sequence[Tensor] | None:
+def _attentions(output: Any, kind: str) -> Sequence[Tensor] | None:
     names = {"cross": ("cross_attentions",)}.get(kind, (f"{kind}_attentions", "attentions"))
-    found = next((output[name] for name in names if output.get(name)), None)
+    layers = next((output[name] for name in names if output.get(name)), ())
     # Some families give the logits instead, or nothing for some layers.
-    return (
-        found if found is not None and all(isinstance(one, Tensor) and float(one.min()) >= 0 for one in found) else None
-    )
+    usable = all(isinstance(layer, Tensor) and float(layer.min()) >= 0 for layer in layers)
+    return layers if layers and usable else None
 
 
 def _padding_is_cut(lens: Lens, given: Sequence[Sequence[int]], layers: Sequence[Layers]) -> None:
@@ -234,9 +233,9 @@ def _padding_is_cut(lens: Lens, given: Sequence[Sequence[int]], layers: Sequence
         if lens.model.config.is_encoder_decoder:
             targets = _padded([[start, *ids[:-1]] for ids in given], side)
             batch |= {f"decoder_{name}": tensor for name, tensor in targets.items()}
-        for one, other in zip(_weights(lens, batch), layers, strict=True):
-            for (_, found), (_, expected) in zip(one, other, strict=True):
-                if not torch.allclose(found, expected, atol=AGREEMENT):
+        for padded, alone in zip(_weights(lens, batch), layers, strict=True):
+            for (_, weights), (_, expected) in zip(padded, alone, strict=True):
+                if not torch.allclose(weights, expected, atol=AGREEMENT):
                     raise ValueError(f"a batch padded on the {side} gives other weights")
 
 

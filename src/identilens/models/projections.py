@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from identilens.errors import UnsupportedModelError
+from identilens.measures.attention.projections import changed_projection
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
@@ -120,6 +121,29 @@ def replaced_modules(changed: Mapping[nn.Module, nn.Module]) -> Iterator[None]:
         for module, other in changed.items():
             hooks.enter_context(module.register_forward_hook(_instead(other)))
         yield
+
+
+@contextmanager
+def remade_projections(
+    lens: Lens, item: Item, head: Head, queries: Float[Tensor, "query d_k"], keys: Float[Tensor, "key d_k"]
+) -> Iterator[dict[str, float]]:
+    """Run the model with parameters that give one head other queries and keys on a text, inside the context.
+
+    Yields ‖W' − W‖_F / ‖W‖_F of W_Q and W_K. The model's own parameters do not change.
+
+    Raises:
+        UnsupportedModelError: As `query_key_projections`.
+        InputError: If no parameters give them.
+    """
+    changes, moved = [], {}
+    for name, source, goal in zip(
+        ("W_Q", "W_K"), query_key_projections(lens, item, head), (queries, keys), strict=True
+    ):
+        found = changed_projection(source.inputs, goal / source.factor, source.weight, source.bias)
+        changes.append((source, found.weight, found.bias))
+        moved[name] = found.change
+    with changed_parameters(changes):
+        yield moved
 
 
 def _instead(changed: nn.Module) -> Callable[[nn.Module, tuple, Tensor], Tensor | None]:

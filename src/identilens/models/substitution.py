@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -71,7 +72,7 @@ class Substitution:
         site = self._sites[call.index]
         for head, given in self._given.get(call.index, {}).items():
             rows = given if isinstance(given, Rows) else Rows(range(weights.shape[-2]), given)
-            _check(rows, site, head, weights.shape[-2:], call.visible())
+            check_rows(rows, site, head, weights.shape[-2:], call.visible())
             values = call.value[0, head // (site.heads // call.value.shape[1])]
             # Mixed in double precision, so that the given weights are not rounded.
             mixed = rows.weights.to(values.device, torch.float64) @ values.double()
@@ -79,9 +80,10 @@ class Substitution:
         return output
 
 
-def _check(
+def check_rows(
     rows: Rows, site: Site, head: int, shape: Sequence[int], visible: Bool[Tensor, "batch query key"] | None
 ) -> None:
+    """Raise for weights that cannot be put into a head: another shape, NaN, or weight on a hidden key."""
     where = f"{site.kind} layer {site.layer}, head {head}"
     expected = (len(rows.queries), shape[1])
     if tuple(rows.weights.shape) != expected:
@@ -104,13 +106,30 @@ def _check(
 
 def own_labels(model: PreTrainedModel, item: Item) -> Tensor | None:
     """Return the labels that give a language model's loss on the text itself; None for other models."""
-    name, tensors = type(model).__name__, item.tensors
-
-    def one_of(*mappings: Any) -> bool:
-        return any(name in ((names,) if isinstance(names, str) else names) for m in mappings for names in m.values())
-
+    tensors = item.tensors
     # Encoder–decoders come first, because some of them are also listed as masked language models.
-    if one_of(MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES) and "decoder_input_ids" in tensors:
+    if _one_of(model, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES) and "decoder_input_ids" in tensors:
         return torch.cat([tensors["decoder_input_ids"][1:], torch.full((1,), IGNORED)])
-    causal_or_masked = one_of(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    causal_or_masked = _one_of(model, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
     return tensors.get("input_ids") if causal_or_masked else None
+
+
+def text_losses(
+    model: PreTrainedModel, item: Item, logits: Float[Tensor, "change *shape"]
+) -> Float[Tensor, " change"] | None:
+    """Return a language model's mean cross-entropy on the text itself for each element of a batch of its logits.
+
+    None for other models. Causal models predict the next token.
+    """
+    labels = own_labels(model, item)
+    if labels is None or logits.ndim != 3:
+        return None
+    if not _one_of(model, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES):
+        logits, labels = logits[:, :-1], labels[1:]
+    losses = [cross_entropy(one, labels.to(one.device), ignore_index=IGNORED) for one in logits.double()]
+    return torch.stack(losses)
+
+
+def _one_of(model: PreTrainedModel, *mappings: Any) -> bool:
+    name = type(model).__name__
+    return any(name in ((names,) if isinstance(names, str) else names) for m in mappings for names in m.values())

@@ -28,6 +28,7 @@ def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
         "tasks": list(settings.tasks), "d_k": list(settings.d_k), "seeds": list(settings.seeds),
         "epochs": settings.epochs, "batch size": settings.batch_size, "learning rate": settings.learning_rate,
         "precision": settings.precision, "longest text": settings.max_length, "rows": settings.limit or "all",
+        "block": settings.block, "initial std": settings.initial_std, "logit scale": settings.logit_scale,
     }  # fmt: skip
     counts = found.table.group_by("task", maintain_order=True).first()
     rows = "\n".join(

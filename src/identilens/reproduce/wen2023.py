@@ -9,13 +9,14 @@ import polars as pl
 from annotated_types import Ge
 
 from identilens.dyck.embeddings import Minimal
+from identilens.dyck.modeling import DyckForCausalLM
 from identilens.dyck.settings import Data, DyckSetting, DyckTraining
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.progress import Progress
 from identilens.runs.settings import Settings
 from identilens.runs.tables import markdown_table
 from identilens.studies.dyck_train.result import DyckRuns
-from identilens.studies.dyck_train.study import train_dyck
+from identilens.studies.dyck_train.study import folder_name, train_dyck
 
 CONTRAST = 0.3
 """λ of the contrastive term."""
@@ -110,6 +111,12 @@ def run_settings(out: Path, settings: Sequence[DyckSetting], run: Run) -> DyckRu
         settings, seeds=range(how.seeds), at_once=how.at_once, device=how.device,
         out=out / "run", progress=run.progress, **run.choices,
     )  # fmt: skip
+
+
+def models_of(found: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
+    """Return the models that a run in a folder has saved for a setting, by seed."""
+    folder = (found.folder or Path()) / "models" / folder_name(setting.name)
+    return [DyckForCausalLM.from_pretrained(one).eval() for one in sorted(folder.glob("seed*"))]
 
 
 def reproduction(

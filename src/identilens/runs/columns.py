@@ -39,7 +39,7 @@ def column_texts(source: Any, columns: Sequence[str] = ()) -> Rows:
 
 
 def parquet_rows(file: Path, columns: Sequence[str]) -> Rows:
-    """Yield the texts of a parquet file, some thousand rows at a time.
+    """Yield the texts of a parquet file; some thousand rows are in memory at a time.
 
     Raises:
         InputError: If it cannot be read or lacks a column.
@@ -59,16 +59,20 @@ def parquet_rows(file: Path, columns: Sequence[str]) -> Rows:
 
 
 def hub_dataset(name: str, split: str, subset: str | None) -> Any:
-    """Return a data set of the hub, or of a local folder, whose rows are streamed.
+    """Return a data set of the hub, whose rows are streamed, or of a local folder, also of one saved to disk.
 
     Raises:
         InputError: If ``datasets`` is not installed, or the data set cannot be loaded.
     """
     try:
-        from datasets import load_dataset
+        from datasets import load_dataset, load_from_disk
     except ImportError as error:
         raise InputError("--dataset needs: pip install 'identilens[datasets]'.") from error
     try:
+        if (Path(name) / "state.json").is_file():  # one split, as Dataset.save_to_disk writes it
+            return load_from_disk(name)
+        if (Path(name) / "dataset_dict.json").is_file():  # several, as DatasetDict.save_to_disk writes them
+            return load_from_disk(name)[split]
         return load_dataset(name, subset, split=split, streaming=True)
     except Exception as error:  # datasets raises many kinds: connection, file, value, build errors
         first = (str(error).strip() or repr(error)).splitlines()[0]
@@ -78,8 +82,8 @@ def hub_dataset(name: str, split: str, subset: str | None) -> Any:
 def _names(source: Any) -> Iterable[Any]:
     """Return the names of the columns; none for a single column."""
     for name in ("column_names", "columns"):
-        if (found := getattr(source, name, None)) is not None:
-            return found
+        if (names := getattr(source, name, None)) is not None:
+            return names
     if hasattr(source, "features") and (first := next(iter(source), None)) is not None and isinstance(first, Mapping):
         return first
     return ()

@@ -1,4 +1,4 @@
-"""Files as they are or compressed, told apart by the ends of their names; what comes out of them is bounded."""
+"""Plain and compressed files, told apart by their extensions; the decompressed size is bounded."""
 
 import gzip
 import io
@@ -12,10 +12,10 @@ from typing import Any
 from identilens.errors import InputError
 
 READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)
-"""What reading a file raises when it is damaged or cannot be had."""
+"""Errors of reading a file that is damaged or not readable."""
 
 MAX_TEXT_BYTES = 4 * 2**30
-"""Bytes that are read of a file at most, decompressed, where no other number is given."""
+"""Default of the largest number of bytes that are read of a file, after decompression."""
 
 STANDARD_INPUT = Path("-")
 
@@ -23,7 +23,7 @@ _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
 def open_bytes(file: Path, most: int = MAX_TEXT_BYTES) -> io.BufferedReader:
-    """Return an open file, decompressed on the way where its name ends in .gz or .xz; "-" is the standard input.
+    """Return an open file, decompressed if its name ends in .gz or .xz; "-" is the standard input.
 
     Reading more than ``most`` bytes of it raises InputError.
     """
@@ -34,18 +34,18 @@ def open_bytes(file: Path, most: int = MAX_TEXT_BYTES) -> io.BufferedReader:
 def open_text(
     file: Path, encoding: str = "utf-8", newline: str | None = None, most: int = MAX_TEXT_BYTES
 ) -> io.TextIOWrapper:  # fmt: skip
-    """Return an open text file as `open_bytes` does; a byte order mark is no part of the text."""
-    known = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
-    return io.TextIOWrapper(open_bytes(file, most), encoding=known, newline=newline)
+    """Return an open text file, as `open_bytes`; a byte order mark is skipped."""
+    codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
+    return io.TextIOWrapper(open_bytes(file, most), encoding=codec, newline=newline)
 
 
 def kind_of(file: Path) -> str:
-    """Return the end of a file's name that says what it contains, such as ``.csv`` for ``texts.csv.gz``."""
+    """Return the extension of a file without that of its compression, such as ``.csv`` for ``texts.csv.gz``."""
     return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that gives so many bytes at most."""
+    """A stream from which only a limited number of bytes can be read."""
 
     def __init__(self, stream: Any, file: Path, most: int) -> None:
         self._stream, self._file, self._most, self._left = stream, file, most, most
@@ -54,7 +54,7 @@ class _Bounded(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        # Never more than what is asked for: a few bytes of a compressed file may stand for gigabytes.
+        # Never more than the buffer holds: a few bytes of a compressed file may expand to gigabytes.
         content = self._stream.read1(len(buffer))
         self._left -= len(content)
         if self._left < 0:

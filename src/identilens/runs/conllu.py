@@ -67,17 +67,17 @@ def read_conllu(path: str | Path, limit: int | None = None) -> list[TaggedText]:
     if path != STANDARD_INPUT and not path.exists():
         raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also compressed as .gz or .xz).")
     with open_text(path) as stream:
-        found = [_sentence(lines, path) for lines in islice(_blocks(stream), limit)]
-    if not found:
+        sentences = [_sentence(lines, path) for lines in islice(_blocks(stream), limit)]
+    if not sentences:
         raise InputError(f"{path} contains no sentences. Pass a CoNLL-U file.")
-    return found
+    return sentences
 
 
 def _blocks(stream: Iterator[str]) -> Iterator[list[tuple[int, str]]]:
     """Yield each sentence's lines with their numbers."""
     numbered = ((number, line.rstrip("\n")) for number, line in enumerate(stream, 1))
-    for held, lines in groupby(numbered, lambda line: bool(line[1].strip())):
-        if held:
+    for filled, lines in groupby(numbered, lambda line: bool(line[1].strip())):
+        if filled:
             yield list(lines)
 
 
@@ -107,6 +107,6 @@ def _placed(text: str, rows: list[tuple[int, list[str]]], path: Path) -> Iterato
         index += 1 + (len(parts) if last else 0)
         # Words that do not spell what is written for them are one word.
         forms = [part[1] for part in parts] if "".join(part[1] for part in parts) == form else [form]
-        for part, own in zip(parts, forms, strict=False):
-            yield Word(start, start + len(own), xpos=part[4], upos=part[3])
-            start += len(own)
+        for part, written in zip(parts, forms, strict=False):
+            yield Word(start, start + len(written), xpos=part[4], upos=part[3])
+            start += len(written)

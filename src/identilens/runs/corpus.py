@@ -1,4 +1,4 @@
-"""Texts on disk: any number of them, read one by one when they are asked for."""
+"""Texts on disk: any number of them, read one by one when they are used."""
 
 import hashlib
 import json
@@ -16,16 +16,16 @@ from weakref import finalize
 from identilens.runs.files import write_atomically
 
 IN_MEMORY = 10_000
-"""Texts up to which a list is held in place of a file."""
+"""Largest number of texts that stay in memory as a list."""
 
 _SENT = "texts.jsonl"
 
 
 class FromFile:
-    """Texts that know what they were read from.
+    """Texts with the options from which they were read.
 
     Attributes:
-        asked: The options that say so.
+        asked: The options by name; None for texts that were given in Python.
     """
 
     asked: Mapping[str, Any] | None = None
@@ -36,12 +36,12 @@ class TextList(FromFile, list[Any]):
 
 
 class Corpus(FromFile, Sequence[Any]):
-    """Texts and pairs in a temporary file; memory holds where each begins, eight bytes per text.
+    """Texts, pairs or lists of token ids in a temporary file; memory holds where each begins, eight bytes per text.
 
-    Made once, from texts that come one by one; what they came from is not read again.
+    The source is read once.
 
     Args:
-        texts: What to keep.
+        texts: The texts.
     """
 
     def __init__(self, texts: Iterable[Any]) -> None:
@@ -70,23 +70,23 @@ class Corpus(FromFile, Sequence[Any]):
         at = range(len(self))[index]
         line = os.pread(self._descriptor, self._starts[at + 1] - self._starts[at], self._starts[at])
         text = json.loads(line)
-        return tuple(text) if isinstance(text, list) else text
+        return tuple(text) if isinstance(text, list) and all(isinstance(part, str) for part in text) else text
 
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))
 
     def sent(self, folder: Path) -> "SentCorpus":
-        """Return what makes it again in another process, from a copy of its file that is written into the folder."""
+        """Return what another process needs to open the corpus; a copy of its file is written into the folder."""
         write_atomically(folder / _SENT, lambda temporary: copyfile(self._file, temporary))
         return SentCorpus(self._starts, self.digest)
 
     @classmethod
     def at(cls, file: Path, starts: array, digest: str) -> "Corpus":
-        """Return the corpus that a file holds; the file is kept."""
-        made = cls.__new__(cls)
-        made._file, made._starts, made.digest = file, starts, digest
-        made._open()
-        return made
+        """Return the corpus in a file; the file is not deleted with it."""
+        corpus = cls.__new__(cls)
+        corpus._file, corpus._starts, corpus.digest = file, starts, digest
+        corpus._open()
+        return corpus
 
     def _open(self) -> None:
         self._descriptor = os.open(self._file, os.O_RDONLY)
@@ -95,23 +95,23 @@ class Corpus(FromFile, Sequence[Any]):
 
 @dataclass(frozen=True)
 class SentCorpus:
-    """What it takes, beside its file, to make a corpus again."""
+    """What is needed beside its file to open a corpus in another process."""
 
     starts: array
     digest: str
 
     def received(self, folder: Path) -> Corpus:
-        """Return the corpus, read from the folder of what is sent."""
+        """Return the corpus, whose file is in the folder of what was sent."""
         return Corpus.at(folder / _SENT, self.starts, self.digest)
 
 
-def held(texts: Iterable[Any]) -> Sequence[Any]:
-    """Return texts that come one by one as a list, or as a `Corpus` where they are many strings or pairs of them."""
+def stored(texts: Iterable[Any]) -> Sequence[Any]:
+    """Return the texts of an iterable as a list, or as a `Corpus` if they are many strings or pairs of strings."""
     stream = iter(texts)
     first = list(islice(stream, IN_MEMORY))
     more = list(islice(stream, 1))
     if not more:
         return first
-    if any(type(text) not in (str, tuple) for text in (*first, *more)):  # such as tagged texts, which are more
+    if any(type(text) not in (str, tuple) for text in (*first, *more)):  # such as tagged texts
         return [*first, *more, *stream]
     return Corpus(chain(first, more, stream))

@@ -1,14 +1,14 @@
-"""What tells two runs apart, in words."""
+"""The differences of two runs, in words."""
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
 _MOST = 3
-"""Differences that are named."""
+"""Largest number of differences that are named."""
 
 _LENGTH = 70
-"""Characters of a value that are shown."""
+"""Largest number of characters that are shown of a value."""
 
 
 def described(record: dict[str, Any]) -> str:
@@ -17,35 +17,39 @@ def described(record: dict[str, Any]) -> str:
     return f"{record['analysis']} of {record['model'].get('name')} on {count} {'text' if count == 1 else 'texts'}"
 
 
-def differences(held: dict[str, Any], record: dict[str, Any]) -> str:
-    """Return what differs in the run that a folder contains from this one."""
+def differences(previous: dict[str, Any], record: dict[str, Any]) -> str:
+    """Return the differences of the run that a folder contains from this one."""
     here = json.loads(json.dumps(record, default=str))
-    found = [] if held["analysis"] == here["analysis"] else [_apart("the analysis", held["analysis"], here["analysis"])]
+    lines = (
+        []
+        if previous["analysis"] == here["analysis"]
+        else [_apart("the analysis", previous["analysis"], here["analysis"])]
+    )
     for what, group in (("", "settings"), ("model ", "model")):
-        there, now = held[group], here[group]
-        found += [
+        there, now = previous[group], here[group]
+        lines += [
             _apart(f"{what}{name}", there.get(name), now.get(name))
             for name in dict.fromkeys([*now, *there])
             if there.get(name) != now.get(name)
         ]
-    if held.get("seed") != here["seed"]:
-        found.append(_apart("seed", held.get("seed"), here["seed"]))
-    found += _texts(held["texts"], here["texts"])
-    more = len(found) - _MOST
-    return "; ".join(found[:_MOST]) + (f"; and {more} more" if more > 0 else "")
+    if previous.get("seed") != here["seed"]:
+        lines.append(_apart("seed", previous.get("seed"), here["seed"]))
+    lines += _texts(previous["texts"], here["texts"])
+    more = len(lines) - _MOST
+    return "; ".join(lines[:_MOST]) + (f"; and {more} more" if more > 0 else "")
 
 
 def model_and_texts(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Return where the model or the texts of a run differ from those of another, by their digests; or nothing."""
+    """Return the differences of two runs in model and texts, by digests; empty if there are none."""
     digests = there["model"].get("sha256"), here["model"].get("sha256")
-    found = [] if digests[0] == digests[1] else [_apart("sha256 of the model", *digests)]
-    return "; ".join(found + _texts(there["texts"], here["texts"]))
+    lines = [] if digests[0] == digests[1] else [_apart("sha256 of the model", *digests)]
+    return "; ".join(lines + _texts(there["texts"], here["texts"]))
 
 
-def version_changes(held: dict[str, Any], record: dict[str, Any]) -> str:
-    """Return which versions of libraries and of Python are not those that the run was last done with; or nothing."""
-    last = (one.get("later_versions", [one])[-1] for one in (held, record))
-    there, here = ({**one["libraries"], "python": one.get("python")} for one in last)
+def version_changes(previous: dict[str, Any], record: dict[str, Any]) -> str:
+    """Return the versions of libraries and Python that changed since the run was last continued; empty if none did."""
+    last = (run.get("later_versions", [run])[-1] for run in (previous, record))
+    there, here = ({**run["libraries"], "python": run.get("python")} for run in last)
     return ", ".join(
         f"{name} {there.get(name)} (now {here.get(name)})"
         for name in dict.fromkeys([*here, *there])
@@ -55,11 +59,11 @@ def version_changes(held: dict[str, Any], record: dict[str, Any]) -> str:
 
 def _texts(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     ours, theirs, counts = here["sha256"], there.get("sha256") or [], (there.get("count"), here["count"])
-    found = [] if counts[0] == counts[1] else [_apart("number of texts", *counts)]
+    lines = [] if counts[0] == counts[1] else [_apart("number of texts", *counts)]
     if len(ours) < counts[1]:  # of many texts, one digest of all
-        return found or ([] if ours == theirs else ["the texts are others"])
+        return lines or ([] if ours == theirs else ["the texts are others"])
     first = next((at for at, (one, other) in enumerate(zip(theirs, ours, strict=False)) if one != other), None)
-    return found + ([] if first is None else [f"text {first} is another one"])
+    return lines + ([] if first is None else [f"text {first} is another one"])
 
 
 def _apart(name: str, there: Any, here: Any) -> str:

@@ -1,4 +1,4 @@
-"""Writing files whole or not at all, and noting them in the manifest of the run that they belong to."""
+"""Writing files atomically, and adding them to the manifest of the run that they belong to."""
 
 import json
 import os
@@ -18,14 +18,14 @@ from identilens.runs.manifest import TEMPORARY, digest_of, manifest_of
 from identilens.runs.mirror import settle
 
 _FULL_DISK = ("os error", "no space", "file write failed", "file too large", "errno")
-"""What stands in the messages of libraries that report failures of the file system as errors of their own."""
+"""Words in the messages of libraries that raise their own errors for failures of the file system."""
 
 
 def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary file beside ``path``, then rename it: readers see all of it or nothing.
+    """Let ``write`` fill a temporary file beside ``path``, then rename it: readers see the whole file or none.
 
     Raises:
-        OutputFolderError: If the disk is full, or the folder cannot be written or is gone; ``path`` is as before.
+        OutputFolderError: If the disk is full, or the folder cannot be written or was removed; ``path`` is unchanged.
     """
     temporary, manifest = _temporary(path), manifest_of(path)
     with translated_write_errors(path):
@@ -33,18 +33,18 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
             manifest.check_there()
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            # Made here, so that its permissions are those that the umask gives.
+            # Created here, so that its permissions follow the umask.
             temporary.touch(exist_ok=False)
             permissions = temporary.stat().st_mode
             write(temporary)
             temporary.chmod(permissions)
-            _take_place(temporary, path)
+            _put_in_place(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 
 
 def write_folder(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary folder beside ``path``, then give each of its files its place there.
+    """Let ``write`` fill a temporary folder beside ``path``, then rename each of its files into ``path``.
 
     Raises:
         OutputFolderError: As `write_atomically`.
@@ -57,11 +57,11 @@ def write_folder(path: Path, write: Callable[[Path], Any]) -> None:
             permissions = probe.stat().st_mode
             probe.unlink()
             write(temporary)
-            for file in sorted(one for one in temporary.rglob("*") if one.is_file()):
+            for file in sorted(entry for entry in temporary.rglob("*") if entry.is_file()):
                 file.chmod(permissions)
                 place = path / file.relative_to(temporary)
                 place.parent.mkdir(parents=True, exist_ok=True)
-                _take_place(file, place)
+                _put_in_place(file, place)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
@@ -70,7 +70,7 @@ def _temporary(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
 
 
-def _take_place(temporary: Path, path: Path) -> None:
+def _put_in_place(temporary: Path, path: Path) -> None:
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
     if (manifest := manifest_of(path)) is not None:
@@ -81,18 +81,18 @@ def _take_place(temporary: Path, path: Path) -> None:
 
 @contextmanager
 def translated_write_errors(path: Path) -> Iterator[None]:
-    """Turn failures of the file system into an `OutputFolderError` that says what to do."""
+    """Turn failures of the file system into an `OutputFolderError` with a remedy."""
     try:
         yield
     except OutputFolderError:
         raise
     except Exception as error:
         system = isinstance(error, OSError)
-        if not system and not any(words in str(error).lower() for words in _FULL_DISK):
+        if not system and not any(phrase in str(error).lower() for phrase in _FULL_DISK):
             raise
         raise OutputFolderError(
             f"could not write {path}: {getattr(error, 'strerror', None) or error}. "
-            "Finished parts are not lost; "
+            "Finished parts are safe; "
             f"free some space{' or fix the permissions' if system else ''}, then run the same command with --resume."
         ) from error
 
@@ -114,18 +114,18 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file atomically."""
-    held: set[int] = set()
+    seen: set[int] = set()
     contiguous: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        own = tensor.detach().cpu().contiguous()
-        # The format refuses tensors that share memory, as equal matrices may.
-        memory = own.untyped_storage().data_ptr()
-        contiguous[name] = own.clone() if memory in held else own
-        held.add(memory)
+        copy = tensor.detach().cpu().contiguous()
+        # The format does not allow tensors that share memory.
+        memory = copy.untyped_storage().data_ptr()
+        contiguous[name] = copy.clone() if memory in seen else copy
+        seen.add(memory)
     write_atomically(path, lambda temporary: save_file(contiguous, temporary))
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 text file atomically; what UTF-8 cannot hold is escaped."""
+    """Write a UTF-8 text file atomically; characters that UTF-8 cannot encode are escaped."""
     content = text.encode("utf-8", "backslashreplace")
     write_atomically(path, lambda temporary: temporary.write_bytes(content))

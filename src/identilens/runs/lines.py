@@ -1,4 +1,4 @@
-"""Lines of a text file, read so that no single one fills the memory."""
+"""Lines of a text file, read so that no single line fills the memory."""
 
 import io
 from collections.abc import Iterator
@@ -8,22 +8,22 @@ from typing import Any
 from identilens.errors import InputError
 
 LONGEST_LINE = 2**26
-"""Characters of a line at most."""
+"""Largest number of characters in a line."""
 
 LONGEST_TEXT = 2**20
-"""Characters of a text at most where it is not cut."""
+"""Largest number of characters in a text that is not cut."""
 
 PER_TOKEN = 256
-"""Characters that are kept of a text for each token that it will be cut to: far more than any word has."""
+"""Characters of a text that are read for each token that it will be cut to: far more than any word has."""
 
 
 class Lines:
-    """The lines of a stream; what lies behind the part of a line that a cut text needs is passed over.
+    """The lines of a stream; of a line whose text will be cut, the rest is skipped.
 
     Args:
-        stream: Where they come from.
-        file: What it is called.
-        max_length: Tokens that each line will be cut to; lines are whole where not given.
+        stream: The stream.
+        file: Its name, for messages.
+        max_length: Number of tokens that each line will be cut to. Default: lines are read whole.
     """
 
     def __init__(self, stream: io.TextIOWrapper, file: Path, max_length: int | None = None) -> None:
@@ -42,14 +42,14 @@ class Lines:
                 return
             self.number += 1
             if len(line) == most and not line.endswith(("\n", "\r")):
-                self._pass_over()
+                self._skip_rest()
             yield line
 
-    def held(self) -> Iterator[tuple[int, str]]:
-        """Yield the lines that hold something, with their numbers."""
+    def filled(self) -> Iterator[tuple[int, str]]:
+        """Yield the lines that are not blank, with their numbers."""
         return ((self.number, line.strip()) for line in self if line.strip())
 
-    def _pass_over(self) -> None:
+    def _skip_rest(self) -> None:
         if self._room is None:
             raise InputError(
                 f"{self._file}, line {self.number} has more than {LONGEST_LINE:,} characters. Put one text per line."
@@ -59,15 +59,15 @@ class Lines:
 
 
 def room(max_length: int) -> int:
-    """Return how many characters are kept of a text that will be cut to so many tokens."""
+    """Return how many characters are read of a text that will be cut to so many tokens."""
     return max(2**16, PER_TOKEN * max_length)
 
 
 def checked(text: Any, place: str, max_length: int | None) -> Any:
-    """Return a text, or a pair of them, that a tokenizer can take, cut where it is far too long.
+    """Return a text, or a pair of texts, as a tokenizer can read it; a text that will be cut is shortened.
 
     Raises:
-        InputError: For one with half a character in it (a lone surrogate), or far too long to be meant.
+        InputError: For a text with half a character (a lone surrogate), or one that no model can read.
     """
     if isinstance(text, tuple):
         return tuple(checked(part, place, max_length) for part in text)

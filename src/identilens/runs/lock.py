@@ -1,4 +1,4 @@
-"""One writer to a folder: a lock that a dead process does not hold."""
+"""The lock on a run's folder: one writer at a time; the lock of a dead process is free."""
 
 import os
 import platform
@@ -15,12 +15,12 @@ from identilens.runs.stored_lock import StoredLock
 
 
 def hold(folder: Path) -> ExitStack:
-    """Return the lock on a run, held until it is closed or the process ends; also where the run is stored, if it is.
+    """Lock a run's folder, and its place in object storage if it has one; closing the stack releases the locks.
 
     Raises:
         OutputFolderError: If another process holds it, or the folder cannot be written.
     """
-    file, held = folder / LOCK, ExitStack()
+    file, locks = folder / LOCK, ExitStack()
     lock = FileLock(file)
     with translated_write_errors(file):
         try:
@@ -29,14 +29,14 @@ def hold(folder: Path) -> ExitStack:
             raise OutputFolderError(
                 f"another run is writing to {folder} ({_holder(file)}). Wait until it ends, or choose another folder."
             ) from None
-        # Who holds it is a courtesy: a full disk must not leave the lock held.
+        # The owner's name is only information: on a full disk the run goes on without it.
         with suppress(OSError):
             file.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
-    with held:
-        held.callback(lock.release)
+    with locks:
+        locks.callback(lock.release)
         if (mirror := mirror_of(folder)) is not None:
-            held.callback(StoredLock(mirror, folder).release)
-        return held.pop_all()
+            locks.callback(StoredLock(mirror, folder).release)
+        return locks.pop_all()
 
 
 def _holder(file: Path) -> str:

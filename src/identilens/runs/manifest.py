@@ -1,4 +1,4 @@
-"""What a run has written: a line a file with its digest, in ``manifest.txt`` before the file takes its name."""
+"""The files of a run: ``manifest.txt`` has a line with the digest of each, written before the file gets its name."""
 
 import hashlib
 import os
@@ -19,14 +19,14 @@ TEMPORARY = ".identilens-tmp"
 """End of the name of a file that is being written."""
 
 _RUN = "run"
-"""Stands in place of the digest of a folder beneath that is a run by itself."""
+"""In place of the digest, for a subfolder that is a run of its own."""
 
 _LINE = re.compile(rf"([0-9a-f]{{64}}|{_RUN})  (.+)")
 _CURRENT: ContextVar["Manifest | None"] = ContextVar("manifest", default=None)
 
 
 class Manifest:
-    """The files of a run, each with every digest that it has had; only these are the run's to read or to remove."""
+    """The files of a run, with all digests that each has had; no other file is read or removed."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -34,12 +34,12 @@ class Manifest:
 
     @property
     def file(self) -> Path:
-        """Where it stands."""
+        """Path of the manifest."""
         return self.root / NAME
 
     @property
     def digests(self) -> dict[str, list[str]]:
-        """The digests of each file, the last one last, by its path in the run's folder; ``run`` for a run beneath."""
+        """The digests of each file, oldest first, by its path in the run's folder; ``run`` for a joined run."""
         if self._digests is None:
             self._digests = {}
             for digest, name in filter(None, map(_parsed, self._lines())):
@@ -47,15 +47,15 @@ class Manifest:
         return self._digests
 
     def names(self, under: str) -> list[str]:
-        """Return the paths that begin so, in order."""
+        """Return the paths with this prefix, sorted."""
         return sorted(name for name in self.digests if name.startswith(under))
 
     def runs(self) -> list[str]:
-        """Return the folders beneath that are runs by themselves, in order."""
+        """Return the subfolders that are runs of their own, sorted."""
         return sorted(name for name, digests in self.digests.items() if _RUN in digests)
 
     def reread(self) -> None:
-        """Look into the file again when it is next asked: another process may have written."""
+        """Read the file again at the next access, because another process may have written to it."""
         self._digests = None
 
     def covers(self, path: Path) -> bool:
@@ -63,28 +63,28 @@ class Manifest:
         return path.is_relative_to(self.root)
 
     def add(self, path: Path, digest: str = _RUN) -> None:
-        """Note a file of the run by its digest, or a folder beneath that is a run by itself."""
+        """Add a file of the run with its digest, or a subfolder that is a run of its own."""
         name = path.relative_to(self.root).as_posix()
-        mirror, noted = mirror_of(self.root), digest in self.digests.get(name, ())
-        if not noted:
+        mirror, listed_before = mirror_of(self.root), digest in self.digests.get(name, ())
+        if not listed_before:
             with self.file.open("ab+") as stream:
-                # A line that was cut off in the middle stays alone.
+                # A line that was cut off by a crash stays on a line of its own.
                 torn = stream.tell() and (stream.seek(-1, os.SEEK_END), stream.read(1))[1] != b"\n"
                 stream.write(f"{chr(10) if torn else ''}{digest}  {name}\n".encode())
             self.digests.setdefault(name, []).append(digest)
-        # A writer that died may have stored the line and not the file.
-        if mirror is not None and not (noted and mirror.known.get(path) == digest):
+        # A writer that died may have stored the line but not the file.
+        if mirror is not None and not (listed_before and mirror.known.get(path) == digest):
             mirror.note(self.root, path, digest)
 
     def holds(self, path: Path, digest: str) -> bool:
-        """Return whether the run wrote a file with this content."""
+        """Return whether the run has written this content to the file."""
         name = path.relative_to(self.root).as_posix()
         if digest not in self.digests.get(name, ()):
             self.reread()
         return digest in self.digests.get(name, ())
 
     def remove(self, under: str = "", keep: Collection[str] = ()) -> None:
-        """Remove the run's files whose paths begin so, and the folders that are empty then; nothing else."""
+        """Remove the run's files whose paths have this prefix, and folders that are then empty; nothing else."""
         self.reread()
         names, mirror = [name for name in self.names(under) if name not in keep], mirror_of(self.root)
         if mirror is not None:
@@ -99,24 +99,24 @@ class Manifest:
             with suppress(OSError):
                 (self.root / name).unlink()
         places = {place for name in names for place in [PurePosixPath(name), *PurePosixPath(name).parents][:-1]}
-        for place in sorted(places, key=lambda one: -len(one.parts)):
+        for place in sorted(places, key=lambda place: -len(place.parts)):
             with suppress(OSError):
                 (self.root / place).rmdir()
 
     def tidy(self) -> None:
-        """Leave out of the file what is no longer there, and all but the last digest of the rest."""
+        """Reduce the manifest to the files that exist, each with its last digest."""
         self.reread()
-        held = {name: digests[-1] for name, digests in self.digests.items() if (self.root / name).exists()}
+        present = {name: digests[-1] for name, digests in self.digests.items() if (self.root / name).exists()}
         temporary = self.root / f".{NAME}{TEMPORARY}"
-        temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in held.items()), encoding="utf-8")
+        temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in present.items()), encoding="utf-8")
         temporary.replace(self.file)
         if (mirror := mirror_of(self.root)) is not None:
-            mirror.remove([self.root / name for name in self.digests if name not in held])
+            mirror.remove([self.root / name for name in self.digests if name not in present])
             mirror.replace_manifest(self.file)
         self.reread()
 
     def remove_unfinished(self) -> None:
-        """Remove what was being written when a process was killed, files and folders, but for that of runs beneath."""
+        """Remove temporary files and folders of a killed process; those of joined runs stay."""
         for place, folders, files in os.walk(self.root):
             for name in folders:
                 if name.endswith(TEMPORARY):
@@ -127,7 +127,7 @@ class Manifest:
                     (Path(place) / name).unlink(missing_ok=True)
 
     def check_there(self) -> None:
-        """Raise OutputFolderError if the folder was taken away while the run goes on."""
+        """Raise OutputFolderError if the folder was removed during the run."""
         if not self.file.is_file():
             raise OutputFolderError(
                 f"{self.root} was removed or emptied while the run was writing to it. Its files are lost; "
@@ -150,7 +150,7 @@ def _parsed(line: str) -> tuple[str, str] | None:
 
 @contextmanager
 def listed(manifest: Manifest | None) -> Iterator[None]:
-    """Note in a manifest all that is written meanwhile into its run's folder; nothing for None."""
+    """Add every file that is written into the run's folder inside this context to a manifest; None for no manifest."""
     token = _CURRENT.set(manifest)
     try:
         yield
@@ -159,12 +159,12 @@ def listed(manifest: Manifest | None) -> Iterator[None]:
 
 
 def manifest_of(path: Path) -> Manifest | None:
-    """Return the manifest in which a file that is being written is to be noted, if it lies in the run's folder."""
+    """Return the current manifest if it covers a path."""
     manifest = _CURRENT.get()
     return manifest if manifest is not None and manifest.covers(path) else None
 
 
 def digest_of(file: Path) -> str:
-    """Return the sha256 of a file's content."""
+    """Return the sha256 of a file."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Matrices of a result: their names, and their files on disk, one for each text with its tokens beside it."""
+"""Matrices of a result: their names, and their files, one for each text with its tokens beside it."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,10 +45,10 @@ class MatrixKey:
 
 
 class StoredMatrices(Mapping[str, Tensor]):
-    """Matrices of a run on disk, read one by one when they are asked for; each file is checked once before that.
+    """Matrices of a run on disk, read when they are accessed; each file is checked once before.
 
     Raises:
-        OutputFolderError: If a file is not what the run wrote, naming it.
+        OutputFolderError: If a file differs from what the run wrote, naming the file.
     """
 
     def __init__(self, manifest: Manifest, files: Iterable[Path]) -> None:
@@ -72,21 +72,21 @@ class StoredMatrices(Mapping[str, Tensor]):
 
 
 def stored_matrices(manifest: Manifest) -> tuple[StoredMatrices, dict[int, dict[str, list[str]]]]:
-    """Return the matrices that a finished run has kept, and the tokens of each text that has a file of its own."""
+    """Return the saved matrices of a finished run, and the tokens of each text that has a file."""
     files = sorted((manifest.root / name for name in manifest.names("matrices/")), key=_place)
     tokens = {_place(file): read_json(manifest, file) for file in files if file.suffix == ".json"}
     return StoredMatrices(manifest, [file for file in files if file.suffix == ".safetensors"]), tokens
 
 
 def write_matrices(folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]) -> None:
-    """Write matrices into a result's folder: a file for each text, with its tokens beside it, and one for the rest."""
+    """Write matrices into a result's folder: a file and its tokens for each text, and a file for all other matrices."""
     groups: dict[str, list[str]] = {}
     for key in matrices:
         match = re.match(r"text\d+(?=\.)", key)
         groups.setdefault(match[0] if match else "all", []).append(key)
     for text, names in tokens.items():
-        held = {sequence: list(one) for sequence, one in names.items()}
-        write_json(folder / "matrices" / f"text{text}.json", held)
+        words = {sequence: list(one) for sequence, one in names.items()}
+        write_json(folder / "matrices" / f"text{text}.json", words)
     for name, keys in groups.items():
         write_tensors(folder / "matrices" / f"{name}.safetensors", {key: matrices[key] for key in keys})
 

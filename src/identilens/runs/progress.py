@@ -18,7 +18,7 @@ Progress = Callable[[int, int, str], None]
 """Called with the number of finished units, the total number, and a note on the current step."""
 
 _OFTEN = 0.1
-"""Seconds between two drawings in a notebook."""
+"""Seconds between two updates in a notebook."""
 
 _drawn: ContextVar[bool] = ContextVar("drawn", default=False)
 
@@ -27,7 +27,7 @@ _drawn: ContextVar[bool] = ContextVar("drawn", default=False)
 def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | None]:
     """Yield the receiver of progress: the given function, or a bar if one can be shown; None for False.
 
-    A run inside another whose bar is drawn has no bar of its own.
+    A run inside another one that draws a bar draws none.
     """
     if callable(progress):
         yield progress
@@ -71,7 +71,7 @@ def _terminal_bar(unit: str) -> Iterator[Progress]:
 
 
 class _NotebookBar:
-    """A bar in the output of a notebook's cell; it stays there as it was last."""
+    """A bar in the output of a notebook's cell."""
 
     def __init__(self, unit: str) -> None:
         display: Any = import_module("IPython.display")
@@ -79,7 +79,7 @@ class _NotebookBar:
         self.handle = display.display(self._picture(0, 0, ""), display_id=True)
 
     def __call__(self, done: int, total: int, note: str = "") -> None:
-        """Draw the bar, if it was not drawn just now."""
+        """Draw the bar, unless it was drawn a moment ago."""
         now = time.monotonic()
         if done == total or now - self.last >= _OFTEN:
             self.last = now

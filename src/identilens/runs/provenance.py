@@ -1,4 +1,4 @@
-"""What made a result: enough to run it again and to tell two runs apart."""
+"""The provenance of a result: enough to repeat the run and to compare it with others."""
 
 import hashlib
 import json
@@ -14,13 +14,13 @@ _LIBRARIES = ("identilens", "torch", "transformers", "numpy", "scipy", "polars")
 
 @dataclass(frozen=True)
 class Identity:
-    """What a study runs on.
+    """The inputs of a study.
 
     Attributes:
         model: Facts about the model: id or path, revision, digest, dtype, device.
-        texts: One identifying string for each text, hashed in the record; or a number of texts and their one digest.
-        settings: Facts that change the numbers beside the study's settings, or settings as they turned out.
-        seed: Where random numbers are drawn.
+        texts: One identifying string for each text, hashed in the record; or the number of texts and one digest of all.
+        settings: Further facts that change the numbers, and settings with the values that are used.
+        seed: Seed of the random numbers, if any are drawn.
     """
 
     model: Mapping[str, Any]
@@ -30,9 +30,9 @@ class Identity:
 
 
 def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of a run, ready for JSON; a seed among the settings is told apart.
+    """Return the record of a run, ready for JSON; the seed is not among its settings.
 
-    Its ``fingerprint`` is equal for runs that must give the same table.
+    Its ``fingerprint`` is equal for runs that must produce the same table.
     """
     options = {**settings, **identity.settings}
     seed = options.pop("seed", identity.seed)

@@ -1,4 +1,4 @@
-"""What was asked of a run: a TOML file beside its results, from which the run can be made again."""
+"""The request of a run: a TOML file beside its results, with which the run can be repeated."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,21 +12,21 @@ from identilens.runs.toml import read_toml, toml_value
 
 NAME = "run.toml"
 _MOST_CHARACTERS = 20_000
-"""Of texts given in Python that are stored; of more, none is."""
+"""Largest number of characters of texts given in Python that are stored; longer texts are not stored at all."""
 
 _LOST = "# Given in Python and not stored: "
 _FOLDERS = ("model", "compare_model", "dataset")
-"""Options that name something on the hub, or a folder."""
+"""Options whose value is a name on the hub, or a folder."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked of a run.
+    """The study of a run, with its inputs and settings as options.
 
     Attributes:
         study: Name of the study.
         options: Inputs and settings, by the names of the options.
-        lost: Names of the inputs and settings that were objects in Python, which no option describes.
+        lost: Names of the inputs and settings that were given as objects in Python, so that no option describes them.
     """
 
     study: str
@@ -48,14 +48,16 @@ class Request:
 
     @classmethod
     def read(cls, folder: Path, studies: Sequence[str]) -> "Request":
-        """Return the request that a run's folder holds.
+        """Return the request in a run's folder.
 
         Raises:
             InputError: If there is none, or it cannot be read.
         """
         file = folder / NAME
         if not file.is_file():
-            raise InputError(f"{folder} holds no {NAME}: it is no run, or an older version made it. Run its command.")
+            raise InputError(
+                f"{folder} contains no {NAME}: it is no run, or of an older version. Run its command again."
+            )
         content = read_toml(file)
         lines = file.read_text(encoding="utf-8").split("\n")
         lost = [name for line in lines if line.startswith(_LOST) for name in line.removeprefix(_LOST).split(", ")]
@@ -69,23 +71,23 @@ class Request:
 
 
 def options_of(settings: Settings) -> dict[str, Any]:
-    """Return the values of settings by name; of files and folders that exist, the absolute paths."""
-    return _found_anywhere(settings.values_of(type(settings)))
+    """Return the values of settings by name; paths of files and folders that exist become absolute."""
+    return _with_absolute_paths(settings.values_of(type(settings)))
 
 
 def options_of_inputs(names: Sequence[str], inputs: Sequence[Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return inputs given in Python as options, and the names of those that no option describes."""
+    """Return inputs given in Python as options, and the names of inputs that no option describes."""
     options: dict[str, Any] = {}
     lost = ["further inputs"] if len(inputs) > len(names) else []
     for name, value in zip(names, inputs, strict=False):
         asked = getattr(value, "asked", None) or _spelled_out(value)
-        options |= _found_anywhere(asked or {})
+        options |= _with_absolute_paths(asked or {})
         lost += [] if asked else [name]
     return options, lost
 
 
 def _spelled_out(texts: Any) -> dict[str, Any] | None:
-    """Return a few texts, or pairs of texts, as options."""
+    """Return texts, or pairs of texts, as options if they are few; None otherwise."""
     texts = [texts] if isinstance(texts, str | tuple) else texts
     if not isinstance(texts, list) or not texts:
         return None
@@ -96,7 +98,7 @@ def _spelled_out(texts: Any) -> dict[str, Any] | None:
     return {"text": list(words), "pairs": pairs}
 
 
-def _found_anywhere(options: Mapping[str, Any]) -> dict[str, Any]:
+def _with_absolute_paths(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _absolute(Path(value) if _is_folder(name, value) else value) for name, value in options.items()}
 
 

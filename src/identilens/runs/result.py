@@ -131,7 +131,7 @@ class Result(ABC):
         place, paths = Path(folder), []
         for name, columns in self.schema.items():
             frame = getattr(self, name).with_columns(
-                pl.col(column).map_elements(lambda held: json.dumps(held.to_list()), return_dtype=pl.String)
+                pl.col(column).map_elements(lambda values: json.dumps(values.to_list()), return_dtype=pl.String)
                 for column, kind in columns.items() if isinstance(kind, pl.List)
             )  # fmt: skip
             paths.append(place / f"{name}.csv")
@@ -169,8 +169,8 @@ class Result(ABC):
     ) -> R:  # fmt: skip
         """Return the result with these tables; a missing table is empty."""
         schemas = {name: pl.Schema(columns) for name, columns in cls.schema.items()}
-        held = {name: tables.get(name, pl.DataFrame(schema=schema)).cast(schema) for name, schema in schemas.items()}
-        return cls(**held, provenance=record, matrices=matrices or {}, tokens=tokens or {}, folder=folder)
+        frames = {name: tables.get(name, pl.DataFrame(schema=schema)).cast(schema) for name, schema in schemas.items()}
+        return cls(**frames, provenance=record, matrices=matrices or {}, tokens=tokens or {}, folder=folder)
 
     def save(self, folder: str | Path) -> None:
         """Write the result as a folder, or under a URL, that `load` reads; the provenance is written last.
@@ -182,10 +182,10 @@ class Result(ABC):
             self._save(present(folder))
 
     def _save(self, path: Path) -> None:
-        held = read_record(path) if path.is_dir() else None
-        if held is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        previous = read_record(path) if path.is_dir() else None
+        if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise OutputFolderError(f"{path} exists and contains no {self.analysis} result. Choose another folder.")
-        if held is not None and held["fingerprint"] != self.provenance["fingerprint"]:
+        if previous is not None and previous["fingerprint"] != self.provenance["fingerprint"]:
             raise OutputFolderError(f"{path} contains another run. Choose another folder.")
         with translated_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ class _Typed(Parameter):
 
 
 AS_TYPED = _Typed(converter=lambda _, tokens: tokens[0].value, n_tokens=1, negative="")
-"""Tells the command line to pass on the typed text. It is parsed here, the same way as in Python."""
+"""Lets the command line pass on the typed text, which is parsed here, as in Python."""
 
 LIST = AS_TYPED
 """Marks a tuple whose values are separated by commas on the command line."""
@@ -63,8 +63,8 @@ class Settings:
     def recorded(self) -> dict[str, Any]:
         """Return the settings that change the numbers, ready for JSON."""
         hints = hints_of(type(self))
-        kept = [name for name, hint in hints.items() if NOT_RECORDED not in getattr(hint, "__metadata__", ())]
-        return {name: _plain(getattr(self, name)) for name in kept}
+        recorded = [name for name, hint in hints.items() if NOT_RECORDED not in getattr(hint, "__metadata__", ())]
+        return {name: _plain(getattr(self, name)) for name in recorded}
 
     def values_of(self, settings: type["Settings"]) -> dict[str, Any]:
         """Return the values of the fields that other settings have too, by name."""
@@ -125,7 +125,7 @@ def separated_by_commas(hint: Any) -> bool:
 
 
 def in_order(name: str, hint: Any, value: Any) -> Any:
-    """Return the value of a setting in the form of its type, once it is found to be one; raises SettingError."""
+    """Return the value of a setting converted to its type; raises SettingError if that is not possible."""
     kind, metadata = _unwrapped(hint)
     optional = get_origin(kind) in (Union, UnionType)
     if optional:

@@ -1,4 +1,4 @@
-"""Runs by path or URL: one that is stored under a URL is worked on in a local copy."""
+"""Runs by path or URL; for a URL, files are read and written in a local copy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,19 +13,19 @@ _PARTS = "parts/"
 
 
 def local_place(place: str | Path) -> Path:
-    """Return the folder that a run is worked on in: the place itself, or the local copy of a URL."""
+    """Return the folder where a run is read and written: the place itself, or the local copy of a URL."""
     url = url_in(place)
     return Path(place) if url is None else mirror_at(url).root
 
 
 def shown_place(path: str | Path) -> str:
-    """Return a path as its user knows it: by its URL where it lies in the local copy of one."""
+    """Return a path for messages: its URL if it is in the local copy of a URL."""
     mirror = mirror_of(Path(path))
     return str(path) if mirror is None else f"{mirror.url}/{mirror.name(Path(path))}".rstrip("/")
 
 
 def present(place: str | Path) -> Path:
-    """Return the local folder of a run that is to be read, fetched where a URL is given."""
+    """Return the local folder of a run to read; the files of a URL are downloaded first."""
     path = local_place(place)
     if url_in(place) is not None:
         fetch(path)
@@ -34,7 +34,7 @@ def present(place: str | Path) -> Path:
 
 @contextmanager
 def told_by_url(place: str | Path) -> Iterator[None]:
-    """Let errors name what is stored under a URL by it, not by its local copy."""
+    """Let errors name the URL instead of its local copy."""
     try:
         yield
     except IdentilensError as error:
@@ -44,10 +44,10 @@ def told_by_url(place: str | Path) -> Iterator[None]:
 
 
 def fetch(place: Path, *, parts: bool = True) -> None:
-    """Make the local copy of a run, and of runs beneath it, what is stored; nothing for a run in a local folder.
+    """Update the local copy of a run, and of the runs joined to it; no effect for a run in a local folder.
 
-    Only files that the manifest lists are fetched, without the parts where these are not asked for. Foreign objects in
-    the place of a run show as empty files.
+    Only files that the manifest lists are downloaded, without parts if ``parts`` is False. Objects of others appear as
+    empty files.
 
     Raises:
         OutputFolderError: If the storage cannot be used.
@@ -64,11 +64,13 @@ def fetch(place: Path, *, parts: bool = True) -> None:
             (place / name).unlink()
     chosen = [name for name in {**manifest.digests, PROVENANCE: []} if parts or not name.startswith(_PARTS)]
     files = [place / name for name in chosen if mirror.within(place, name) in names]
-    lacking = [file for file in files if not _is_here(mirror, manifest, file)]
-    mirror.store.get([(mirror.name(file), file) for file in lacking])
-    mirror.known.update({file: digest_of(file) for file in lacking if file.is_file()})
+    missing = [file for file in files if not _is_current(mirror, manifest, file)]
+    mirror.store.get([(mirror.name(file), file) for file in missing])
+    mirror.known.update({file: digest_of(file) for file in missing if file.is_file()})
     if PROVENANCE not in manifest.digests:
-        _show_strangers(place, manifest, [name.removeprefix(f"{mirror.name(place)}/").lstrip("/") for name in names])
+        _show_foreign_objects(
+            place, manifest, [name.removeprefix(f"{mirror.name(place)}/").lstrip("/") for name in names]
+        )
     for name in manifest.runs():
         (place / name).mkdir(parents=True, exist_ok=True)
         fetch(place / name, parts=parts)
@@ -77,22 +79,22 @@ def fetch(place: Path, *, parts: bool = True) -> None:
 def _fetched_manifest(mirror: Mirror, place: Path, names: set[str]) -> Manifest:
     file, folder = mirror.within(place, NAME), mirror.within(place, f"{JOURNAL}/")
     journals = sorted(name for name in names if name.startswith(folder))
-    held = mirror.store.read([file, *journals] if file in names else journals)
+    contents = mirror.store.read([file, *journals] if file in names else journals)
     place.mkdir(parents=True, exist_ok=True)
-    if held:
-        (place / NAME).write_bytes(b"".join(held[name] for name in (file, *journals) if name in held))
+    if contents:
+        (place / NAME).write_bytes(b"".join(contents[name] for name in (file, *journals) if name in contents))
     else:
         (place / NAME).unlink(missing_ok=True)
     mirror.journals.update(journals)
     return Manifest(place)
 
 
-def _is_here(mirror: Mirror, manifest: Manifest, file: Path) -> bool:
+def _is_current(mirror: Mirror, manifest: Manifest, file: Path) -> bool:
     digests = manifest.digests.get(file.relative_to(manifest.root).as_posix(), ())
     return [mirror.known.get(file)] == list(digests) and file.is_file()
 
 
-def _show_strangers(place: Path, manifest: Manifest, names: list[str]) -> None:
-    own = {NAME, LOCK, JOURNAL, PROVENANCE, *(name.split("/")[0] for name in manifest.digests)}
-    for name in {name.split("/")[0] for name in names} - own:
+def _show_foreign_objects(place: Path, manifest: Manifest, names: list[str]) -> None:
+    known = {NAME, LOCK, JOURNAL, PROVENANCE, *(name.split("/")[0] for name in manifest.digests)}
+    for name in {name.split("/")[0] for name in names} - known:
         (place / name).touch()

@@ -1,8 +1,8 @@
-"""The lock on a run in object storage: a numbered object, made by one and renewed while its owner lives.
+"""The lock on a run in object storage: a numbered object that its owner creates and renews.
 
-The highest number holds. Who wants the lock makes the next number, which succeeds for one only, and may do so where
-there is none or its owner is dead: a process of this machine that is gone, or one that has not renewed it for five
-minutes. Clocks of machines must agree within a few minutes.
+The highest number is the lock. To take the lock, a process creates the object with the next number; this succeeds for
+one process only. It may do so if there is no lock, or if the owner is dead: a process of this machine that has ended,
+or one that has not renewed its lock for five minutes. Clocks of machines must agree within a few minutes.
 """
 
 import json
@@ -25,10 +25,10 @@ DEAD = 300.0
 
 
 class StoredLock:
-    """Held from the moment it is made until it is released.
+    """A lock, from its construction until it is released.
 
     Raises:
-        OutputFolderError: If another one holds it, or the storage cannot be used.
+        OutputFolderError: If another process has the lock, or the storage cannot be used.
     """
 
     def __init__(self, mirror: Mirror, place: Path) -> None:
@@ -38,7 +38,7 @@ class StoredLock:
         if older:
             self._refuse_living(older[-1])
         self._number = older[-1] + 1 if older else 1
-        if not mirror.store.create(self._name(self._number), self._words()):
+        if not mirror.store.create(self._name(self._number), self._content()):
             raise OutputFolderError(self._refused("a process that has just begun"))
         if self._numbers()[-1:] != [self._number]:
             mirror.store.remove([self._name(self._number)])
@@ -50,12 +50,12 @@ class StoredLock:
         mirror.check = self.check
 
     def check(self) -> None:
-        """Raise OutputFolderError if the lock was lost, after a time in which it could not be renewed."""
+        """Raise OutputFolderError if the lock was lost because it could not be renewed in time."""
         if time.monotonic() - self._renewed > 2 * BEAT:
             self._renew()
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         self._end.set()
         self._thread.join()
         self._mirror.check = lambda: None
@@ -65,21 +65,21 @@ class StoredLock:
         while not self._end.wait(BEAT):
             try:
                 self._renew()
-            except OutputFolderError:  # told when something is to be written; the network may be back by then
+            except OutputFolderError:  # raised at the next write, if the network is still down
                 continue
 
     def _renew(self) -> None:
         if self._numbers()[-1:] != [self._number]:
             raise OutputFolderError(
-                f"{self._place} was taken over by another run, or removed, while this one could not say that it lives. "
-                "Look there before you run the same command again."
+                f"{self._place} was taken over by another run, or removed, while this run could not renew its lock. "
+                "Check it before you run the same command again."
             )
-        self._mirror.store.write(self._name(self._number), self._words())
+        self._mirror.store.write(self._name(self._number), self._content())
         self._renewed = time.monotonic()
 
     def _numbers(self) -> list[int]:
-        found = [name.rpartition("/")[2] for name in self._mirror.store.names(self._folder)]
-        return sorted(int(name) for name in found if name.isdigit())
+        names = [name.rpartition("/")[2] for name in self._mirror.store.names(self._folder)]
+        return sorted(int(name) for name in names if name.isdigit())
 
     def _name(self, number: int) -> str:
         return f"{self._folder}{number:09d}"
@@ -100,17 +100,17 @@ class StoredLock:
     def _refused(self, owner: str) -> str:
         return (
             f"another run is writing to {self._place} ({owner}). Wait until it ends, or choose another folder; "
-            f"one that has not renewed its lock for {DEAD / 60:.0f} minutes is taken to be dead."
+            f"a run that has not renewed its lock for {DEAD / 60:.0f} minutes counts as dead."
         )
 
-    def _words(self) -> bytes:
+    def _content(self) -> bytes:
         process = os.getpid()
         owner = {"process": process, "started": _started(process), "node": platform.node(), "machine": _machine()}
         return json.dumps({**owner, "time": time.time()}).encode()
 
 
 def _machine() -> str | None:
-    """Return what names the processes that this one can see; None where that cannot be told."""
+    """Return an identifier of this machine and its process numbers; None if there is none."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
@@ -119,7 +119,7 @@ def _machine() -> str | None:
 
 
 def _started(process: int) -> str | None:
-    """Return when a process of this machine began, in its own units; None where it is gone."""
+    """Return the start time of a process of this machine, in its units; None if it has ended."""
     try:
         state, *others = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:

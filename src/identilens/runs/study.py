@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
@@ -69,7 +70,7 @@ class Study(ABC, Generic[S, R]):
     """
 
     name: ClassVar[str]
-    unit: ClassVar[str] = "texts"
+    unit: str = "texts"
     takes: ClassVar[tuple[str, ...]] = ("lens", "texts")
     settings_type: ClassVar[type[Settings]]
     result_type: ClassVar[type[Result]]
@@ -160,7 +161,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
 
 def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, asked: Sequence[Settings] | None = None) -> Any:
     """Return a study with its inputs, which it also stores as they were given: in Python, or as options."""
-    made = study(*inputs, settings)
+    made = study(*inputs, settings=settings)
     made.inputs = tuple(inputs)
     options, lost = ({}, []) if asked is not None else options_of_inputs(study.takes, inputs)
     for one in (*(asked or ()), settings):
@@ -210,8 +211,8 @@ def run_study(
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
         with watched(study.unit, study.reports and progress) as told:
-            found = _in_memory(study, record, told)
-        return study.shown(found, None)
+            result = _in_memory(study, record, told)
+        return study.shown(result, None)
     with told_by_url(out):
         folder = _folder(study, local_place(out), record, resume, overwrite, allow_version_change)
         with folder:
@@ -245,10 +246,12 @@ def _folder(
 
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
     study.begin(None)
-    held = [study.run(part) for part in _counted(study, progress)]
-    last = study.finish(_joined(study, [one.tables for one in held]))
-    matrices = {name: tensor for one in (*held, last) for name, tensor in one.matrices.items()}
-    tokens = {text: names for one in (*held, last) for text, names in one.tokens.items()}
+    outputs = [study.run(part) for part in _counted(study, progress)]
+    tables = {name: pl.concat([output.tables[name] for output in outputs]) for name in outputs[0].tables}
+    last = study.finish(_merged(study, tables))
+    outputs.append(last)
+    matrices = {name: tensor for output in outputs for name, tensor in output.matrices.items()}
+    tokens = {text: names for output in outputs for text, names in output.tokens.items()}
     return study.result_type.of(last.tables, record, matrices, tokens)  # pyright: ignore[reportReturnType]
 
 
@@ -274,7 +277,7 @@ def _into_folder(
     if not study.reports:
         return
     parts = len(study.sizes())
-    last = study.finish(_joined(study, [folder.read_part(part) for part in range(parts)]))
+    last = study.finish(_merged(study, folder.read_parts(range(parts))))
     folder.finish(parts, last.tables, last.matrices, last.tokens)
 
 
@@ -309,20 +312,16 @@ def _counted(study: Study[Any, R], progress: Progress | None) -> Any:
             progress(done, total, "")
 
 
-def _joined(study: Study[Any, R], parts: Sequence[Tables]) -> dict[str, pl.DataFrame]:
-    tables = {name: pl.concat([part[name] for part in parts]) for name in parts[0]}
-    return tables | {name: merger(tables[name]) for name, merger in study.merge.items() if name in tables}
+def _merged(study: Study[Any, R], tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    return {**tables} | {name: merger(tables[name]) for name, merger in study.merge.items() if name in tables}
 
 
 def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Signature:
     """Return the signature that users see: inputs, each setting with its default, and the options of a run."""
-    made = inspect.signature(study).parameters
-    kind, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-    hinted = {name: made[name].annotation if name in made else empty for name in study.takes}
-    inputs = [inspect.Parameter(name, kind, annotation=hint) for name, hint in hinted.items()]
-    own = inspect.signature(study.settings_type).parameters
+    inputs = takewhile(lambda one: one.name != "settings", inspect.signature(study).parameters.values())
+    fields = inspect.signature(study.settings_type).parameters
     hints = hints_of(study.settings_type)
-    settings = [own[name].replace(annotation=_bare(hint)) for name, hint in hints.items()]
+    settings = [fields[name].replace(annotation=_bare(hint)) for name, hint in hints.items()]
     common = [one for one in run.parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
     return run.replace(parameters=[*inputs, *settings, *common], return_annotation=study.result_type)
 

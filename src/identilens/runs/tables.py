@@ -12,7 +12,7 @@ Columns = Mapping[str, Any]
 """Columns of a table and their polars types, in order."""
 
 HEAD: Columns = {"text": pl.Int64, "layer": pl.Int64, "head": pl.Int64, "kind": pl.String}
-"""What names a head on a text; everything counts from 0."""
+"""Columns that identify a head on a text; everything counts from 0."""
 
 
 def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
@@ -21,11 +21,11 @@ def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFram
     Raises:
         KeyError: If a row lacks a column, or has one that is not in the table.
     """
-    held = list(rows)
-    for row in held:
+    rows = list(rows)
+    for row in rows:
         if row.keys() != columns.keys():
             raise KeyError(f"a row must have the columns {list(columns)}; got {list(row)}")
-    return pl.DataFrame(held, schema=pl.Schema(columns))
+    return pl.DataFrame(rows, schema=pl.Schema(columns))
 
 
 def print_table(title: str, frame: pl.DataFrame) -> None:

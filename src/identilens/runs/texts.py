@@ -13,7 +13,7 @@ from identilens.errors import InputError
 from identilens.runs.columns import column_texts, is_columns, parquet_rows
 from identilens.runs.compressed import MAX_TEXT_BYTES, READ_ERRORS, STANDARD_INPUT, kind_of, open_bytes, open_text
 from identilens.runs.conllu import read_conllu
-from identilens.runs.corpus import Corpus, TextList, held
+from identilens.runs.corpus import Corpus, TextList, stored
 from identilens.runs.lines import Lines, checked
 
 Texts = Iterator[Any]
@@ -45,12 +45,12 @@ def read_texts(
     """
     given = {"columns": columns, "encoding": encoding, "pairs": pairs, "limit": limit, "max_length": max_length}
     texts = iter_texts(source, **given, max_text_bytes=max_text_bytes)
-    found = held(texts if told is None else _counted(texts, told))
+    read = stored(texts if told is None else _counted(texts, told))
     if not isinstance(source, str | Path):
-        return found
-    if not found:
+        return read
+    if not read:
         raise InputError(f"{source} contains no texts.")
-    named = found if isinstance(found, Corpus) else TextList(found)
+    named = read if isinstance(read, Corpus) else TextList(read)
     named.asked = {
         "file": Path(source), "column": tuple(columns), "encoding": encoding, "pairs": pairs, "limit": limit,
         "max_text_bytes": max_text_bytes,
@@ -181,11 +181,11 @@ def _undecodable(file: Path, encoding: str) -> str:
 
 
 def _lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
-    return (checked(line, f"{file}, line {number}", longest) for number, line in lines.held())
+    return (checked(line, f"{file}, line {number}", longest) for number, line in lines.filled())
 
 
 def _pairs_of_lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
-    for number, line in lines.held():
+    for number, line in lines.filled():
         parts = [part.strip() for part in line.split("\t")]
         if len(parts) != 2 or not all(parts):
             raise InputError(
@@ -196,14 +196,14 @@ def _pairs_of_lines(lines: Lines, file: Path, columns: list[str], longest: int |
 
 
 def _in_twos(texts: Iterable[Any]) -> Texts:
-    found = list(texts)
-    if len(found) % 2:
-        raise InputError(f"--pairs reads every two --text as a pair; got {len(found)}. Give one more, or one less.")
-    return zip(found[::2], found[1::2], strict=True)
+    sentences = list(texts)
+    if len(sentences) % 2:
+        raise InputError(f"--pairs reads every two --text as a pair; got {len(sentences)}. Give one more, or one less.")
+    return zip(sentences[::2], sentences[1::2], strict=True)
 
 
 def _json_lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
-    for number, line in lines.held():
+    for number, line in lines.filled():
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:

@@ -1,11 +1,12 @@
 """Heads of texts: which ones a study looks at, each with its place in the tables."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, overload
 
+import polars as pl
 from annotated_types import Ge
 
 from identilens.errors import InputError
@@ -22,7 +23,8 @@ from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import REPEATED, Kind, Numbers, Settings
 from identilens.runs.study import Output, R, S, Study
-from identilens.studies.items import identities, read_items
+from identilens.runs.tables import Columns
+from identilens.studies.items import LazyItems, identities, read_items
 
 _ROWS = 8
 """Rows in one part: what an interruption can cost."""
@@ -83,13 +85,35 @@ class Place:
         return str(MatrixKey(**self.row, name=name))
 
 
+Places = Sequence[Place]
+
+
+class PlacesByText(Sequence[Places]):
+    """The places of each text, made when they are asked for: the same heads of every text."""
+
+    def __init__(self, texts: int, heads: Sequence[tuple[Site, int]]) -> None:
+        self._texts, self._heads = range(texts), heads
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    @overload
+    def __getitem__(self, index: int) -> Places: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Places]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[text] for text in self._texts[index]]
+        return [Place(self._texts[index], site, head) for site, head in self._heads]
+
+
 @dataclass(frozen=True)
 class TextHeads:
-    """The texts of a study and the places that it looks at, text by text."""
+    """The texts of a study and its parts: a head on a text each, or of a `Corpus` all heads of a text."""
 
     lens: Lens
     items: Sequence[Item]
-    places: Sequence[Place]
+    parts: Sequence[Places]
 
     @classmethod
     def of(cls, lens: Lens, items: Sequence[Item], settings: HeadSettings, kind: Kind | None) -> "TextHeads":
@@ -100,7 +124,15 @@ class TextHeads:
             UnsupportedModelError: If the model's attention cannot be captured faithfully.
         """
         chosen = list(chosen_heads(lens.sites(items[0]), settings.layers, settings.heads, kind))
-        return cls(lens, items, [Place(text, *one) for text in range(len(items)) for one in chosen])
+        by_text = PlacesByText(len(items), chosen)
+        return cls(
+            lens, items, by_text if isinstance(items, LazyItems) else [[one] for some in by_text for one in some]
+        )
+
+    @property
+    def by_text(self) -> bool:
+        """Whether a part is a whole text."""
+        return isinstance(self.items, LazyItems)
 
     def read(self, place: Place) -> Head:
         """Return a head as it computes on its text."""
@@ -139,25 +171,31 @@ class LensStudy(Study[S, R]):
 
 
 class HeadStudy(LensStudy[S, R]):
-    """A study of the heads of texts, one per part."""
+    """A study of the heads of texts."""
 
     unit = "heads"
     heads: TextHeads
+
+    def take(self, heads: TextHeads) -> None:
+        """Take the heads to look at; progress counts texts where a part is one."""
+        self.heads = heads
+        if heads.by_text:
+            self.unit = "texts"
 
     def identity(self) -> Identity:
         """Return the model and the texts."""
         return Identity(self.heads.lens.facts, identities(self.heads.items))
 
     def sizes(self) -> Sequence[int]:
-        """Return one head for each part."""
-        return [1] * len(self.heads.places)
+        """Return one head, or one text, for each part."""
+        return [1] * len(self.heads.parts)
 
 
 W = TypeVar("W", bound=RowSettings)
 
 
 class RowStudy(HeadStudy[W, R]):
-    """A study of single rows of the attention of heads, a few of one head a part.
+    """A study of single rows of the attention of heads, a few of one head a part; of a `Corpus`, those of a text.
 
     A head is read once for all of its parts.
     """
@@ -167,25 +205,35 @@ class RowStudy(HeadStudy[W, R]):
 
     def __init__(self, lens: Lens, texts: Any, settings: W) -> None:
         super().__init__(settings)
-        self.heads = TextHeads.of(lens, read_items(lens, texts, settings.max_length), settings, settings.kind)
-        # Heads of a layer have the same queries, which may take a run of the model to know.
-        layers = {(place.text, place.site): place for place in self.heads.places}
-        rows = {layer: self.heads.requested(place, settings.queries) for layer, place in layers.items()}
-        self.parts = [
-            (place, own[at : at + _ROWS])
-            for place in self.heads.places
-            for own in [rows[place.text, place.site]]
-            for at in range(0, len(own), _ROWS)
-        ]
+        self.take(TextHeads.of(lens, read_items(lens, texts, settings.max_length), settings, settings.kind))
+        self.parts = [] if self.heads.by_text else self._planned()
         self._read: tuple[Place, Head] | None = None
 
     def sizes(self) -> Sequence[int]:
-        """Return a few rows for each part."""
-        return [len(rows) for _, rows in self.parts]
+        """Return the rows of each part, or one text for each part."""
+        return super().sizes() if self.heads.by_text else [len(rows) for _, rows in self.parts]
 
     def run(self, part: int) -> Output:
-        """Return the tables of some rows of one head on one text."""
-        place, queries = self.parts[part]
+        """Return the tables of some rows of one head, or of all heads, on one text."""
+        if not self.heads.by_text:
+            return self._output(*self.parts[part])
+        places = self.heads.parts[part]
+        outputs = [self._output(place, self.heads.requested(place, self.settings.queries)) for place in places]
+        return joined(self.result_type.schema, outputs)
+
+    def _planned(self) -> list[tuple[Place, list[int]]]:
+        # Heads of a layer have the same queries, which may take a run of the model to know.
+        places = [place for part in self.heads.parts for place in part]
+        layers = {(place.text, place.site): place for place in places}
+        rows = {layer: self.heads.requested(place, self.settings.queries) for layer, place in layers.items()}
+        return [
+            (place, positions[at : at + _ROWS])
+            for place in places
+            for positions in [rows[place.text, place.site]]
+            for at in range(0, len(positions), _ROWS)
+        ]
+
+    def _output(self, place: Place, queries: Sequence[int]) -> Output:
         if self._read is None or self._read[0] is not place:
             self._read = place, self.heads.read(place)
         return self.output(place, self._read[1], queries)
@@ -193,6 +241,17 @@ class RowStudy(HeadStudy[W, R]):
     @abstractmethod
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
         """Return the tables of some rows of a head."""
+
+
+def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:
+    """Return several outputs of a part as one, with all tables also where there are none."""
+    outputs = list(outputs)
+    tables = {
+        name: pl.concat([pl.DataFrame(schema=pl.Schema(columns)), *(one.tables[name] for one in outputs)])
+        for name, columns in schema.items()
+    }
+    matrices = {name: tensor for one in outputs for name, tensor in one.matrices.items()}
+    return Output(tables, matrices, {text: names for one in outputs for text, names in one.tokens.items()})
 
 
 def named_places(names: Sequence[str], requested: int | str, text: int) -> list[int]:

@@ -1,7 +1,7 @@
 """What a model reads of texts: all at once, or of very many texts each when it is asked for."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, overload
 
@@ -10,8 +10,8 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.runs.corpus import Corpus
 
-_LOOKED_AT = 32
-"""Items that stand for how texts are tokenised."""
+_SAMPLE = 32
+"""Items of a `Corpus` that show how texts are tokenised."""
 
 _KEPT = 256
 """Items that stay in memory: those of the part that is worked on."""
@@ -20,12 +20,16 @@ _KEPT = 256
 class LazyItems(Sequence[Item]):
     """Items of a `Corpus`, tokenised when they are asked for and released after a while.
 
+    ``check`` is called with each item and its number.
+
     Raises:
         InputError: When a text is asked for that cannot be used, naming its number.
     """
 
-    def __init__(self, lens: Lens, corpus: Corpus, max_length: int | None) -> None:
-        self.corpus, self.max_length = corpus, max_length
+    def __init__(
+        self, lens: Lens, corpus: Corpus, max_length: int | None, check: Callable[[Item, int], None] | None = None
+    ) -> None:
+        self.corpus, self.max_length, self._check = corpus, max_length, check
         self._lens, self._read = lens, lru_cache(maxsize=_KEPT)(self._one)
 
     def __len__(self) -> int:
@@ -42,9 +46,12 @@ class LazyItems(Sequence[Item]):
 
     def _one(self, number: int) -> Item:
         try:
-            return self._lens.read([self.corpus[number]], self.max_length)[0]
+            item = self._lens.read([self.corpus[number]], self.max_length)[0]
         except InputError as error:
             raise InputError(str(error).replace("text 0", f"text {number:,}", 1)) from error
+        if self._check is not None:
+            self._check(item, number)
+        return item
 
 
 def read_items(lens: Lens, texts: Any, max_length: int | None) -> Sequence[Item]:
@@ -52,10 +59,15 @@ def read_items(lens: Lens, texts: Any, max_length: int | None) -> Sequence[Item]
     return LazyItems(lens, texts, max_length) if isinstance(texts, Corpus) else lens.read(texts, max_length)
 
 
+def sample(items: Sequence[Item]) -> Sequence[Item]:
+    """Return the items by which to judge how texts are tokenised: all of a list, the first ones of a `Corpus`."""
+    return items[:_SAMPLE] if isinstance(items, LazyItems) else items
+
+
 def identities(items: Sequence[Item]) -> Sequence[str] | tuple[int, str]:
     """Return what identifies the texts of items in provenance: each by itself, very many by one digest."""
     if isinstance(items, LazyItems):
         # Another tokenizer shows in any texts.
-        read = " ".join(item.identity for item in items[:_LOOKED_AT])
+        read = " ".join(item.identity for item in sample(items))
         return len(items), hashlib.sha256(f"{items.corpus.digest} {read}".encode()).hexdigest()
     return [item.identity for item in items]

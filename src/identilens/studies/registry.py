@@ -29,6 +29,10 @@ STUDIES: dict[str, Entry] = {
     "alternatives": Entry(
         "identilens.studies.alternatives.study:AlternativeStudy", "Other weights with the same output, put back."
     ),
+    "faithfulness": Entry(
+        "identilens.studies.faithfulness.study:FaithfulnessStudy",
+        "Do explanations of attention follow the model, and are they determined.",
+    ),
     "logit-ranks": Entry(
         "identilens.studies.logit_ranks.study:LogitRankStudy", "Could queries and keys of this size give alternatives."
     ),

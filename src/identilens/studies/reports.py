@@ -121,13 +121,13 @@ def _opening(result: Result) -> str:
 
 
 def _apart(result: Result) -> list[Section]:
-    """Return the sections of a result, charts put in, whose places and headings say which result they are of."""
+    """Return the sections of a result, charts put in, whose places and headings name the result."""
     name, charts = result.analysis.replace(" ", "-"), result.page_charts()
     return [
         replace(
             section,
             anchor=f"{name}-{section.anchor}",
-            title=f"{_opening(result)} {section.title}",
+            of=_opening(result),
             charts=[charts[one] if isinstance(one, str) else one for one in section.charts],
         )
         for section in result.sections()

@@ -24,6 +24,18 @@ def test_errors_match_a_simulation():
     torch.testing.assert_close(found.errors, seen, rtol=0.04, atol=0)
 
 
+@pytest.mark.parametrize("freedom", [3, 11])
+def test_intervals_of_few_samples_cover_the_truth(freedom):
+    """Squares and variances estimated from a few normal samples each, as a sketch estimates them."""
+    generator = torch.Generator().manual_seed(freedom)
+    truth = torch.rand(6, generator=generator, dtype=torch.float64) + 0.5
+    samples = truth + 0.05 * torch.randn(freedom + 1, 4000, 6, generator=generator, dtype=torch.float64)
+    found = contributions(samples.mean(0), samples.var(0) / (freedom + 1), freedom)
+    exact = contributions(truth[None], torch.zeros(1, 6, dtype=torch.float64)).shares
+    assert 0.94 < float(((found.shares - exact).abs() <= found.margins).double().mean()) < 0.99
+    assert float(((found.shares - exact).abs() <= 1.96 * found.errors).double().mean()) < 0.945
+
+
 def test_a_sure_zero_has_no_error():
     squares = torch.tensor([[2.0, 0.0, 3.0]], dtype=torch.float64)
     found = contributions(squares, torch.tensor([[0.1, 0.0, 0.1]], dtype=torch.float64))

@@ -188,7 +188,7 @@ def test_the_finding_says_what_was_found():
     assert sentences[2].startswith("Of the context in an encoder hidden state, 100 % comes from the tokens next to it")
     assert "12 % at layer 2" in sentences[2]
     # The made-up effective rollout is 1 less the contribution, so it cannot agree; the raw one is its square.
-    assert "would have said something else about which context is mixed into encoder hidden states" in sentences[3]
+    assert "gives another answer about which context is mixed into encoder hidden states" in sentences[3]
     assert "(raw) and -1.00 (effective) at layer 1 and " in sentences[3]
     assert found.numbers["encoder_own_last"] == pytest.approx(0.2)
     assert found.numbers["encoder_effective_rollout_last"] == pytest.approx(-1)

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 import transformers as hf
@@ -42,7 +43,8 @@ def test_batches_hold_what_each_text_gives_alone(family, tmp_path):
     torch.testing.assert_close(found.layers, alone(lens, TEXTS), rtol=1e-4, atol=1e-5)
     assert found.lengths == tuple(map(len, TEXTS))
     assert found.token_ids.tolist() == [token for text in TEXTS for token in text]
-    assert found.tokens == tuple(str(token) for text in TEXTS for token in text)
+    names = pl.read_parquet(found.folder / "tokens.parquet")["token"].to_list()
+    assert names == [str(token) for text in TEXTS for token in text]
 
 
 def test_of_an_encoder_decoder_the_encoder_is_read(tmp_path):
@@ -70,7 +72,7 @@ def test_reused_while_model_and_texts_are_unchanged(tmp_path, monkeypatch):
     assert sizes == []
     assert again.folder == first.folder
     assert torch.equal(again.layers, first.layers)
-    assert (again.lengths, again.tokens) == (first.lengths, first.tokens)
+    assert again.lengths == first.lengths
     other_texts = extract(lens, TEXTS[1:], tmp_path)
     other_model = extract(Lens(build("bert", seed=1)), TEXTS, tmp_path)
     cut = extract(lens, TEXTS, tmp_path, max_length=5)
@@ -83,8 +85,8 @@ def test_an_interrupted_extraction_goes_on(tmp_path, monkeypatch):
     whole = extract(lens, TEXTS, tmp_path / "whole", batch_size=2)
     monkeypatch.setattr(extraction, "MARK_BYTES", 1)
 
-    def stop(done, total):
-        if done == 6:
+    def stop(done, total, step):
+        if (done, step) == (6, "hidden states"):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -95,7 +97,7 @@ def test_an_interrupted_extraction_goes_on(tmp_path, monkeypatch):
     found = extract(lens, TEXTS, tmp_path / "cut", batch_size=2, progress=lambda *step: steps.append(step))
     # One text tells the shape; then only the last batch is left.
     assert sizes == [1, 2]
-    assert steps == [(8, 8)]
+    assert steps == [(8, 8, "hidden states")]
     assert torch.equal(found.layers, whole.layers)
     assert not list((tmp_path / "cut").rglob("partial.npy"))
 
@@ -105,8 +107,9 @@ def test_what_cannot_be_gone_on_with_starts_anew(spoil, tmp_path, monkeypatch):
     lens = Lens(build("bert"))
     monkeypatch.setattr(extraction, "MARK_BYTES", 1)
 
-    def stop(done, total):
-        raise KeyboardInterrupt
+    def stop(done, total, step):
+        if step == "hidden states":
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         extract(lens, TEXTS, tmp_path, batch_size=2, progress=stop)

@@ -158,7 +158,7 @@ def test_neighbours_and_shares(lens, cache):
 def hand_made(layers):
     """Runs the settings on given hidden states, without a model."""
     ids = torch.arange(layers.shape[1])
-    states = HiddenStates(layers, tuple(LENGTHS), ids, ("",) * layers.shape[1], Path())
+    states = HiddenStates(layers, tuple(LENGTHS), ids, Path())
 
     def run(kind, **options):
         settings = TokenSettings(learning_rates=(0.02,), max_epochs=60, hidden_units=64, batch_size=64, **options)

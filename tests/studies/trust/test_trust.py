@@ -152,7 +152,7 @@ def test_the_positions_of_an_image_are_counted_once_a_layer(monkeypatch):
     read, seen = TextHeads.read, []
     monkeypatch.setattr(TextHeads, "read", lambda heads, place: seen.append(place) or read(heads, place))
     study = TrustStudy(idl.Lens(zoo.build("vit")), zoo.example("vit"), RowSettings(queries=("[CLS]", 3)))
-    assert len(seen) == len({(place.text, place.site.layer) for place in study.heads.places})
+    assert len(seen) == len({(place.text, place.site.layer) for (place,) in study.heads.parts})
     assert {tuple(rows) for _, rows in study.parts} == {(0, 3)}
     assert len(study.parts) == 4 * len(seen), "four heads a layer"
 

@@ -30,9 +30,11 @@
     const params = (spec.params || []).map((param) => param.name in values ? { ...param, value: values[param.name] } : param);
     const controls = document.getElementById(`${id}-controls`);
     controls.replaceChildren();
+    // The names of a legend stand in two columns where three have no room.
+    const { config } = look(), narrow = controls.clientWidth < 480 ? { ...config, legend: { ...config.legend, columns: 2 } } : config;
     drawn.set(id, await vegaEmbed(`#${CSS.escape(id)}`, { ...spec, params, datasets: structuredClone(sets) }, {
       // Expressions are interpreted, so that the page needs no right to make code; nothing is offered that would send data.
-      mode: "vega-lite", ast: true, actions: false, defaultStyle: false, bind: controls, config: look().config,
+      mode: "vega-lite", ast: true, actions: false, defaultStyle: false, bind: controls, config: narrow,
       renderer: rows(sets) > 3000 ? "canvas" : "svg", tooltip: { theme: dark.matches ? "dark" : "light" },
     }));
     drawn.get(id).view.addEventListener("click", (event, item) => item && item.datum && openHead(item.datum));

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
+from scipy.stats import norm
+from scipy.stats import t as student_t
 from torch import Tensor
 
 from identilens.errors import NumericalError
@@ -11,14 +13,21 @@ from identilens.errors import NumericalError
 
 @dataclass(frozen=True)
 class Contributions:
-    """Shares c_ij of input tokens i in hidden tokens j; rows sum to 1. For exact norms the errors are zero."""
+    """Shares c_ij of input tokens i in hidden tokens j; rows sum to 1.
+
+    Attributes:
+        shares: c_ij, in [0, 1].
+        errors: Their standard errors; 0 for exact norms.
+        margins: Half widths of their 95 % intervals, by Student's t; 0 for exact norms.
+    """
 
     shares: Float[Tensor, "*layer hidden input"]
     errors: Float[Tensor, "*layer hidden input"]
+    margins: Float[Tensor, "*layer hidden input"]
 
 
 def contributions(
-    squares: Float[Tensor, "*layer hidden input"], variances: Float[Tensor, "*layer hidden input"]
+    squares: Float[Tensor, "*layer hidden input"], variances: Float[Tensor, "*layer hidden input"], freedom: int = 0
 ) -> Contributions:
     """Return the relative contribution of every input token to every hidden token, with standard errors.
 
@@ -30,6 +39,8 @@ def contributions(
 
         Var N_i = Var(N_i²) / (4 N_i²)
         Var c_i = [(1 − c_i)² Var N_i + c_i² Σ_{k≠i} Var N_k] / S²
+
+    ``freedom`` is the number of degrees of freedom of the variances; 0 if they are known.
 
     Examples:
         >>> import torch
@@ -50,4 +61,6 @@ def contributions(
     shares = norms / total
     spread = torch.where(squares > 0, variances / (4 * squares), 0)
     others = spread.sum(-1, keepdim=True) - spread
-    return Contributions(shares, ((1 - shares).square() * spread + shares.square() * others).sqrt() / total)
+    errors = ((1 - shares).square() * spread + shares.square() * others).sqrt() / total
+    quantile = float(student_t.ppf(0.975, freedom) if freedom else norm.ppf(0.975))
+    return Contributions(shares, errors, quantile * errors)

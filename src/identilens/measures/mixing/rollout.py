@@ -52,3 +52,21 @@ def mean_over_heads(weights: Float[Tensor, "head query key"]) -> Float[Tensor, "
     total = sizes.sum(-1, keepdim=True)
     alone = torch.eye(sizes.shape[-1], dtype=sizes.dtype, device=sizes.device)
     return torch.where(total > 0, sizes / torch.where(total > 0, total, 1), alone)
+
+
+def norm_weights(
+    weights: Float[Tensor, "head query key"], projected_values: Float[Tensor, "#head key d_model"]
+) -> Float[Tensor, "query key"]:
+    """Return ‖Σ_h a^h_ij t^h_j‖, what a layer's heads together pass from key to query (Kobayashi et al. 2020, 2.2).
+
+    For a rollout by norms instead of weights. The heads of a group share values; repeat them. O(heads · n² · d_model).
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.mixing import norm_weights
+        >>> values = torch.tensor([[[3.0, 4.0], [0.0, 0.0]], [[-3.0, -4.0], [1.0, 0.0]]])
+        >>> norm_weights(torch.full((2, 1, 2), 0.5), values)
+        tensor([[0.0000, 0.5000]])
+    """
+    rows = [torch.linalg.vector_norm((row[..., None] * projected_values).sum(0), dim=-1) for row in weights.unbind(1)]
+    return torch.stack(rows)

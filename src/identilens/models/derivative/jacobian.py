@@ -40,12 +40,14 @@ DEFAULT_PROBES = 32
 class SquaredNorms:
     """Squared Frobenius norms ‖∂e_j/∂x_i‖² of one output; ``variances`` of exact norms are zero.
 
-    ``path`` says how they were computed; both ways give the same numbers.
+    ``path`` says how they were computed; both ways give the same numbers. ``freedom`` is the number of degrees of
+    freedom of the variances, 0 for exact norms.
     """
 
     squares: Float[Tensor, "hidden input"]
     variances: Float[Tensor, "hidden input"]
     path: Path
+    freedom: int
 
 
 def jacobian_norms(
@@ -137,11 +139,11 @@ def _estimate(sums: Float[Tensor, "input 3 hidden"], width: int, k: int, leading
     count, space = k - leading, width - leading
     if count == space:
         found = fixed + total
-        return SquaredNorms(found.T, torch.zeros_like(found.T), path)
+        return SquaredNorms(found.T, torch.zeros_like(found.T), path, 0)
     mean = total / count
     sample = (squares - count * mean.square()).clamp_min(0) / (count - 1)
     variance = space**2 * sample / count * (1 - count / space)
-    return SquaredNorms((fixed + space * mean).T, variance.T, path)
+    return SquaredNorms((fixed + space * mean).T, variance.T, path, count - 1)
 
 
 def _check_probes(probes: int, leading: int, width: int) -> None:

@@ -1,1 +1,1 @@
-"""Engines: who computes the parts of a run: processes of this machine, or actors of a Ray cluster."""
+"""Engines compute the parts of a run: in processes of this machine, or in actors of a Ray cluster."""

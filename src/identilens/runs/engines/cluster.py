@@ -1,4 +1,4 @@
-"""Workers that are actors of a Ray cluster: other processes, GPUs or machines that share the run's folder."""
+"""Workers that are actors of a Ray cluster: processes on one or several machines that share the run's folder."""
 
 import logging
 import os
@@ -13,12 +13,12 @@ from identilens.runs.engines.worker import Job, Outcome, made_worker
 
 @dataclass(frozen=True)
 class Ray(Engine):
-    """Actors of a Ray cluster; the run's folder must be one that all of its machines see under the same path.
+    """Actors of a Ray cluster; the run's folder must have the same path on all of its machines, or be a URL.
 
     Attributes:
-        address: Of a running cluster, "auto" for the one of this machine; a new one on this machine by default.
-        workers: How many actors.
-        gpus_per_worker: GPUs of each, such as 1 or 0.5.
+        address: Address of a running cluster; "auto" for that of this machine. Default: a new one on this machine.
+        workers: Number of actors.
+        gpus_per_worker: GPUs of each actor, such as 1 or 0.5.
 
     Examples:
         >>> import identilens as idl
@@ -44,9 +44,9 @@ class Ray(Engine):
             InputError: If ray is not installed, or the cluster cannot be reached.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Actors without GPUs are not to see fewer devices than their driver.
+        # Actors without GPUs must see the same devices as their driver.
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        # Ray lets actors give way to every other process (nice 15), which costs a part more than all else it adds.
+        # By default Ray runs actors at nice 15, which costs more than all else that it adds to a part.
         os.environ.setdefault("RAY_worker_niceness", "0")
         try:
             import ray
@@ -54,14 +54,14 @@ class Ray(Engine):
             raise InputError("engine ray needs: pip install 'identilens[ray]'.") from error
         started = not ray.is_initialized()
         if started:
-            own: dict[str, Any] = {} if self.address else {"num_cpus": max(self.workers, os.cpu_count() or 1)}
+            cores: dict[str, Any] = {} if self.address else {"num_cpus": max(self.workers, os.cpu_count() or 1)}
             try:
                 ray.init(
                     self.address or "local",
                     include_dashboard=False,
                     log_to_driver=False,
                     logging_level=logging.ERROR,
-                    **own,
+                    **cores,
                 )
             except (OSError, ValueError, RuntimeError) as error:
                 first = str(error).strip().splitlines()[0]
@@ -70,7 +70,7 @@ class Ray(Engine):
 
 
 class _Actor:
-    """A worker that is made once it is asked for, so that a mistake arrives as what it is."""
+    """A worker that is created by its first call, so that errors reach the driver as they are."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -84,7 +84,7 @@ class _Actor:
 
 
 class RayPool(Pool):
-    """Each worker is an actor with a core of its own; the job is stored once for all of them."""
+    """Each worker is an actor with one core; the job is stored once for all of them."""
 
     def __init__(self, ray: Any, job: Job, gpus: float, started: bool) -> None:
         self._ray, self._started = ray, started
@@ -103,12 +103,12 @@ class RayPool(Pool):
         self._futures[self._actors[worker].run.remote(list(parts))] = worker, False
 
     def events(self) -> Sequence[Event]:
-        """Wait until an actor has something to say, or is gone."""
+        """Wait until an actor has finished a call, or has died."""
         heard, _ = self._ray.wait(list(self._futures), num_returns=1)
         return [self._heard(one) for one in heard]
 
     def close(self) -> None:
-        """End all actors, and the cluster where it was started for them."""
+        """End all actors, and the cluster if it was started for them."""
         for actor in self._actors.values():
             self._ray.kill(actor)
         self._actors.clear()

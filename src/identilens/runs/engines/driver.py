@@ -1,4 +1,4 @@
-"""The driver of a run on several workers: it hands out parts, hears what becomes of them, and starts workers anew."""
+"""The driver of a run on several workers: it hands out parts, counts their outcomes, and replaces dead workers."""
 
 import json
 from collections import Counter, deque
@@ -13,23 +13,24 @@ from identilens.runs.folder import RunFolder
 FAILED = "failed.jsonl"
 
 _TRIES = 3
-"""Of a part, and of workers that die before they have done one."""
+"""Attempts for a part, and largest number of workers that die in a row before they have done a part."""
 
 _BATCH_SECONDS = 1.0
-"""Work that is handed to a worker at a time, where parts are shorter."""
+"""Duration of the work that is handed out at a time, if parts are shorter."""
 
 Told = Callable[[int, str], None]
-"""Called with the part that is done, and how the workers do."""
+"""Called with the number of a finished part and the state of the workers."""
 
 
 class Driver:
-    """Runs the parts that a folder lacks.
+    """Runs the parts that are missing in a folder.
 
     Args:
-        job: What workers need.
-        engine: Who works.
-        sizes: Units in each part, and what they are called, for messages.
-        told: Is called after each part.
+        job: The job of the workers.
+        engine: The engine that starts the workers.
+        sizes: Number of units in each part.
+        unit: Name of the unit, for messages.
+        told: Called after each part.
     """
 
     def __init__(self, job: Job, engine: Engine, sizes: Sequence[int], unit: str, told: Told) -> None:
@@ -47,8 +48,8 @@ class Driver:
         """Compute all parts that are missing.
 
         Raises:
-            CheckFailedError: If parts failed three times; the others are there, and ``failed.jsonl`` names those.
-            InputError: If workers die again and again before they do anything.
+            CheckFailedError: If parts failed three times; ``failed.jsonl`` names them. All others are saved.
+            InputError: If several workers in a row die before they have done a part.
         """
         self._todo.extend(part for part in range(len(self._sizes)) if not folder.has(part))
         for part in set(range(len(self._sizes))) - set(self._todo):
@@ -58,7 +59,7 @@ class Driver:
             if self._todo:
                 self._work()
         finally:
-            # Workers that were ended or killed leave what they were writing.
+            # Workers that were killed leave temporary files.
             folder.manifest.remove_unfinished()
         if self._failed:
             self._tell_failed(folder)
@@ -104,7 +105,7 @@ class Driver:
         self._idle = [worker for worker in self._idle if worker != event.worker]
         self._lost += 1
         self._lost_in_a_row += 1
-        # The first of its parts may have killed it; the others had no part in it.
+        # The first of its parts may have caused its death; the others had not begun.
         first, *others = self._running.pop(event.worker, None) or [None]
         self._todo.extendleft(reversed([part for part in others if part is not None]))
         if first is not None:
@@ -119,7 +120,7 @@ class Driver:
         self._started += 1
 
     def _hand_out(self, pool: Pool, worker: int) -> None:
-        # Near the end batches become small, so that all workers end together.
+        # Batches become smaller towards the end, so that all workers finish at about the same time.
         fair = max(1, len(self._todo) // (4 * self._engine.workers))
         fitting = int(_BATCH_SECONDS / self._seconds) if self._seconds else 1
         parts = [self._todo.popleft() for _ in range(min(len(self._todo), max(1, min(fair, fitting))))]
@@ -139,5 +140,5 @@ class Driver:
         write_text(folder.path / FAILED, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
         raise CheckFailedError(
             f"{len(rows)} of {len(self._sizes)} parts failed {_TRIES} times; {folder.path / FAILED} names them. The "
-            f"first: {rows[0]['error'].strip().splitlines()[-1]} All others are there: --resume tries these again."
+            f"first: {rows[0]['error'].strip().splitlines()[-1]} All others are saved: --resume tries these again."
         )

@@ -1,4 +1,4 @@
-"""What an engine is: something that starts workers, hands parts to them and hears from them."""
+"""The interface of an engine: it starts workers, hands parts to them and reports events."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from identilens.runs.engines.worker import Job, Outcome
 
 @dataclass(frozen=True)
 class Ready:
-    """A worker has made its study."""
+    """A worker has loaded its study."""
 
     worker: int
 
 
 @dataclass(frozen=True)
 class Done:
-    """A worker has worked on some parts."""
+    """A worker has finished some parts."""
 
     worker: int
     outcomes: Sequence[Outcome]
@@ -24,7 +24,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker is no more, killed or out of memory."""
+    """A worker has died: killed, or out of memory."""
 
     worker: int
     why: str
@@ -34,11 +34,11 @@ Event = Ready | Done | Lost
 
 
 class Pool(ABC):
-    """Workers of one run. A context: on leaving it they are ended."""
+    """Workers of one run. A context manager: on exit the workers are ended."""
 
     @abstractmethod
     def start(self, worker: int) -> None:
-        """Start a worker under a number of its own."""
+        """Start a worker with a new number."""
 
     @abstractmethod
     def submit(self, worker: int, parts: Sequence[int]) -> None:
@@ -46,10 +46,10 @@ class Pool(ABC):
 
     @abstractmethod
     def events(self) -> Sequence[Event]:
-        """Wait until something is heard, and return it.
+        """Wait for events, and return them.
 
         Raises:
-            IdentilensError: If a worker could not make its study.
+            IdentilensError: If a worker could not load its study.
         """
 
     @abstractmethod
@@ -64,14 +64,14 @@ class Pool(ABC):
 
 
 class Engine(ABC):
-    """Who computes the parts of a run.
+    """Computes the parts of a run on workers.
 
     Attributes:
-        workers: How many work at the same time.
+        workers: Number of workers.
     """
 
     workers: int
 
     @abstractmethod
     def pool(self, job: Job) -> Pool:
-        """Return the pool of workers for a run; none is started yet."""
+        """Return the pool of workers for a run; no worker is started yet."""

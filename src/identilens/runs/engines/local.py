@@ -21,10 +21,10 @@ _PROGRAM = "from identilens.runs.engines.worker import main; main()"
 
 @dataclass(frozen=True)
 class Local(Engine):
-    """Processes of this machine, which share its cores and, in turn, its GPUs.
+    """Processes of this machine, which share its cores and take its GPUs in turn.
 
     Attributes:
-        workers: How many.
+        workers: Number of processes.
 
     Examples:
         >>> import identilens as idl
@@ -57,11 +57,11 @@ class _Process:
 
 
 class LocalPool(Pool):
-    """Each worker is a fresh Python, reached through a pair of sockets."""
+    """Each worker is a new Python process, connected by a pair of sockets."""
 
     def __init__(self, job: Job, workers: int) -> None:
         self._job, self._workers = job, workers
-        self._held: dict[int, _Process] = {}
+        self._processes: dict[int, _Process] = {}
         self._ready: set[int] = set()
 
     def start(self, worker: int) -> None:
@@ -74,7 +74,7 @@ class LocalPool(Pool):
                 command, pass_fds=[theirs.fileno()], env=self._environment(worker), stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL, stderr=errors,
             )  # fmt: skip
-        self._held[worker] = _Process(process, ours, errors)
+        self._processes[worker] = _Process(process, ours, errors)
         self._send(worker, sys.path)
         self._send(worker, self._job)
 
@@ -83,29 +83,29 @@ class LocalPool(Pool):
         self._send(worker, list(parts))
 
     def events(self) -> Sequence[Event]:
-        """Wait until a worker has something to say, or is gone."""
-        by_connection: dict[Any, int] = {one.connection: worker for worker, one in self._held.items()}
+        """Wait until a worker has sent a message, or has died."""
+        by_connection: dict[Any, int] = {one.connection: worker for worker, one in self._processes.items()}
         return [self._heard(by_connection[one]) for one in wait(list(by_connection))]
 
     def close(self) -> None:
         """End all processes."""
-        for one in self._held.values():
+        for one in self._processes.values():
             one.process.terminate()
-        for one in self._held.values():
+        for one in self._processes.values():
             one.process.wait()
             one.connection.close()
             one.errors.close()
-        self._held.clear()
+        self._processes.clear()
 
     def _heard(self, worker: int) -> Event:
-        one = self._held[worker]
+        one = self._processes[worker]
         try:
             content = one.connection.recv()
         except (EOFError, OSError):
             why = one.last_words()
             one.connection.close()
             one.errors.close()
-            del self._held[worker]
+            del self._processes[worker]
             return Lost(worker, why)
         if isinstance(content, Exception):
             raise content
@@ -115,14 +115,14 @@ class LocalPool(Pool):
         return Done(worker, content)
 
     def _send(self, worker: int, content: Any) -> None:
-        # A worker that is gone is heard of by its closed connection.
+        # The death of a worker is noticed by its closed connection.
         try:
-            self._held[worker].connection.send(content)
+            self._processes[worker].connection.send(content)
         except (BrokenPipeError, ConnectionResetError):
             return
 
     def _environment(self, worker: int) -> dict[str, str]:
-        """Return the environment of a worker: its share of the cores, and one GPU where there are several."""
+        """Return the environment of a worker: its share of the cores, and one GPU if there are several."""
         shared = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self._workers)), **os.environ}
         shared["PYTHONPATH"] = os.pathsep.join(one for one in sys.path if one)
         if (gpus := torch.cuda.device_count()) > 1:

@@ -1,4 +1,4 @@
-"""A worker: it makes the study again from what the driver sends, and computes and writes parts of its run."""
+"""A worker: it loads the study that the driver sends, and computes and writes parts of its run."""
 
 import os
 import platform
@@ -23,22 +23,22 @@ from identilens.runs.settings import Settings
 from identilens.runs.stored import fetch, local_place
 
 SENT = "sent"
-"""Folder in a run's folder for what is sent to workers."""
+"""Subfolder of a run's folder for files that are sent to workers."""
 
 
 @runtime_checkable
 class Sent(Protocol):
-    """What is sent in place of an input that is too large, or too much alive, to travel as it is."""
+    """A replacement that is sent for an input that cannot be sent itself."""
 
     def received(self, folder: Path) -> Any:
-        """Return the input, made again where it has arrived, with what lies in a folder for it."""
+        """Return the input, from this replacement and the files in a folder."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs: the study's class, its inputs as they are sent, its settings, and the run it belongs to.
+    """The job of a worker: the study's class, its inputs as they are sent, its settings, and provenance of the run.
 
-    The place is the run's folder, or the URL where it is stored.
+    The place is the run's folder, or its URL.
     """
 
     study: type
@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one part: the seconds that it took, or why it failed."""
+    """The outcome of one part: its duration in seconds, and the error if it failed."""
 
     part: int
     seconds: float
@@ -68,10 +68,10 @@ class PartWorker:
         folder = local_place(job.place)
         fetch(folder, parts=False)
         inputs = tuple(one.received(folder / SENT) if isinstance(one, Sent) else one for one in job.inputs)
-        self.study = job.study(*inputs, job.settings)
+        self.study = job.study(*inputs, settings=job.settings)
         self.study.inputs = inputs
         record = provenance(self.study.name, self.study.identity(), self.study.settings.recorded())
-        where = f"a worker on {platform.node()} has not what the run was begun with"
+        where = f"a worker on {platform.node()} has other inputs than the run was started with"
         if record["fingerprint"] != job.record["fingerprint"]:
             raise InputError(
                 f"{where}: {differences(job.record, record)}. A model changed in memory is to be saved "
@@ -86,7 +86,7 @@ class PartWorker:
     @torch.autocast("cuda", enabled=False)
     @torch.autocast("cpu", enabled=False)
     def run(self, parts: Sequence[int]) -> list[Outcome]:
-        """Compute and write some parts, and say what became of each."""
+        """Compute and write some parts, and return the outcome of each."""
         return [self._one(part) for part in parts]
 
     def _one(self, part: int) -> Outcome:
@@ -95,27 +95,27 @@ class PartWorker:
             with listed(self.folder.manifest):
                 output = self.study.run(part)
                 self.folder.write_part(part, output.tables, output.matrices, output.tokens)
-        except Exception as error:  # whatever it is, the run goes on with other parts
+        except Exception as error:  # of any kind: the run continues with other parts
             words = str(error) if isinstance(error, IdentilensError) else traceback.format_exc(limit=-3)
             return Outcome(part, time.perf_counter() - start, words or repr(error))
         return Outcome(part, time.perf_counter() - start)
 
 
 def made_worker(job: Job) -> PartWorker | IdentilensError:
-    """Return a worker, or why it cannot be made, which ends the run."""
+    """Return a worker, or the error for which it cannot be created, which ends the run."""
     try:
         return PartWorker(job)
     except IdentilensError as error:
         return error
-    except Exception:  # whatever it is, the driver tells it
+    except Exception:  # of any kind: the driver reports it
         return InputError(f"a worker on {platform.node()} cannot be made:\n{traceback.format_exc(limit=-3)}")
 
 
 def main() -> None:
-    """Serve a driver on the connection whose number is given, until it is gone."""
+    """Serve a driver on the connection with the given number, until the driver ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     connection = Connection(int(sys.argv[1]))
-    # A worker that started with its driver must not outlive it for longer than a part.
+    # A worker ends with its driver, at the latest after its current part.
     try:
         sys.path[:] = connection.recv()
         worker = made_worker(connection.recv())

@@ -13,14 +13,13 @@ from identilens.measures.attention.billiard import Walks
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.entropy import EntropyAlternative, maximum_entropy_alternative
 from identilens.measures.attention.logits import least_logit_rank, uncapped_logits
-from identilens.measures.attention.projections import changed_projection
 from identilens.measures.attention.realisable import RealisableDimension, realisable_dimension
 from identilens.measures.attention.realise import realisable_alternative
 from identilens.measures.attention.samplers import far_alternatives
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
-from identilens.models.projections import changed_parameters, query_key_projections
+from identilens.models.projections import remade_projections
 from identilens.models.reading import read_head
 from identilens.models.substitution import ModelRun
 
@@ -78,13 +77,7 @@ def by_parameters(lens: Lens, item: Item, head: Head, wanted: Found) -> tuple[Fo
     if wanted.queries is None or wanted.keys is None:
         return Found("parameters", None, note="no queries and keys to make"), None
     try:
-        sources = query_key_projections(lens, item, head)
-        changes, moved = [], {}
-        for name, source, goal in zip(("W_Q", "W_K"), sources, (wanted.queries, wanted.keys), strict=True):
-            found = changed_projection(source.inputs, goal / source.factor, source.weight, source.bias)
-            changes.append((source, found.weight, found.bias))
-            moved[name] = found.change
-        with changed_parameters(changes):
+        with remade_projections(lens, item, head, wanted.queries, wanted.keys) as moved:
             weights = read_head(lens, item, head.layer, head.head, head.kind).attention
             run = lens.substitute({}, item)
     except IdentilensError as error:

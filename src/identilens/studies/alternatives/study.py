@@ -19,7 +19,7 @@ from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.put_back import PutBack, compare_runs
 from identilens.studies.alternatives.result import Alternatives
 from identilens.studies.alternatives.search import Found, alternatives_of, logit_rank
-from identilens.studies.heads import HeadStudy, KindSettings, Place, TextHeads
+from identilens.studies.heads import HeadStudy, KindSettings, Place, TextHeads, joined
 from identilens.studies.items import read_items
 
 
@@ -83,12 +83,14 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
 
     def __init__(self, lens: Lens, texts: Any, settings: AlternativeSettings) -> None:
         self.lens, self.settings = lens, settings
-        self.heads = TextHeads.of(lens, read_items(lens, texts, settings.max_length), settings, settings.kind)
+        self.take(TextHeads.of(lens, read_items(lens, texts, settings.max_length), settings, settings.kind))
         self._plain: dict[int, ModelRun] = {}
 
     def run(self, part: int) -> Output:
-        """Return the rows and matrices of one head on one text."""
-        place = self.heads.places[part]
+        """Return the rows and matrices of one head, or of all heads, on one text."""
+        return joined(Alternatives.schema, map(self._output, self.heads.parts[part]))
+
+    def _output(self, place: Place) -> Output:
         head = self.heads.read(place)
         rows, changes = [], []
         kept = {"raw": head.attention, "effective": head.effective}

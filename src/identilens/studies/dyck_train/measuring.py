@@ -84,9 +84,12 @@ def model_second_layer(model: DyckForCausalLM) -> SecondLayer | None:
     return second_layer(embeddings, *attention_weights(model, 0), through=through)
 
 
-def probe_patterns(model: DyckForCausalLM) -> list[tuple[int, int, Tensor]]:
-    """Return layer, head and attention [query, key] of every head on the probe prefix, start token first."""
-    tokens = probe_tokens(model.config)
+def probe_patterns(model: DyckForCausalLM, prefix: Int[Tensor, " n"] | None = None) -> list[tuple[int, int, Tensor]]:
+    """Return layer, head and attention [query, key] of every head on a prefix behind a start token.
+
+    By default on the prefix with all brackets at all depths.
+    """
+    tokens = probe_tokens(model.config) if prefix is None else prefix
     captured = next(dyck_lens(model, "probe").capture([tokens.tolist()], weights=True))
     found = []
     for head in captured.heads:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Lt
 
@@ -112,11 +112,11 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
     result_type = DyckRuns
     merge: ClassVar = {"variation": variation_table}
 
-    def __init__(self, *given: Any) -> None:
-        *kinds, self.settings = given
-        self.kinds: list[DyckSetting] = list(kinds[0]) if kinds else [self.settings.kind()]
-        seeds = self.settings.seeds
-        size = self.settings.at_once or len(seeds)
+    def __init__(self, kinds: Sequence[DyckSetting] | None = None, *, settings: DyckTrainSettings) -> None:
+        super().__init__(settings)
+        self.kinds = [settings.kind()] if kinds is None else list(kinds)
+        seeds = settings.seeds
+        size = settings.at_once or len(seeds)
         self._check(size)
         stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
         self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]

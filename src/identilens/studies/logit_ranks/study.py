@@ -12,7 +12,8 @@ from identilens.models.lens import Lens
 from identilens.runs.settings import LIST
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.heads import HeadSettings, HeadStudy, Place, TextHeads
+from identilens.studies.heads import HeadSettings, HeadStudy, Place, TextHeads, joined
+from identilens.studies.items import read_items
 from identilens.studies.logit_ranks.result import LogitRanks
 
 
@@ -66,28 +67,39 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
 
     def __init__(self, lens: Lens, texts: Any, settings: LogitRankSettings) -> None:
         self.settings = settings
-        items = lens.read(texts, settings.max_length)
+        items = read_items(lens, texts, settings.max_length)
         if all(site.kind != "encoder" for site in lens.sites(items[0])):
             raise InputError(
                 "the model has no bidirectional attention: under a mask, hidden logits are free and the rank is open."
             )
-        heads, (low, high) = TextHeads.of(lens, items, settings, "encoder"), settings.lengths
-        fit = [place for place in heads.places if low * _d_v(place) <= items[place.text].length <= high * _d_v(place)]
-        self.heads = replace(heads, places=fit)
-        if not fit:
-            d_v = _d_v(heads.places[0])
+        heads = TextHeads.of(lens, items, settings, "encoder")
+        # Of very many texts, those that do not fit are left out when they are reached.
+        self.take(
+            heads if heads.by_text else replace(heads, parts=[one for one in heads.parts if self._fits(heads, one[0])])
+        )
+        if not any(self._fits(heads, place) for part in self.heads.parts for place in part):
+            (low, high), d_v = settings.lengths, _d_v(heads.parts[0][0])
             raise InputError(
                 f"no text has {low * d_v:g} to {high * d_v:g} tokens ({low:g} to {high:g} times d_v = {d_v}); the "
                 f"longest has {max(item.length for item in items)}. Give longer texts, or other lengths."
             )
 
     def run(self, part: int) -> Output:
-        """Return the row of one head on one text."""
-        place = self.heads.places[part]
+        """Return the rows of one head, or of all heads, on one text."""
+        places = self.heads.parts[part]
+        numbers = range(part * len(places), (part + 1) * len(places))
+        fitting = [pair for pair in zip(places, numbers, strict=True) if self._fits(self.heads, pair[0])]
+        return joined(LogitRanks.schema, [self._output(place, number) for place, number in fitting])
+
+    def _fits(self, heads: TextHeads, place: Place) -> bool:
+        low, high = self.settings.lengths
+        return low * _d_v(place) <= heads.items[place.text].length <= high * _d_v(place)
+
+    def _output(self, place: Place, number: int) -> Output:
         head = self.heads.read(place)
         if head.visible is not None:
             raise InputError(f"layer {head.layer} hides keys from some queries (a window), so its logit rank is open.")
-        generator = torch.Generator().manual_seed(self.settings.seed + part)
+        generator = torch.Generator().manual_seed(self.settings.seed + number)
         found = logit_rank_study(
             head.attention, head.projected, head.d_k, count=self.settings.count, generator=generator
         )

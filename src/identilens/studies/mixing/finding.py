@@ -77,10 +77,11 @@ def _rollout_sentence(kind: str, agreement: pl.DataFrame) -> str:
         f"{row['raw']:.2f} (raw) and {row['effective']:.2f} (effective) at layer {row['layer']}"
         for row in agreement[[0, -1]].iter_rows(named=True)
     ]
-    said = "much the same" if min(agreement["raw"][-1], agreement["effective"][-1]) >= _AGREES else "something else"
+    agree = min(agreement["raw"][-1], agreement["effective"][-1]) >= _AGREES
+    answer = "much the same" if agree else "another"
     return (
-        f"At the last layer attention alone would have said {said} about which context is mixed into {kind} hidden "
-        f"states: without the own token, attention rollout correlates with contributions at "
+        f"At the last layer attention alone gives {answer} answer about which context is mixed into {kind} hidden "
+        f"states: without the token itself, attention rollout correlates with contributions at "
         f"{' and '.join(dict.fromkeys(at))}."
     )
 
@@ -91,7 +92,7 @@ def _headline(series: Series) -> list[tuple[str, str]]:
     end = last["layer"]
     return [
         (f"{100 * first['median']:.0f} %", f"of a hidden state is its own token at layer {first['layer']} (median)"),
-        (f"{100 * last['median']:.0f} %", f"of it still is at layer {end} (median)"),
+        (f"{100 * last['median']:.0f} %", f"of it at layer {end} (median)"),
         (f"{100 * last['not_largest']:.0f} %", f"of tokens are not their own largest contributor at layer {end}"),
         (f"{series.table.filter(layer=end).height:,}", "pairs of hidden and input token in every layer"),
     ]

@@ -54,7 +54,7 @@ class Mixing(Result):
     schema: ClassVar = {
         "table": {
             "text": pl.Int32, "kind": KIND, "layer": pl.Int16, "hidden": pl.Int32, "input": pl.Int32,
-            "contribution": pl.Float64, "standard_error": pl.Float32, "norm": pl.Float32,
+            "contribution": pl.Float64, "standard_error": pl.Float32, "margin": pl.Float32, "norm": pl.Float32,
             "raw_rollout": pl.Float32, "effective_rollout": pl.Float32,
         },
         "token_names": {

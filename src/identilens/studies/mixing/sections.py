@@ -22,7 +22,7 @@ def sections(series: Series, charts: Sequence[str], maps: Sequence[TokenMap], te
         Section("token", "One token through the layers", _TOKEN, ["tracked_token"], maps=maps, note=_held(maps, texts)),
         Section("speech", "Parts of speech", _SPEECH if speech else _NO_SPEECH, speech),
         Section(
-            "rollout", "What attention alone would have said", _ROLLOUT if rollout else _NO_ROLLOUT, rollout,
+            "rollout", "What attention alone says", _ROLLOUT if rollout else _NO_ROLLOUT, rollout,
             series.correlation if rollout else None, note=_EQUAL if _equal_rollouts(series.own_medians) else "",
         ),
         Section("reading", "How to read this report", _READING),

@@ -16,6 +16,7 @@ from identilens.models.derivative.jacobian import DEFAULT_BUDGET, DEFAULT_PROBES
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap, HiddenState, Wrt, sources
+from identilens.models.rollouts import Rollout, text_rollouts
 from identilens.runs.conllu import TaggedText, Tags
 from identilens.runs.files import write_table
 from identilens.runs.provenance import Identity
@@ -25,7 +26,6 @@ from identilens.runs.tables import table_of
 from identilens.studies.heads import LensStudy
 from identilens.studies.items import LazyItems, identities, read_items
 from identilens.studies.mixing.result import Mixing
-from identilens.studies.mixing.rollouts import Rollout, text_rollouts
 from identilens.studies.mixing.tagging import parts_of, spacy_tagger, tag_tokens
 
 
@@ -194,12 +194,12 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
 
 
 def _layer_table(text: int, label: HiddenState, norms: SquaredNorms, rollout: Rollout | None) -> pl.DataFrame:
-    found = contributions(norms.squares, norms.variances)
+    found = contributions(norms.squares, norms.variances, norms.freedom)
     hidden, inputs = np.indices(norms.squares.shape).reshape(2, -1)
     raw, effective = (None, None) if rollout is None else (one[label.layer - 1] for one in rollout)
     matrices = {
-        "contribution": found.shares, "standard_error": found.errors, "norm": norms.squares.clamp_min(0).sqrt(),
-        "raw_rollout": raw, "effective_rollout": effective,
+        "contribution": found.shares, "standard_error": found.errors, "margin": found.margins,
+        "norm": norms.squares.clamp_min(0).sqrt(), "raw_rollout": raw, "effective_rollout": effective,
     }  # fmt: skip
     flat = {name: None if one is None else one.flatten().cpu().numpy() for name, one in matrices.items()}
     columns = {"text": text, "kind": label.kind, "layer": label.layer, "hidden": hidden, "input": inputs, **flat}

@@ -48,8 +48,8 @@ def _subspace(heads: pl.DataFrame) -> _Said:
     }  # fmt: skip
     after = "" if most is None else f", after {most} {'text' if most == 1 else 'texts'} at the latest"
     return (
-        f"{texts} texts of {n} tokens: R is the whole space in {len(full)} of {len(heads)} heads{after}; directions "
-        f"that at least half of the texts can tell number {numbers['dim_half']:.1f} on average, and "
+        f"{texts} texts of {n} tokens: R is the whole space in {len(full)} of {len(heads)} heads{after}. On "
+        f"average, {numbers['dim_half']:.1f} directions are visible in at least half of the texts, and "
         f"{numbers['dim_95']:.1f} hold 95 % of the spectrum."
     ), numbers
 

@@ -1,52 +1,80 @@
 """Texts of one length, as R and W need them: clipped, or cut into windows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from identilens.errors import InputError
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
+from identilens.runs.corpus import Corpus
+from identilens.studies.items import LazyItems, sample
 
 Cut = Literal["clip", "window"]
 Shorter = Literal["error", "skip"]
 
+_REMEDY = "Lower length (--length), or leave them out with shorter='skip' (--shorter skip)."
+
 
 def texts_of_length(
     lens: Lens, texts: Any, length: int, *, cut: Cut = "clip", shorter: Shorter = "error"
-) -> list[Item]:
+) -> Sequence[Item]:
     """Return texts of exactly ``length`` tokens, special tokens included.
 
     ``clip`` keeps the start of each text; ``window`` cuts it into pieces one after the other, each with the special
     tokens that open and close a text, and leaves out what remains. Texts that are too short are an error, or skipped.
+    Those of a `Corpus` are tokenised when they are asked for; with windows or skipped texts, one pass over all of them
+    comes first, since their number depends on it.
 
     Raises:
         InputError: For texts that are too short, fewer than two texts, or input that is not made of tokens.
     """
+    if isinstance(texts, Corpus):
+        items = LazyItems(lens, _fitting(lens, texts, length, cut, shorter), length, partial(_refuse_short, length))
+    else:
+        items = _read(lens, texts, length, cut, shorter)
+    if len(items) < 2:
+        raise InputError(
+            f"a structure is what several texts have in common; expected at least 2 texts of {length} tokens, got "
+            f"{len(items)}. Give more texts, or lower length (--length)."
+        )
+    return items
+
+
+def _read(lens: Lens, texts: Any, length: int, cut: Cut, shorter: Shorter) -> list[Item]:
     if cut == "clip":
         items = lens.read(texts, length)
     else:
-        entries = [texts] if isinstance(texts, str) else list(texts)
-        pieces = [piece for number, entry in enumerate(entries) for piece in _pieces(lens, entry, number, length)]
+        pieces = list(_windows(lens, [texts] if isinstance(texts, str) else texts, length))
         items = lens.read(pieces) if pieces else []
     short = {number: item.length for number, item in enumerate(items) if _too_short(item, number, length)}
     if short and shorter == "error":
         first, tokens = next(iter(short.items()))
         raise InputError(
-            f"{len(short)} of {len(items)} texts have fewer than {length} tokens; text {first} has {tokens}. "
-            "Lower length (--length), or leave them out with shorter='skip' (--shorter skip)."
+            f"{len(short)} of {len(items)} texts have fewer than {length} tokens; text {first} has {tokens}. {_REMEDY}"
         )
-    kept = [item for number, item in enumerate(items) if number not in short]
-    if len(kept) < 2:
-        raise InputError(
-            f"a structure is what several texts have in common; expected at least 2 texts of {length} tokens, got "
-            f"{len(kept)}. Give more texts, or lower length (--length)."
-        )
-    return kept
+    return [item for number, item in enumerate(items) if number not in short]
+
+
+def _fitting(lens: Lens, texts: Corpus, length: int, cut: Cut, shorter: Shorter) -> Corpus:
+    """Return the texts, or the windows that they are cut into; without those that are skipped."""
+    if (cut, shorter) == ("clip", "error"):
+        return texts
+    entries = enumerate(texts if cut == "clip" else _windows(lens, texts, length))
+    return Corpus(
+        entry for number, entry in entries
+        if shorter == "error" or not _too_short(lens.read([entry], length)[0], number, length)
+    )  # fmt: skip
+
+
+def _refuse_short(length: int, item: Item, number: int) -> None:
+    if _too_short(item, number, length):
+        raise InputError(f"text {number:,} has {item.length} tokens, fewer than {length}. {_REMEDY}")
 
 
 def special_positions(lens: Lens, items: Sequence[Item]) -> list[int]:
-    """Return the positions that hold a special token in every text."""
-    special, ids = _special(lens), [item.tensors["input_ids"].tolist() for item in items]
+    """Return the positions that hold a special token in every text; of a `Corpus`, in the first texts."""
+    special, ids = _special(lens), [item.tensors["input_ids"].tolist() for item in sample(items)]
     return [place for place, column in enumerate(zip(*ids, strict=True)) if special.issuperset(column)]
 
 
@@ -58,6 +86,10 @@ def _too_short(item: Item, number: int, length: int) -> bool:
     if not item.tokens or "input_ids" not in item.tensors:
         raise InputError(f"text {number} is not made of tokens; a structure needs texts or token ids of one length.")
     return any(len(tokens) < length for tokens in item.tokens.values())
+
+
+def _windows(lens: Lens, entries: Iterable[Any], length: int) -> Iterator[list[int]]:
+    return (piece for number, entry in enumerate(entries) for piece in _pieces(lens, entry, number, length))
 
 
 def _pieces(lens: Lens, entry: Any, number: int, length: int) -> Iterator[list[int]]:

@@ -121,7 +121,7 @@ class Structure(Result):
         return self.matrices[key][head]
 
     def visibility_by_position(self) -> pl.DataFrame:
-        """Return how much of a weight at each position the output can tell: the mean (U Uᵀ)_jj over texts, in [0, 1].
+        """Return the share of a weight at each position that the output shows: mean (U Uᵀ)_jj over texts, in [0, 1].
 
         Columns: kind, layer, head, position, visibility. 0 where T is zero in every text, mean rank over n on average.
         """

@@ -48,12 +48,12 @@ def _counts(frames: Frames) -> dict[str, int]:
 
 
 def _against(frames: Frames) -> str:
-    found = texts_by_head(frames["texts"])
-    ignored, outside, half = (percent(found[name].mean()) for name in ("ignored", "outside", "outside_half"))
+    texts = texts_by_head(frames["texts"])
+    ignored, outside, half = (percent(texts[name].mean()) for name in ("ignored", "outside", "outside_half"))
     return (
-        f"Each text against R: on average T has rank {found['rank'].mean():.3g} of {_counts(frames)['length']}. "
+        f"Each text against R: on average T has rank {texts['rank'].mean():.3g} of {_counts(frames)['length']}. "
         f"{ignored} of a text's attention (squared) lies in directions of R that this text's values send to zero. "
-        f"{outside} of its ker(T′)⊥ lies outside R, and {half} outside the directions that half of the texts can tell."
+        f"{outside} of its ker(T′)⊥ lies outside R, and {half} outside the directions visible in half of the texts."
     )
 
 
@@ -93,8 +93,8 @@ _PATTERNS = (
 )
 _PLACES = "An offset's place is the distance of key from query, negative looks back; a vertical's place is its column."
 _R = (
-    "R is the span of the column spaces of T over all texts (Eq. 6): every direction of weights that the head's output "
-    "can tell in at least one of them. It soon is the whole space and then says nothing. The eigenvalues stay "
+    "R is the span of the column spaces of T over all texts (Eq. 6): every direction of weights that is visible in the "
+    "head's output in at least one text. R soon is the whole space and then says nothing. The eigenvalues stay "
     "informative: an eigenvalue is the share of the texts in which its direction is visible."
 )
 _GROWTH = (

@@ -9,6 +9,7 @@ from identilens.models.lens import Lens
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, Tables, study_function
+from identilens.studies.items import identities
 from identilens.studies.structure.lengths import texts_of_length
 from identilens.studies.structure.result import Structure
 from identilens.studies.structure.runner import Runner
@@ -21,7 +22,8 @@ class StructureStudy(Study[StructureSettings, Structure]):
     Two passes over the texts; only sums are stored (structure2025, II.B and III). The first pass sums the Gram matrix
     of R (Eq. 6) and the raw and effective weights, and collects the embeddings from which representatives are chosen
     (III.B.1). The second pass compares each text with R, and sums the representatives' weights to W (Eq. 7, 8). With
-    more texts, memory grows only by their token ids and by the embeddings of at most ``pool`` of them.
+    more texts, memory grows by the embeddings of at most ``pool`` of them. More than 10,000 texts are tokenised one by
+    one, in each pass.
 
     Args:
         lens: The model.
@@ -62,7 +64,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         # The reported l refers to the mean, also where it was given for the sum.
         if self.settings.threshold is None:
             facts |= {"threshold": 2 / self.settings.length, "scale": "mean"}
-        return Identity(self.lens.facts, [item.identity for item in self.items], facts)
+        return Identity(self.lens.facts, identities(self.items), facts)
 
     def sizes(self) -> Sequence[int]:
         """Return the steps of each part: two for each text, one for each text that is perturbed."""

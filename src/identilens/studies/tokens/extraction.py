@@ -21,9 +21,13 @@ from identilens.models.capture import Lengths
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens, split_states
 from identilens.runs.files import translated_write_errors, write_json, write_table
+from identilens.studies.items import identities, read_items
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[int, int, str], None]
+"""Called with the number of texts that are done, the number of all texts, and what is computed of them."""
+
 BATCH_SIZE = 16
+_TOLD_EVERY = 1000
 MARK_BYTES = 256 * 2**20  # Between two marks of how far an extraction has come: what an interruption can cost.
 _STATES, _PARTIAL, _TOKENS, _RECORD, _MARK = "states.npy", "partial.npy", "tokens.parquet", "states.json", "done.json"
 
@@ -32,13 +36,13 @@ _STATES, _PARTIAL, _TOKENS, _RECORD, _MARK = "states.npy", "partial.npy", "token
 class HiddenStates:
     """Hidden states of a corpus, sentence after sentence, without padding, backed by a file in the folder.
 
-    Layer 0 is the output of the embedding block, Brunner's x. Lengths are tokens in each sentence.
+    Layer 0 is the output of the embedding block, Brunner's x. Lengths are tokens in each sentence. The names of the
+    tokens are in the file ``tokens.parquet``.
     """
 
     layers: Float[Tensor, "layer token d"]
     lengths: tuple[int, ...]
     token_ids: Int[Tensor, " token"]
-    tokens: tuple[str, ...]
     folder: Path
 
 
@@ -54,18 +58,18 @@ def extract(
     cut away. An interrupted extraction goes on where it was; the array gets its name when it is whole. Size: layers
     x tokens x d x 4 bytes (half precision is stored as float32, double precision as it is).
 
-    Of encoder-decoders, the encoder's states. Texts are as in `InputReader.read`; progress is called with (texts done,
-    texts in all) after each batch.
+    Of encoder-decoders, the encoder's states. Texts are as in `InputReader.read`; those of a `Corpus` are tokenised
+    when they are asked for. The table of tokens is written first, then the states.
 
     Raises:
         InputError: For texts that cannot be used, or input that is not made of tokens.
         NumericalError: If a hidden state is NaN or infinite, naming the text.
         OutputFolderError: If the folder cannot be written or what it contains cannot be read.
     """
-    items = lens.read(texts, max_length)
+    items = read_items(lens, texts, max_length)
     if batch_size < 1:
         raise InputError(f"expected batch_size of at least 1, got {batch_size}")
-    check_tokens(items)
+    check_tokens(items[0], 0)
     folder = Path(cache) / fingerprint(lens, items)[:16]
     if not (folder / _RECORD).is_file():
         _fill(lens, items, folder, batch_size, progress)
@@ -74,20 +78,19 @@ def extract(
 
 def fingerprint(lens: Lens, items: Sequence[Item]) -> str:
     """Return a hash that is equal for equal models, precisions and inputs."""
-    digest = hashlib.sha256(f"{lens.digest} {lens.facts['dtype']}".encode())
-    for item in items:
-        digest.update(hashlib.sha256(item.identity.encode("utf-8", "surrogatepass")).digest())
+    digest, read = hashlib.sha256(f"{lens.digest} {lens.facts['dtype']}".encode()), identities(items)
+    for identity in read:
+        digest.update(hashlib.sha256(str(identity).encode("utf-8", "surrogatepass")).digest())
     return digest.hexdigest()
 
 
-def check_tokens(items: Sequence[Item]) -> None:
-    """Raise InputError unless every text is made of tokens."""
-    for index, item in enumerate(items):
-        if "input_ids" not in item.tensors:
-            raise InputError(
-                f"text {index} is not made of tokens (it contains {', '.join(sorted(item.tensors))}); "
-                "token identifiability needs texts or token ids"
-            )
+def check_tokens(item: Item, number: int) -> None:
+    """Raise InputError unless a text is made of tokens."""
+    if "input_ids" not in item.tensors:
+        raise InputError(
+            f"text {number} is not made of tokens (it contains {', '.join(sorted(item.tensors))}); "
+            "token identifiability needs texts or token ids"
+        )
 
 
 def layer_shape(lens: Lens, item: Item) -> tuple[int, int, np.dtype]:
@@ -113,13 +116,23 @@ def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
         ) from error
 
 
-def _fill(lens: Lens, items: list[Item], folder: Path, batch_size: int, progress: Progress | None) -> None:
+def _check_finite(states: Tensor, number: int) -> None:
+    if not bool(states.isfinite().all()):
+        raise NumericalError(
+            f"text {number}: hidden states have NaN or infinite entries; load the model in float32, or look for a "
+            "broken checkpoint"
+        )
+
+
+def _fill(lens: Lens, items: Sequence[Item], folder: Path, batch_size: int, progress: Progress | None) -> None:
     layers, width, kind = layer_shape(lens, items[0])
-    lengths = [len(item.tensors["input_ids"]) for item in items]
-    starts = [0, *accumulate(lengths)]
-    order = sorted(range(len(items)), key=lambda index: lengths[index])
     with translated_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / _TOKENS).is_file():
+        write_table(folder / _TOKENS, _token_table(items, progress))
+    lengths = _lengths(_read_tokens(folder))
+    starts = [0, *accumulate(lengths)]
+    order = sorted(range(len(items)), key=lambda index: lengths[index])
     partial, mark = folder / _PARTIAL, folder / _MARK
     done = _done(partial, mark, (layers, starts[-1], width), kind)
     if done is None:
@@ -133,11 +146,7 @@ def _fill(lens: Lens, items: list[Item], folder: Path, batch_size: int, progress
         while done < len(items):
             chosen = order[done : done + batch_size]
             for index, states in zip(chosen, _states(lens, [items[index] for index in chosen]), strict=True):
-                if not bool(states.isfinite().all()):
-                    raise NumericalError(
-                        f"text {index}: hidden states have NaN or infinite entries; load the model in float32, or look "
-                        "for a broken checkpoint"
-                    )
+                _check_finite(states, index)
                 for layer, rows in enumerate(states.cpu().to(torch.float64 if kind.itemsize == 8 else torch.float32)):
                     file.seek(offset + (layer * starts[-1] + starts[index]) * row)
                     file.write(rows.contiguous().numpy().tobytes())
@@ -149,21 +158,43 @@ def _fill(lens: Lens, items: list[Item], folder: Path, batch_size: int, progress
                 write_json(mark, {"texts": done})
                 unmarked = 0
             if progress is not None:
-                progress(done, len(items))
-    _finish(lens, items, lengths, folder)
-
-
-def _finish(lens: Lens, items: list[Item], lengths: list[int], folder: Path) -> None:
-    tokens = {
-        "text": np.repeat(np.arange(len(items), dtype=np.int64), lengths),
-        "token_id": torch.cat([item.tensors["input_ids"] for item in items]).numpy(),
-        "token": [name for item in items for name in item.tokens["encoder"]],
-    }
-    write_table(folder / _TOKENS, pl.DataFrame(tokens))
+                progress(done, len(items), "hidden states")
     with translated_write_errors(folder):
-        (folder / _PARTIAL).replace(folder / _STATES)
-        (folder / _MARK).unlink(missing_ok=True)
+        partial.replace(folder / _STATES)
+        mark.unlink(missing_ok=True)
     write_json(folder / _RECORD, {"fingerprint": fingerprint(lens, items), "model": lens.facts, "texts": len(items)})
+
+
+def _token_table(items: Sequence[Item], progress: Progress | None) -> pl.DataFrame:
+    frames = []
+    for start in range(0, len(items), _TOLD_EVERY):
+        if progress is not None:
+            progress(start, len(items), "tokens")
+        some = items[start : start + _TOLD_EVERY]
+        for number, item in enumerate(some, start):
+            check_tokens(item, number)
+        lengths = [len(item.tensors["input_ids"]) for item in some]
+        frames.append(pl.DataFrame({
+            "text": np.repeat(np.arange(start, start + len(some), dtype=np.int64), lengths),
+            "token_id": torch.cat([item.tensors["input_ids"] for item in some]).numpy(),
+            "token": [name for item in some for name in item.tokens["encoder"]],
+        }))  # fmt: skip
+    return pl.concat(frames)
+
+
+def _read_tokens(folder: Path) -> pl.DataFrame:
+    try:
+        return pl.read_parquet(folder / _TOKENS, glob=False)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise _unreadable(folder, error) from error
+
+
+def _lengths(tokens: pl.DataFrame) -> list[int]:
+    return tokens.group_by("text", maintain_order=True).len()["len"].to_list()
+
+
+def _unreadable(folder: Path, error: Exception) -> OutputFolderError:
+    return OutputFolderError(f"{folder} contains hidden states that cannot be read ({error}). Remove it.")
 
 
 def _done(partial: Path, mark: Path, shape: tuple[int, int, int], kind: np.dtype) -> int | None:
@@ -176,12 +207,11 @@ def _done(partial: Path, mark: Path, shape: tuple[int, int, int], kind: np.dtype
 
 
 def _opened(folder: Path) -> HiddenStates:
+    tokens = _read_tokens(folder)
     try:
         # A private map: pages are read as they are needed, and nothing that is written to it reaches the file.
         array = np.load(folder / _STATES, mmap_mode="c", allow_pickle=False)
-        tokens = pl.read_parquet(folder / _TOKENS, glob=False)
-    except (OSError, ValueError, pl.exceptions.PolarsError) as error:
-        raise OutputFolderError(f"{folder} contains hidden states that cannot be read ({error}). Remove it.") from error
-    lengths = tokens.group_by("text", maintain_order=True).len()["len"].to_list()
+    except (OSError, ValueError) as error:
+        raise _unreadable(folder, error) from error
     ids = torch.from_numpy(tokens["token_id"].to_numpy().copy())
-    return HiddenStates(torch.from_numpy(array), tuple(lengths), ids, tuple(tokens["token"].to_list()), folder)
+    return HiddenStates(torch.from_numpy(array), tuple(_lengths(tokens)), ids, folder)

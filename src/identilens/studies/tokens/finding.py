@@ -57,14 +57,14 @@ def _recovered(rows: pl.DataFrame, experiment: str) -> str:
     if experiment == "layer-to-layer":
         low, high = percent(rows["rate"].min()), percent(rows["rate"].max())
         return f"from each layer to the one below, {low} to {high} are recovered"
-    own = f"{rate(layer_trained=first, layer_tested=first)} of the tokens recovered at layer {first}"
+    words = f"{rate(layer_trained=first, layer_tested=first)} of the tokens recovered at layer {first}"
     if last != first:
-        own += f", {rate(layer_trained=last, layer_tested=last)} at layer {last}"
+        words += f", {rate(layer_trained=last, layer_tested=last)} at layer {last}"
     if experiment == "across-layers" and len(rows) > rows["layer_trained"].n_unique():
         low, high = rows["layer_tested"].min(), rows["layer_tested"].max()
-        own += f"; trained on {first}, tested on {high}: {rate(layer_trained=first, layer_tested=high)}"
-        own += f"; trained on {last}, tested on {low}: {rate(layer_trained=last, layer_tested=low)}"
-    return own
+        words += f"; trained on {first}, tested on {high}: {rate(layer_trained=first, layer_tested=high)}"
+        words += f"; trained on {last}, tested on {low}: {rate(layer_trained=last, layer_tested=low)}"
+    return words
 
 
 def _name(row: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ def sections(means: pl.DataFrame, charts: Sequence[str]) -> list[Section]:
 
 
 def means_table(means: pl.DataFrame) -> pl.DataFrame:
-    """Return the means as people read them; columns that never differ, or that no row has, are left out."""
+    """Return the means as a page shows them, without columns that are constant or empty."""
     shown = {name: label for name, label in _OPTIONAL.items() if means[name].n_unique() > 1}
     if means["layer_trained"].equals(means["layer_tested"], check_names=False):
         both = ("layer_trained", "layer_tested")

@@ -1,5 +1,6 @@
 """Whether the input token can be recovered from its hidden state (Brunner et al. 2020, section 4)."""
 
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from shutil import rmtree
@@ -12,15 +13,20 @@ from identilens.measures.tokens.splits import split_sentences
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.loading import load
+from identilens.runs.corpus import Corpus
 from identilens.runs.folder import RunFolder
 from identilens.runs.manifest import listed
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, Tables, study_function
+from identilens.studies.items import identities, read_items
 from identilens.studies.tokens.cells import cells, check_corpus, probe_kinds
 from identilens.studies.tokens.extraction import HiddenStates, check_tokens, extract, layer_shape
 from identilens.studies.tokens.result import TokenIdentifiability
 from identilens.studies.tokens.runner import Part, Runner
 from identilens.studies.tokens.settings import TokenSettings
+
+_TOLD_EVERY = 1000
+"""Texts between two notes on the progress of the check."""
 
 
 class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
@@ -63,9 +69,12 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             other = settings.compare_model
             own = isinstance(other, Lens)
             self.lenses["compared"] = other if own else load(other, device=lens.device, dtype=lens.facts["dtype"])
-        self.items = {name: each.read(texts, settings.max_length) for name, each in self.lenses.items()}
+        self.items = {name: read_items(each, texts, settings.max_length) for name, each in self.lenses.items()}
         self.layers = {name: _checked_layers(each, self.items[name], settings) for name, each in self.lenses.items()}
-        self._check_same()
+        # Very many texts are checked before the first part, so that progress is shown meanwhile.
+        self._checked = not isinstance(texts, Corpus)
+        if self._checked:
+            self._check_texts()
         self.parts = self._planned()
         self.runner = Runner(self._states, settings, lens.device, self.tell)
         self._held: dict[str, HiddenStates] = {}
@@ -78,7 +87,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         for name, experiment in (("offsets", "neighbours"), ("shares", "data-share")):
             if self.settings.experiment != experiment:
                 other[name] = None
-        return Identity(self.lenses["model"].facts, [item.identity for item in self.items["model"]], other)
+        return Identity(self.lenses["model"].facts, identities(self.items["model"]), other)
 
     def sizes(self) -> Sequence[int]:
         """Return one fold of one probe and distance for each part."""
@@ -117,27 +126,38 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
 
     def _states(self, name: str) -> HiddenStates:
         """Return the hidden states of a checkpoint, extracted when first asked for."""
+        if not self._checked:
+            self._check_texts()
+            self._checked = True
         if name not in self._held and self._cache is not None:
             # Hidden states stay after the run: later runs on the same texts use them.
             with listed(None):
                 self._held[name] = extract(
                     self.lenses[name], self.texts, self._cache, max_length=self.settings.max_length,
-                    progress=lambda done, total: self.tell(f"hidden states of {done:,} of {total:,} texts"),
+                    progress=lambda done, total, step: self.tell(f"{step} of {done:,} of {total:,} texts"),
                 )  # fmt: skip
         return self._held[name]
 
-    def _check_same(self) -> None:
-        for text, same in enumerate(zip(*self.items.values(), strict=True)):
-            if len({item.identity for item in same}) > 1:
+    def _check_texts(self) -> None:
+        lengths, total = array("q"), len(self.items["model"])
+        for text in range(total):
+            same = [items[text] for items in self.items.values()]
+            if text % _TOLD_EVERY == 0:
+                self.tell(f"checked {text:,} of {total:,} texts")
+            for item in same:
+                check_tokens(item, text)
+            first, *others = same
+            if others and first.identity != others[0].identity:
                 raise InputError(
                     f"expected two checkpoints that read the same tokens, but text {text} differs; compare a model "
                     "with its own fine-tuned version, with the same tokenizer"
                 )
+            lengths.append(len(first.tensors["input_ids"]))
+        check_corpus(self.settings, lengths)
 
 
-def _checked_layers(lens: Lens, items: list[Item], settings: TokenSettings) -> int:
-    check_tokens(items)
-    check_corpus(settings, [len(item.tensors["input_ids"]) for item in items])
+def _checked_layers(lens: Lens, items: Sequence[Item], settings: TokenSettings) -> int:
+    check_tokens(items[0], 0)
     layers = layer_shape(lens, items[0])[0] - 1
     for probe in settings.probes:
         cells(settings, layers, probe)

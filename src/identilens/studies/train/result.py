@@ -45,7 +45,8 @@ class EncoderRun(Result):
         },
         "outcome": {
             "task": pl.String, "heads": pl.String, "d_k": pl.Int64, "d_v": pl.Int64, "layers": pl.Int64,
-            "d_model": pl.Int64, "attention_heads": pl.Int64, "feed_forward": pl.Int64, "dropout": pl.Float64,
+            "d_model": pl.Int64, "attention_heads": pl.Int64, "feed_forward": pl.Int64,
+            "block": pl.String, "initial_std": pl.Float64, "logit_scale": pl.String, "dropout": pl.Float64,
             "max_length": pl.Int64, "max_words": pl.Int64, "epochs": pl.Int64, "batch_size": pl.Int64,
             "learning_rate": pl.Float64, "precision": pl.String, "limit": pl.Int64, "seed": pl.Int64,
             "best_epoch": pl.Int64, "validation_accuracy": pl.Float64, "test_accuracy": pl.Float64,

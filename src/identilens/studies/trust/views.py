@@ -147,7 +147,8 @@ def _held(table: pl.DataFrame) -> pl.DataFrame:
 
 def _colored(chart: Any) -> Any:
     """Return a chart whose colours are those of the lines, whichever verdicts its table has."""
-    return chart.encode(color=chart.encoding.color.scale(domain=list(_HELD)))
+    classes = {name: chart.encoding[name] for name in ("color", "shape") if chart.encoding[name] is not alt.Undefined}
+    return chart.encode(**{name: one.scale(domain=list(_HELD)) for name, one in classes.items()})
 
 
 def _percent(share: float) -> str:

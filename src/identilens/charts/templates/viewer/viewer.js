@@ -1,6 +1,6 @@
 // Maps by query and key token: tokenMaps(root, {maps, tokens, first, rules}, look, ask) fills `root` and returns what
 // can be done with it; look() gives {page, sequential, diverging}; ask(choices, query), where there is someone to ask,
-// promises the proven columns of a row ({key, weight, lo, hi, norm_share}).
+// promises the proven columns of a row ({key, weight, lo, hi, norm_share}); address keeps what is shown, as a query.
 const LAYER_WORDS = {
   raw: "the weights after the softmax", effective: "the part of the weights that the output depends on as a direction",
   null: "raw − effective: has no effect on the output as a direction",
@@ -8,7 +8,14 @@ const LAYER_WORDS = {
   certain: "what every alternative with the same output leaves on each key",
 };
 
-function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null) {
+// The address of the page, for the viewer that was used last.
+const addressOf = (id) => ({
+  read() { const [named, state] = location.hash.slice(1).split("?"); return named === id ? state : ""; },
+  // A page inside another (a notebook's output) has no address of its own.
+  write(state) { if (location.protocol !== "about:") history.replaceState(null, "", `#${id}?${state}`); },
+});
+
+function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, address = addressOf(root.id)) {
   const names = Object.keys(maps[0].choices), cache = new Map(), view = new Window();
   let map = maps[first], found = {}, shown = [], panels = [], cell = null, row = null, stop = () => {}, turn = 0, asked = 0;
 
@@ -68,7 +75,8 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null) {
   function set(wanted) {
     for (const name of names) {
       chosen();
-      if (wanted[name] !== undefined) choices[name].one.value = wanted[name];
+      const offered = [...choices[name].one.options].find((one) => one.value === String(wanted[name]));
+      if (offered) offered.selected = true;
     }
     return chosen();
   }
@@ -286,13 +294,11 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null) {
     if (shown.join() !== numbers(map).layers[0]) state.set("show", shown.join());
     if (row !== null) state.set("row", row);
     if (view.zoom > 1) state.set("zoom", [view.zoom, view.query, view.key].map((value) => value.toFixed(2)).join());
-    // A page inside another (a notebook's output) has no address of its own.
-    if (location.protocol !== "about:") history.replaceState(null, "", `#${root.id}?${state}`);
+    address.write(String(state));
   }
 
-  function recall() {
-    const [id, query] = decodeURIComponent(location.hash.slice(1)).split("?");
-    if (id !== root.id || query === undefined) return false;
+  function recall(query = address.read()) {
+    if (!query) return false;
     const state = new URLSearchParams(query), wanted = {};
     for (const name of names) {
       const value = state.get(name);
@@ -339,5 +345,6 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null) {
     if (target === map) pick(name);
   }
   const now = () => ({ choices: map.choices, shown, row });
-  return { redraw: () => { filled = ""; choose(); }, open, ready, add, addLayer, now, lock, has: (place) => several && maps.some((one) => Object.entries(place).every(([name, value]) => one.choices[name] === value)) };
+  const show = (query) => { recall(query); return choose(); };
+  return { show, redraw: () => { filled = ""; choose(); }, open, ready, add, addLayer, now, lock, has: (place) => several && maps.some((one) => Object.entries(place).every(([name, value]) => one.choices[name] === value)) };
 }

@@ -1,0 +1,101 @@
+"""Charts inside a page or a notebook's output: drawn by scripts that come with them, without the network."""
+
+import base64
+from dataclasses import asdict
+from functools import cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import vl_convert
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from identilens.charts.packing import deflated
+from identilens.charts.palette import DARK, LIGHT, theme
+from identilens.charts.viewer import viewer_script
+
+VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
+"""Version of Vega-Lite that Altair writes for, as vl-convert names it."""
+
+_HEIGHT = 420
+
+
+class _Offline:
+    """A chart that a notebook shows without the network, which Altair's own page needs for Vega."""
+
+    def _repr_mimebundle_(self, *given: Any, **options: Any) -> Any:
+        if alt.renderers.active != "default":
+            return super()._repr_mimebundle_(*given, **options)  # pyright: ignore[reportAttributeAccessIssue] of a chart
+        frame = f'<iframe srcdoc="{escape(chart_page(self))}" title="Chart"'
+        return {"text/html": f'{frame} style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'}
+
+
+class Chart(_Offline, alt.Chart):
+    """A chart of one layer."""
+
+
+class LayerChart(_Offline, alt.LayerChart):
+    """Charts on top of each other."""
+
+
+class ConcatChart(_Offline, alt.ConcatChart):
+    """Charts beside each other."""
+
+
+def chart_page(chart: Any) -> str:
+    """Return a chart as one HTML document that fits its height to what it shows."""
+    data = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
+    shown = figure("chart", chart, "Chart", data)
+    return environment().get_template("chart.html").render(
+        figure=shown, data=data, looks={"light": LIGHT.variables, "dark": DARK.variables}, vega=packed_vega(),
+        viewer=Markup(viewer_script()), own_file=own_file,
+    )  # fmt: skip
+
+
+def looks() -> dict[str, Any]:
+    """Return the colours of pages and charts in the light and in the dark look."""
+    return {name: {**asdict(one), "config": theme(one is DARK)} for name, one in (("light", LIGHT), ("dark", DARK))}
+
+
+def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[str, str]:
+    """Put a chart into the data of a page, and return its id there, its title and its description."""
+    spec = chart.to_dict()
+    data["datasets"] |= spec.pop("datasets", {})
+    # Titles of Vega do not break into lines; those of the page do.
+    title = spec.pop("title", "")
+    words = title if isinstance(title, str) else str(title.get("text", ""))
+    for unused in ("config", "$schema"):
+        spec.pop(unused, None)
+    # Vega makes its description the label of the element that it draws in.
+    spec["description"] = spec.get("description") or words or section
+    data["charts"][name] = spec
+    return {"id": name, "title": words, "description": spec["description"]}
+
+
+def environment() -> Environment:
+    """Return what fills the templates: text is escaped, and data holds nothing that JSON does not know."""
+    made = Environment(
+        loader=PackageLoader("identilens.charts", "templates"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "sort_keys": False, "separators": (",", ":")}
+    return made
+
+
+def own_file(name: str) -> Markup:
+    """Return a script or a style sheet of ours as it is."""
+    return Markup((Path(__file__).parent / "templates" / name).read_text(encoding="utf-8"))
+
+
+@cache
+def packed_vega() -> str:
+    """Return `vega`, deflated and in base64: a third of its size."""
+    return base64.b64encode(deflated(vega().encode())).decode("ascii")
+
+
+@cache
+def vega() -> str:
+    """Return Vega, Vega-Lite and vega-embed as one script; making it takes some seconds, once a process."""
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)

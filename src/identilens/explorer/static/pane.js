@@ -1,0 +1,273 @@
+// A column of the explorer: it asks the server to measure a text and shows its maps as they come.
+const { made } = window, dark = window.matchMedia("(prefers-color-scheme: dark)"), look = () => window.identilensLooks[dark.matches ? "dark" : "light"];
+const WAIT = 600, LONGEST = 2000, NOWHERE = { read() {}, write() {} };
+let start = {}, token = "";
+
+const written = (value) => (value === 0 ? "0" : Math.abs(value) < 0.001 ? value.toExponential(1) : value.toPrecision(3)).replace("-", "−");
+
+// Asks the server; `told` gets each line of its answer. Returns the last one.
+async function ask(what, body, signal, told = () => {}) {
+  const answer = await fetch(`api/${what}`, { method: "POST", signal, headers: { "Content-Type": "application/json", "X-Identilens-Token": token }, body: JSON.stringify(body) });
+  if (!answer.ok) throw new Error(await answer.text());
+  const reader = answer.body.getReader(), decoder = new TextDecoder();
+  let rest = "", last = {};
+  for (;;) {
+    const { value, done } = await reader.read();
+    rest += decoder.decode(value || new Uint8Array(), { stream: !done });
+    const lines = rest.split("\n");
+    rest = done ? "" : lines.pop();
+    for (const line of lines.filter(Boolean)) { last = JSON.parse(line); told(last); }
+    if (done) break;
+  }
+  if (last.error) throw new Error(last.error);
+  return last;
+}
+
+function table(heads, rows) {
+  const cells = (row, tag) => made("tr", {}, ...row.map((cell, at) => made(at ? tag : "th", { textContent: cell, scope: tag === "th" ? "col" : "row", className: at ? "number" : "" })));
+  return made("table", {}, made("thead", {}, cells(heads, "th")), made("tbody", {}, ...rows.map((row) => cells(row, "td"))));
+}
+
+function save(name, content, type) {
+  const link = made("a", { href: URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+const ending = (model) => model.split("/").filter(Boolean).pop() || model;
+
+// Models are called by the end of their path, where that tells them apart.
+const called = (model) => (start.models.filter((one) => ending(one) === ending(model)).length > 1 ? model : ending(model));
+
+class Pane {
+  // `shown` is what the address holds of this column; `remember` is called whenever that changes.
+  constructor(number, shown, remember) {
+    this.model = made("select", { ariaLabel: "Model" }, ...start.models.map((name) => made("option", { value: name, textContent: called(name) })));
+    const known = start.models.find((one) => one === shown?.model) ?? start.models.find((one) => ending(one) === ending(shown?.model ?? ""));
+    this.model.value = known ?? start.models[Math.min(number, start.models.length - 1)];
+    this.view = shown?.view ?? "";
+    this.remember = remember;
+    this.text = made("textarea", { ariaLabel: "Text", placeholder: "Type a text; it is measured as you pause.", value: shown ? shown.text : start.texts[Math.min(number, start.texts.length - 1)] || "", maxLength: 8000, spellcheck: false });
+    this.examples = made("select", { ariaLabel: "Texts given at the start" }, made("option", { value: "", textContent: "a text given at the start…" }), ...start.texts.map((text, at) => made("option", { value: at, textContent: text.slice(0, 60) })));
+    this.examples.hidden = start.texts.length < 2;
+    this.state = made("span", { className: "soft", role: "status" });
+    this.bar = made("progress", { hidden: true, max: 1, value: 0 });
+    this.cancel = made("button", { type: "button", textContent: "Cancel", hidden: true });
+    this.complaint = made("p", { className: "complaint", role: "alert" });
+    this.number = number;
+    this.stage = made("div", {});
+    this.found = made("div", { className: "found", hidden: true });
+    this.hand = made("div", { className: "hand", hidden: true });
+    this.tools = made("div", { className: "tools" },
+      this.button("Farthest alternative", () => this.alternative("far")), this.button("Random alternative", () => this.alternative("sampled")),
+      this.button("Other W_Q and W_K", () => this.parameters()),
+      this.button("Contributions, sketched", () => this.contributions(false)), this.button("Contributions, exact", () => this.contributions(true)),
+      this.button("Save picture", () => this.picture()), this.button("Save row as CSV", () => this.csv()), this.button("Command and Python", () => this.lines()));
+    this.run = made("input", { type: "text", ariaLabel: "Name of the run", placeholder: "name of a run", maxLength: 64, size: 14 });
+    this.run.addEventListener("keydown", (event) => { if (event.key === "Enter") this.saveRun(); });
+    if (start.runs) this.tools.append(made("span", { className: "pair" }, this.run, this.button("Save as run", () => this.saveRun())));
+    this.tools.hidden = true;
+    this.mixed = made("div", {});
+    this.root = made("section", { className: "pane", ariaLabel: `Column ${number + 1}` },
+      made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples, this.bar, this.state, this.cancel), this.text, this.complaint), this.tools, this.found, this.hand, this.stage, this.mixed);
+    this.stage.addEventListener("row", (event) => { this.row = event.detail; this.hand.hidden = true; });
+    this.stage.addEventListener("click", (event) => { const line = event.target.closest("tr[data-key]"); if (line) this.drag(Number(line.dataset.key)); });
+    this.cancel.addEventListener("click", () => this.stop());
+    this.model.addEventListener("change", () => this.measure());
+    this.examples.addEventListener("change", () => { if (this.examples.value !== "") { this.text.value = start.texts[this.examples.value]; this.measure(); } });
+    this.text.addEventListener("input", () => { clearTimeout(this.waiting); this.waiting = setTimeout(() => this.measure(), WAIT); });
+    if (shown && !known) this.complaint.textContent = `This explorer has no model ${shown.model}.`;
+    else if (shown && !shown.text && shown.view) this.complaint.textContent = "The text was too long for the address: paste it here.";
+  }
+
+  // What the address holds of this column: its model, its text where that is short enough, and what its maps show.
+  shown() {
+    return { model: this.model.value, text: this.text.value.length > LONGEST ? "" : this.text.value, view: this.view };
+  }
+
+  button(words, act) {
+    const one = made("button", { type: "button", textContent: words });
+    one.addEventListener("click", act);
+    return one;
+  }
+
+  stop() {
+    this.asking?.abort();
+    this.asking = null;
+    this.busy("");
+  }
+
+  // Without a share the bar only says that something is being done.
+  busy(words, share) {
+    this.state.textContent = words;
+    this.bar.hidden = !words;
+    if (share === undefined) this.bar.removeAttribute("value"); else this.bar.value = share;
+    this.cancel.hidden = !words;
+  }
+
+  // One question at a time; a new one ends the one before. Answers null where it was ended or failed.
+  async one(what, body, words, told) {
+    this.stop();
+    const mine = (this.asking = new AbortController());
+    this.complaint.textContent = "";
+    this.busy(words);
+    try {
+      return await ask(what, body, mine.signal, (step) => { if (mine === this.asking && told) told(step); });
+    } catch (error) {
+      if (mine === this.asking) this.complaint.textContent = error.message;
+      return null;
+    } finally {
+      if (mine === this.asking) { this.asking = null; this.busy(""); }
+    }
+  }
+
+  async measure() {
+    if (!this.text.value.trim()) return;
+    this.found.hidden = this.hand.hidden = this.tools.hidden = true;
+    this.viewer = this.row = this.held = null;
+    this.remember();
+    this.viewerRoot = made("div", { className: "viewer", id: `maps-${this.number}` });
+    this.stage.replaceChildren(this.viewerRoot);
+    this.mixed.replaceChildren();
+    const last = await this.one("measure", { model: this.model.value, text: this.text.value }, "measuring", (step) => {
+      if (step.tokens) { this.cut = step.tokens.length >= step.most ? { max_length: step.most } : {}; this.state.textContent = `${step.tokens.length} tokens`; }
+      if (!step.viewer) return;
+      this.busy(`layer ${step.layer} of ${step.layers}`, step.layer / step.layers);
+      if (this.viewer) this.viewer.add(step.viewer.maps.map((one) => ({ ...one, queries: this.place(step, one.queries), keys: this.place(step, one.keys) })));
+      else {
+        this.tokens = step.viewer.tokens;
+        this.viewer = window.tokenMaps(this.viewerRoot, step.viewer, look, (choices, query) => this.prove(choices, query), { ...NOWHERE, write: (view) => this.seen(view) });
+      }
+    });
+    if (!last) return;
+    this.held = last.held;
+    this.tools.hidden = false;
+    this.viewerRoot.dataset.all = "true";
+    await this.viewer.show(this.view);
+    this.state.textContent = this.cut.max_length ? `Texts are cut at ${this.cut.max_length} tokens.` : "";
+  }
+
+  // Until all layers are there, the view is the one that is to be shown again.
+  seen(view) {
+    if (!this.held) return;
+    this.view = view;
+    this.remember();
+  }
+
+  // The place of a layer's tokens among those of all layers, which share most of them.
+  place(step, at) {
+    const names = step.viewer.tokens[at], key = names.join("\u0000"), known = this.tokens.findIndex((one) => one.join("\u0000") === key);
+    return known >= 0 ? known : this.tokens.push(names) - 1;
+  }
+
+  at() { return { held: this.held, ...this.viewer.now().choices }; }
+
+  async prove(choices, query) {
+    if (!this.held) return null;
+    this.proving?.abort();
+    this.proving = new AbortController();
+    const answer = await ask("row", { held: this.held, ...choices, query }, this.proving.signal);
+    return answer.row;
+  }
+
+  async alternative(which) {
+    const found = await this.other("alternative", { which }, which === "far" ? "alternative" : "drawn", "looking for an alternative and putting it back");
+    if (found) this.told(`Other weights with the same output, ${this.away(found)} Put back into the model:`, found);
+  }
+
+  // The head's own weights once its W_Q and W_K are others.
+  async parameters() {
+    const found = await this.other("parameters", {}, "other matrices", "looking for other W_Q and W_K");
+    if (!found) return;
+    if (found.none) {
+      this.found.replaceChildren(made("p", { textContent: `With other query and key matrices: ${found.none}` }));
+      this.found.hidden = false;
+      return;
+    }
+    const moved = Object.entries(found.moved).map(([name, share]) => `${name} by ${written(100 * share)} %`).join(" and ");
+    this.told(`With other query and key matrices the head itself computes weights ${this.away(found)} What was changed: ${moved} of its norm. ${found.dimension === null ? "The dimension of such weights is not known" : `Such weights form a family of ${found.dimension} dimensions`}${found.note ? `; ${found.note}` : ""}. The model with these matrices:`, found);
+  }
+
+  away({ distance, output_error: error }) { return `${distance.toFixed(3)} away on average (total variation); the head's output changes by ${written(error)} of its size.`; }
+
+  // Asks for other weights of the head and shows them as a layer of its map.
+  async other(what, more, name, words) {
+    const at = this.at(), choices = this.viewer.now().choices, last = await this.one(what, { ...at, ...more }, words);
+    if (!last) return null;
+    if (last.alternative.layer) this.viewer.addLayer(choices, name, last.alternative.layer, { [`${name} − raw`]: [name, "raw"] });
+    return last.alternative;
+  }
+
+  // What each hidden token takes from every input token, in maps of their own.
+  async contributions(exact) {
+    const last = await this.one("contributions", { ...this.at(), exact }, "contributions", (step) => step.progress !== undefined && this.busy(step.note || "contributions", step.progress));
+    if (!last) return;
+    const maps = made("div", { className: "viewer", id: `contributions-${this.number}` });
+    this.mixed.replaceChildren(made("h2", { textContent: exact ? "Contributions of every token, exact" : "Contributions of every token, sketched" }), maps);
+    // That of the first token of a decoder says nothing: the locked one is shown, else the last.
+    const end = last.viewer.maps.length - 1;
+    window.tokenMaps(maps, { ...last.viewer, first: Math.min(end, this.viewer.now().row ?? end) }, look, null, NOWHERE);
+    maps.scrollIntoView({ block: "nearest" });
+  }
+
+  async saveRun() {
+    const name = this.run.value.trim();
+    if (!name) { this.complaint.textContent = "Name the run first: letters, digits, - and _."; this.run.focus(); return; }
+    const last = await this.one("save", { ...this.at(), name }, "saving", (step) => step.progress !== undefined && this.busy("saving", step.progress));
+    if (last) listRuns(last.runs);
+  }
+
+  told(words, { states, next, logits_change: change }) {
+    const sequences = [...new Set(states.map((one) => one.sequence))], of = (name) => states.filter((one) => one.sequence === name);
+    const alone = sequences.length === 1, rows = sequences.map((name) => [alone ? "relative change" : `${name}, relative change`, ...of(name).map((one) => written(one.change))]);
+    const tables = [table(["Hidden state", ...of(sequences[0]).map((one) => one.layer)], rows)];
+    if (next) tables.push(table(["Last position", "before", "after"], next.map((one) => [one.token, one.before.toFixed(4), one.after.toFixed(4)])));
+    this.found.replaceChildren(made("p", { textContent: words + (change === undefined ? "" : ` Logits change by ${written(change)}.`) }), made("div", { className: "both" }, ...tables));
+    this.found.hidden = false;
+  }
+
+  // A weight is drawn within its range: towards the alternative where it is least or greatest.
+  drag(key) {
+    const { intervals, weights, keys, query } = this.row || {};
+    if (!intervals || !this.held) return;
+    const weight = weights[key], lo = intervals.lower(key), hi = intervals.upper(key);
+    const slider = made("input", { type: "range", min: lo, max: hi, step: "any", value: weight, ariaLabel: `Weight of ${keys[key]}`, disabled: hi - lo < 1e-4 });
+    const words = made("span", { textContent: `${keys[key]} (key ${key})` }), value = made("output", { textContent: `${written(weight)}, from ${written(lo)} to ${written(hi)}` });
+    slider.addEventListener("input", () => { value.textContent = written(Number(slider.value)); });
+    slider.addEventListener("change", async () => {
+      const aim = Number(slider.value), up = aim > weight;
+      up ? intervals.upper(key) : intervals.lower(key);
+      const end = intervals.vertex(), share = Math.min(1, Math.abs(aim - weight) / (Math.abs(end[key] - weight) || 1));
+      const last = await this.one("weights", { ...this.at(), query, change: Array.from(end, (one, at) => share * (one - weights[at])) }, "putting the row back");
+      if (!last) return;
+      this.told(`Row ${query} with ${written(last.moved.weights[key])} on ${keys[key]}: the head's output changes by ${written(last.moved.output_error)} of its size. Put back into the model:`, last.moved);
+    });
+    this.hand.replaceChildren(words, slider, value);
+    this.hand.hidden = false;
+  }
+
+  picture() {
+    this.viewerRoot.querySelector(".maps canvas").toBlob((blob) => save("map.png", blob));
+  }
+
+  csv() {
+    const rows = [...this.viewerRoot.querySelectorAll(".row-keys tbody tr")];
+    if (!rows.length) { this.complaint.textContent = "Lock a row first: click one in the map."; return; }
+    const quoted = (text) => `"${text.replaceAll('"', '""')}"`;
+    const lines = rows.map((one) => [one.dataset.key, quoted(this.row.keys[one.dataset.key]), one.dataset.weight, one.dataset.lo, one.dataset.hi, quoted(one.dataset.verdict || "")].join());
+    save("row.csv", ["key,token,weight,lo,hi,verdict", ...lines].join("\n") + "\n", "text/csv");
+  }
+
+  // What makes the view again, to read, copy and save.
+  lines() {
+    const { choices, row } = this.viewer.now(), { layer, head, kind } = choices, query = row ?? 0, text = JSON.stringify(this.text.value), model = JSON.stringify(this.model.value);
+    const quoted = (words) => `'${words.replaceAll("'", `'\\''`)}'`;
+    const options = (values) => Object.entries(values).map(([name, value]) => ` --${name.replaceAll("_", "-")} ${value}`).join("");
+    const named = (values) => Object.entries(values).map(([name, value]) => `, ${name}=${JSON.stringify(value)}`).join("");
+    const command = `identilens trust --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --layers ${layer} --heads ${head} --kind ${kind} --queries ${query}${options({ ...start.load, ...this.cut })} --out run\n`;
+    const python = `import identilens as idl\n\nlens = idl.load(${model}${named(start.load)})\naudit = idl.audit(lens, [${text}], layers=[${layer}], matrices=True${named(this.cut)})\nmaps = audit.view(text=0, layer=${layer}, head=${head}, kind="${kind}")\nmaps.to_html("maps.html")\ntrust = audit.trust(0, layer=${layer}, head=${head}, query=${query}, kind="${kind}")\ntrust.show()\n`;
+    const part = (words, name, content) => made("div", {}, this.button(words, () => save(name, content, "text/plain")), made("pre", { textContent: content }));
+    this.found.replaceChildren(part("Save the command", "view.sh", command), part("Save the Python lines", "view.py", python));
+    this.found.hidden = false;
+  }
+}

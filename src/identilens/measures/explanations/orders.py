@@ -1,0 +1,156 @@
+"""Perturbation curves: parts are removed in an explanation's order, and the area is put between its best and worst."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.measures.explanations.agreement import TIE
+
+Effect = Callable[[Bool[Tensor, "set part"]], Float[Tensor, " set"]]
+"""Gives how much the output changes when each of some sets of parts is removed."""
+
+
+@dataclass(frozen=True)
+class OrderBounds:
+    """The least and the largest area of the orders that were searched."""
+
+    lowest: float
+    highest: float
+
+
+def removal_order(
+    scores: Float[Tensor, "*row part"], generator: torch.Generator | None = None
+) -> Int[Tensor, "*row part"]:
+    """Return the parts, largest score first; parts of equal score (up to rounding) are in random order.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.explanations import removal_order
+        >>> removal_order(torch.tensor([0.1, 0.7, 0.2]))
+        tensor([1, 2, 0])
+    """
+    unit = scores.abs().amax(-1, keepdim=True) * TIE
+    steps = torch.where(unit > 0, scores / torch.where(unit > 0, unit, 1.0), 0.0).round()
+    shuffled = torch.rand(scores.shape, generator=generator).argsort(-1).to(scores.device)
+    largest = steps.gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True)
+    return shuffled.gather(-1, largest)
+
+
+def removal_sets(order: Int[Tensor, "*row part"], sizes: Sequence[int]) -> Bool[Tensor, "*row size part"]:
+    """Return, for each size k, which parts are the first k of an order.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.explanations import removal_sets
+        >>> removal_sets(torch.tensor([1, 2, 0]), [1, 2])
+        tensor([[False,  True, False],
+                [False,  True,  True]])
+    """
+    ranks = order.argsort(-1)
+    return ranks[..., None, :] < torch.tensor(list(sizes), device=order.device)[:, None]
+
+
+def area(effects: Float[Tensor, "*row size"]) -> Float[Tensor, "*row"]:
+    """Return the area over the perturbation curve, the mean effect over the sizes (Samek et al. 2017).
+
+    Effects are changes of the output by the removal of the first k parts, in any unit.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.explanations import area
+        >>> area(torch.tensor([0.2, 0.4]))
+        tensor(0.3000)
+    """
+    return effects.mean(-1)
+
+
+def normalised_area(areas: Float[Tensor, "*row"], bounds: OrderBounds) -> Float[Tensor, "*row"]:
+    """Return (AOPC − lowest) / (highest − lowest), in [0, 1]: NAOPC of Edin et al. 2025 (arXiv 2408.08137).
+
+    Areas of different inputs and models are not comparable; their places between the worst and the best order of the
+    same input are. An area beyond the bounds (which a search may not reach) extends them: the value is 0 or 1. If all
+    orders have one area, NaN.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.explanations import OrderBounds, normalised_area
+        >>> normalised_area(torch.tensor([0.1, 0.4]), OrderBounds(0.0, 0.5))
+        tensor([0.2000, 0.8000])
+    """
+    reach = bounds.highest - bounds.lowest
+    if not reach > 0:
+        return torch.full_like(areas, torch.nan)
+    return ((areas - bounds.lowest) / reach).clamp(0, 1)
+
+
+def order_bounds(
+    effect: Effect, singles: Float[Tensor, " part"], sizes: Sequence[int], *, width: int = 1, pool: int | None = None
+) -> OrderBounds:
+    """Return the least and the largest area of all orders that a beam search finds (Edin et al. 2025, section 4).
+
+    From each set of a beam, every part of the pool is added by itself, and the ``width`` best sets stay. If the next
+    size is more than one part away, the parts with the best effects are added together. With sizes 1, 2, 3, …, all
+    parts in the pool and a beam as wide as there are orders, the search is exact. The pool has the ``pool`` parts of
+    largest (or least) single effect; all by default. About 2 · width · pool · len(sizes) effects.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.explanations import order_bounds
+        >>> parts = torch.tensor([1.0, 2.0, 3.0])
+        >>> order_bounds(lambda sets: sets.float() @ parts, parts, [1, 2])
+        OrderBounds(lowest=2.0, highest=4.0)
+
+    Raises:
+        InputError: Sizes that do not grow from 1 up, or a pool smaller than the largest size.
+    """
+    given = list(sizes)
+    most = len(singles) if pool is None else min(pool, len(singles))
+    if not given or given != sorted(set(given)) or given[0] < 1 or given[-1] > most or width < 1:
+        raise InputError(
+            f"expected growing sizes from 1 to {most} (the parts in the pool) and a beam of at least 1; got sizes "
+            f"{given}, beam {width}."
+        )
+    ends = []
+    for sign in (-1.0, 1.0):
+        chosen = (sign * singles).topk(most).indices
+        ends.append(sign * _searched(lambda sets, sign=sign: sign * effect(sets), len(singles), chosen, given, width))
+    return OrderBounds(*ends)
+
+
+def _searched(effect: Effect, parts: int, pool: Tensor, sizes: Sequence[int], width: int) -> float:
+    """Return the largest mean effect over the sizes that a beam search finds."""
+    beam: list[tuple[float, Tensor]] = [(0.0, torch.zeros(parts, dtype=torch.bool, device=pool.device))]
+    before = 0
+    for size in sizes:
+        children: dict[bytes, tuple[float, Tensor]] = {}
+        grown = [
+            (total, child) for total, held in beam for child in _children(effect, held, pool, size - before, width)
+        ]
+        effects = effect(torch.stack([child for _, child in grown])).tolist()
+        for (total, child), gained in zip(grown, effects, strict=True):
+            key = child.cpu().numpy().tobytes()
+            if key not in children or children[key][0] < total + gained:
+                children[key] = total + gained, child
+        beam = sorted(children.values(), key=lambda one: -one[0])[:width]
+        before = size
+    return beam[0][0] / len(sizes)
+
+
+def _children(effect: Effect, held: Tensor, pool: Tensor, count: int, width: int) -> list[Tensor]:
+    """Return sets with ``count`` more parts: those with the best effects, and runs of the next best."""
+    free = pool[~held[pool]]
+    singly = held.repeat(len(free), 1)
+    singly[torch.arange(len(free)), free] = True
+    if count == 1 and len(free) <= width:
+        return list(singly)
+    best = free[effect(singly).argsort(descending=True, stable=True)]
+    found = []
+    for first in range(min(width, len(best) - count + 1)):
+        child = held.clone()
+        child[best[first : first + count]] = True
+        found.append(child)
+    return found

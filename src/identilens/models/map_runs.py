@@ -1,0 +1,171 @@
+"""Many changes of one attention map, run side by side: each is an element of one batch of the same text."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from identilens.errors import IdentilensError, UnsupportedModelError
+from identilens.models.explaining import explained
+from identilens.models.heads import Head
+from identilens.models.inputs import Item
+from identilens.models.interface import AttentionCall
+from identilens.models.layout import find_site
+from identilens.models.lens import Lens
+from identilens.models.outputs import relative
+from identilens.models.proof import NOISE
+from identilens.models.substitution import Rows, check_rows, text_losses
+from identilens.models.threads import only_here
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A model's results on one text under each change: final states, logits and loss if it has them."""
+
+    states: Float[Tensor, "change position d_model"]
+    logits: Float[Tensor, "change *shape"] | None
+    losses: Float[Tensor, " change"] | None
+
+
+class _EnoughError(Exception):
+    """Ends a forward pass after the layer of interest."""
+
+
+class MapRuns:
+    """Runs a model on one text with changed rows of one attention map, many changes in one forward pass.
+
+    The layers before the map run once: their states are repeated for the changes where the map's layer begins. A model
+    in which this changes the result (encoder–decoders, windows) runs on a batch of copies of the text instead.
+
+    Args:
+        lens: The model.
+        item: The text.
+        head: The head, as captured on this text.
+        batch: Largest number of changes in one forward pass.
+    """
+
+    def __init__(self, lens: Lens, item: Item, head: Head, batch: int = 64) -> None:
+        lens.prove_once([item])
+        self._lens, self._item, self._head, self._batch = lens, item, head, batch
+        sites = lens.sites(item)
+        self._site = find_site(sites, head.layer, head.head, head.kind)
+        self._layer = _layer_of(lens, sites[self._site].place)
+        self.own = Rows(range(len(head.attention)), head.attention)
+        self._repeats = not lens.model.config.is_encoder_decoder and self._repeating()
+        self._plain = self._outcome([self.own])
+
+    def effects(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, " change"]]:
+        """Return how much each change moves the model away from its own weights put back.
+
+        ``hidden``: ‖Δ final hidden states‖_F as a share of their norm; ``logits``: the same of the logits; ``loss``:
+        the absolute change of the loss. The last two only if the model has them.
+        """
+        found: dict[str, list[Tensor]] = {}
+        for part in self._parts(changes):
+            outcome = self._outcome(part)
+            for name, before, after in (
+                ("hidden", self._plain.states, outcome.states), ("logits", self._plain.logits, outcome.logits),
+            ):  # fmt: skip
+                if before is not None and after is not None:
+                    found.setdefault(name, []).append(_moved(before, after))
+            if self._plain.losses is not None and outcome.losses is not None:
+                found.setdefault("loss", []).append((outcome.losses - self._plain.losses).abs())
+        return {name: torch.cat(parts) for name, parts in found.items()}
+
+    def layer_outputs(self, changes: Sequence[Rows]) -> Float[Tensor, "change query d_model"]:
+        """Return the output of the map's layer at every query under each change; later layers do not run.
+
+        Raises:
+            UnsupportedModelError: If the model does not have its layers in a list.
+        """
+        if self._layer is None:
+            raise UnsupportedModelError(f"{type(self._lens.body).__name__} does not have its layers in a list.")
+        found: list[Tensor] = []
+        for part in self._parts(changes):
+            reached: list[bool] = []
+
+            def keep(_module: nn.Module, _args: tuple, output: Any, reached: list[bool] = reached) -> None:
+                if reached:
+                    found.append(output if isinstance(output, Tensor) else output[0])
+                    raise _EnoughError
+
+            with self._layer.register_forward_hook(only_here(keep)):
+                try:
+                    self._run(part, reached)
+                except _EnoughError:
+                    continue
+        return torch.cat(found)
+
+    def _parts(self, changes: Sequence[Rows]) -> Iterator[Sequence[Rows]]:
+        return (changes[at : at + self._batch] for at in range(0, len(changes), self._batch))
+
+    def _outcome(self, changes: Sequence[Rows]) -> Outcome:
+        output = self._run(changes, [])
+        states = output.get("hidden_states") or output.decoder_hidden_states
+        logits = output.get("logits")
+        losses = None if logits is None else text_losses(self._lens.model, self._item, logits)
+        return Outcome(states[-1], logits, losses)
+
+    @torch.no_grad()
+    def _run(self, changes: Sequence[Rows], reached: list[bool]) -> Any:
+        lens, head = self._lens, self._head
+        group = head.head // head.group
+
+        def handler(call: AttentionCall) -> Tensor:
+            output = call.run()
+            if call.index != self._site:
+                return output
+            reached.append(True)
+            visible, output = call.visible(), output.clone()
+            for number, rows in enumerate(changes):
+                check_rows(rows, head.site, head.head, (call.query.shape[2], call.key.shape[2]), visible)
+                values = call.value[number, group].double()
+                mixed = rows.weights.to(values.device, torch.float64) @ values
+                output[number, list(rows.queries), head.head] = mixed.to(output.dtype)
+            return output
+
+        copies = [self._item] * len(changes)
+        capturing = lens.capturing(handler, copies, lens.model)
+        with self._repeated(len(changes)), capturing, explained(type(lens.model).__name__):
+            return lens.plain(copies[:1] if self._repeats else copies, lens.model, output_hidden_states=True)
+
+    @contextmanager
+    def _repeated(self, count: int) -> Iterator[None]:
+        """Repeat the states of a batch of one where the map's layer begins."""
+
+        def repeat(_module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+            states = args[0] if args else kwargs["hidden_states"]
+            if len(states) == 1:
+                states = states.repeat(count, *[1] * (states.ndim - 1))
+            return ((states, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": states})
+
+        with ExitStack() as hooks:
+            if self._repeats and self._layer is not None:
+                hooks.enter_context(self._layer.register_forward_pre_hook(only_here(repeat), with_kwargs=True))
+            yield
+
+    def _repeating(self) -> bool:
+        """Return whether repeated states give every copy the model's own result."""
+        if self._layer is None:
+            return False
+        self._repeats = True
+        try:
+            twice = self._outcome([self.own, self.own]).states
+        except (IdentilensError, KeyError, AttributeError):
+            return False
+        expected = self._lens.substitute({}, self._item).hidden_states
+        plain = next(reversed(expected.values()))[-1]
+        return twice.shape == (2, *plain.shape) and relative(twice, plain.expand_as(twice)) <= NOISE[self._lens.dtype]
+
+
+def _layer_of(lens: Lens, place: tuple[str, int] | None) -> nn.Module | None:
+    return None if place is None else list(lens.body.get_submodule(place[0]).children())[place[1]]
+
+
+def _moved(before: Tensor, after: Tensor) -> Tensor:
+    move, size = (after.double() - before.double()).flatten(1), before.double()
+    return torch.linalg.vector_norm(move, dim=-1) / torch.linalg.vector_norm(size).clamp_min(1e-300)

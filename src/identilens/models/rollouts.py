@@ -1,0 +1,168 @@
+"""Rollouts of one text: how much of each input token reaches each position, layer after layer, by several weights."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import NamedTuple, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from identilens.errors import UnsupportedModelError
+from identilens.measures.attention import effective_attention
+from identilens.measures.mixing.alti import alti_contributions, alti_rollout
+from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads, norm_weights
+from identilens.models.capture import Collector
+from identilens.models.heads import CapturedLayer
+from identilens.models.inputs import Item
+from identilens.models.lens import Lens
+from identilens.models.outputs import relative
+from identilens.models.proof import NOISE
+from identilens.models.threads import only_here
+
+
+class Rollout(NamedTuple):
+    """Rollouts of one kind of self-attention, of the weights as they are and of effective attention."""
+
+    raw: Tensor
+    effective: Tensor
+
+
+def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
+    """Return raw and effective attention rollout of every kind of self-attention.
+
+    Raises:
+        UnsupportedModelError: If some layers are no attention.
+    """
+    layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for layer in _self_attention(lens, item):
+        pair = mean_over_heads(_weights(layer)), mean_over_heads(_effective(layer))
+        layers.setdefault(layer.site.kind, []).append(pair)
+    return {
+        kind: Rollout(*(attention_rollout(torch.stack(weights)) for weights in zip(*pairs, strict=True)))
+        for kind, pairs in layers.items()
+    }
+
+
+def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position input"]]:
+    """Return rollouts to the last layer of a model with one stack, by name.
+
+    ``raw`` and ``effective`` as `text_rollouts`; ``norm``: the norms of what all heads pass on (`norm_weights`) instead
+    of weights; ``alti``: the product of `alti_contributions`.
+
+    Raises:
+        UnsupportedModelError: If some layers are no attention, or the model does not have its layers in a list.
+    """
+    blocks = _Blocks(lens, item)
+    lens.prove_once([item])
+    with blocks.watched():
+        layers = _self_attention(lens, item)
+    raw, effective, norms, alti = [], [], [], []
+    for number, layer in enumerate(layers):
+        weights = _weights(layer)
+        raw.append(mean_over_heads(weights))
+        effective.append(mean_over_heads(_effective(layer)))
+        values = layer.values.double().repeat_interleave(len(layer.queries) // len(layer.values), 0)
+        projected = values @ layer.site.output_projection.double()
+        norms.append(mean_over_heads(norm_weights(weights, projected)[None]))
+        alti.append(blocks.contributions(number, layer, weights, projected))
+    found = {"raw": raw, "effective": effective, "norm": norms}
+    rolled = {name: attention_rollout(torch.stack(one))[-1] for name, one in found.items()}
+    return {**rolled, "alti": alti_rollout(torch.stack(alti))[-1]}
+
+
+def _self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:
+    sites = lens.sites(item)
+    if lens.other_layers:
+        raise UnsupportedModelError(
+            f"rollout multiplies the attention of all layers, and {', '.join(lens.other_layers)} have none. "
+            "Choose a model with attention in every layer, or use the audit, which needs one layer at a time."
+        )
+    collector = Collector(sites, [item], weights=True)
+    lens.run([item], collector)
+    return [layer for layer in collector.layers[0] if layer.site.kind != "cross" and layer.weights is not None]
+
+
+def _weights(layer: CapturedLayer) -> Float[Tensor, "head query key"]:
+    return cast(Tensor, layer.weights).double()
+
+
+def _effective(layer: CapturedLayer) -> Float[Tensor, "head query key"]:
+    group = len(layer.queries) // len(layer.values)
+    return effective_attention(
+        layer.values.repeat_interleave(group, 0), weights=layer.weights, visible=layer.visible,
+        output_projection=layer.site.output_projection,
+    ).effective  # fmt: skip
+
+
+@dataclass
+class _Block:
+    """What one call of a layer read, and what its norms read."""
+
+    states: Tensor
+    norms: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
+
+
+class _Blocks:
+    """The attention blocks of a model: the residual stream that each adds to, and the norm that follows."""
+
+    def __init__(self, lens: Lens, item: Item) -> None:
+        places = [site.place for site in lens.sites(item) if site.place is not None]
+        self._lens = lens
+        self._blocks: list[_Block] = []
+        if not places:
+            raise UnsupportedModelError(f"{type(lens.body).__name__} does not have its layers in a list.")
+        self._layers = dict.fromkeys(list(lens.body.get_submodule(path).children())[at] for path, at in places)
+
+    def watched(self) -> ExitStack:
+        """Record each call of each layer inside the context."""
+        hooks = ExitStack()
+
+        def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+            self._blocks.append(_Block((args[0] if args else kwargs["hidden_states"])[0].detach().double()))
+
+        def norm(module: nn.Module, args: tuple, _kwargs: dict) -> None:
+            if self._blocks and isinstance(args[0], Tensor) and args[0].ndim == 3:
+                self._blocks[-1].norms.append((module, args[0][0].detach().double()))
+
+        for layer in self._layers:
+            hooks.enter_context(layer.register_forward_pre_hook(only_here(enter), with_kwargs=True))
+            for module in layer.modules():
+                if "Norm" in type(module).__name__:
+                    hooks.enter_context(module.register_forward_pre_hook(only_here(norm), with_kwargs=True))
+        return hooks
+
+    def contributions(
+        self, number: int, layer: CapturedLayer, weights: Tensor, projected: Tensor
+    ) -> Float[Tensor, "query key"]:
+        """Return ALTI's contributions to the output of one block."""
+        block = self._blocks[number]
+        stream, bias = block.states, layer.site.output_bias.double()
+        output = stream + (weights @ projected).sum(0) + bias
+        norm = self._after(block, output)
+        rows = []
+        for query in range(weights.shape[1]):
+            parts = (weights[:, query, :, None] * projected).sum(0)
+            parts[query] += stream[query]
+            rows.append(alti_contributions(*_normed(norm, parts, output[query])))
+        return torch.stack(rows)
+
+    def _after(self, block: _Block, output: Tensor) -> nn.Module | None:
+        """Return the norm that takes the block's output, unless the block itself began with a norm of its input."""
+
+        def takes(states: Tensor) -> nn.Module | None:
+            near = (one for one, read in block.norms if read.shape == states.shape and relative(read, states) <= limit)
+            return next(near, None)
+
+        limit = NOISE[self._lens.dtype]
+        return None if takes(block.states) is not None else takes(output)
+
+
+def _normed(norm: nn.Module | None, parts: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:
+    """Return parts and output after a layer norm's linear part at this output; its shift is in the output only."""
+    if not isinstance(norm, nn.LayerNorm):
+        return parts, output
+    scale = (output.var(unbiased=False) + norm.eps).rsqrt() * (1.0 if norm.weight is None else norm.weight.double())
+    shift = 0.0 if norm.bias is None else norm.bias.double()
+    centred = [one - one.mean(-1, keepdim=True) for one in (parts, output)]
+    return centred[0] * scale, centred[1] * scale + shift

@@ -1,0 +1,66 @@
+"""Figures 1 and 5 of Brunner et al. 2020: raw and effective attention on Wikipedia segments of up to 128 tokens."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import polars as pl
+from annotated_types import Ge
+
+from identilens.reproduce.brunner2020 import BrunnerSettings, Figures, Rows, figures
+from identilens.studies.audit.result import Audit
+from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.audit.study import audit
+
+STRUCTURAL = ("[CLS]", "[SEP]", "<s>", "</s>")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure1Settings(BrunnerSettings, AuditSettings):
+    """The audit: the paper cuts texts to 128 tokens."""
+
+    max_length: Annotated[int | None, Ge(1)] = 128
+
+
+def compare(found: Audit) -> Rows:
+    """Return the paper's numbers on correlation, null space and structural tokens beside those of an audit."""
+    table, d_v = found.table, int(found.table["d_v"][0])
+    bounded = table.select(((pl.col("n_key") - pl.col("d_v")).clip(0) == pl.col("nullity")).mean()).item()
+    short, lengths = table.filter(pl.col("n_key") <= d_v), found.by_length().sort("n_key")
+    first, last = lengths.row(0, named=True), lengths.row(-1, named=True)
+    rows = [
+        ("1a", "correlation, texts of at most d_v tokens", "1", _mean(short["pearson"])),
+        ("1a", "correlation, shortest and longest texts", "falls with length",
+         f"{first['pearson']:.3f} (n = {first['n_key']}), {last['pearson']:.3f} (n = {last['n_key']})"),
+        ("1a", "maps whose nullity is max(n − d_v, 0)", "all", f"{100 * bounded:.1f} % (d_v = {d_v})"),
+    ]  # fmt: skip
+    for token, raw, effective, layer in _peaks(found).iter_rows():
+        rows.append(("1b, 1c", f"largest layer mean of attention on {token}, raw and effective",
+                     "a peak of [SEP] in raw attention, none in effective",
+                     f"{raw:.3f}, {effective:.4f} (layer {layer})"))  # fmt: skip
+    return rows
+
+
+def tables(found: Audit) -> Mapping[str, pl.DataFrame]:
+    """Return correlation by length, and attention by token type."""
+    return {"by_length": found.by_length(), "received": found.received(), "token_types": found.token_types}
+
+
+def _mean(values: pl.Series) -> str:
+    return "no such text" if values.is_empty() else f"{values.mean():.6f}"
+
+
+def _peaks(found: Audit) -> pl.DataFrame:
+    """Return token, raw and effective attention and layer where a structural token's mean raw attention is largest."""
+    layers = found.received().filter(pl.col("key_type").is_in(STRUCTURAL)).group_by("key_type", "layer").agg(
+        pl.col("raw", "effective").mean()
+    )  # fmt: skip
+    largest = layers.sort("raw", descending=True).unique("key_type", keep="first").sort("key_type")
+    return largest.select("key_type", "raw", "effective", "layer")
+
+
+RECIPE = figures(
+    audit, AuditSettings, Figure1Settings,
+    Figures("brunner2020-figure1", "Figures 1 and 5", "wiki", compare,
+            ("correlation_by_length", "token_types", "attention_to_type"), tables),
+)  # fmt: skip

@@ -1,0 +1,97 @@
+"""Fine-tuning an encoder on MRPC, CoLA or SST with BERT's own recipe."""
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge, Gt
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from identilens.models.bundled import resolved
+from identilens.runs.compressed import MAX_TEXT_BYTES, open_text
+from identilens.runs.progress import Progress
+from identilens.runs.settings import Settings
+
+Task = Literal["mrpc", "cola", "sst"]
+
+FIELDS: dict[Task, tuple[list[str] | None, str, tuple[str, ...]]] = {
+    "mrpc": (None, "Quality", ("#1 String", "#2 String")),
+    "cola": (["source", "label", "star", "sentence"], "label", ("sentence",)),
+    "sst": (None, "label3", ("sentence",)),
+}
+"""Names of a task's columns where its file has no header, the column of the label, and those of the texts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuning(Settings):
+    """How a checkpoint is fine-tuned: AdamW at a rate that decreases linearly to 0, weight decay 0.01.
+
+    Attributes:
+        epochs: Number of passes over the training part.
+        batch_size: Number of texts in a step.
+        learning_rate: Learning rate at the start.
+        longest: Cut longer texts to this many tokens.
+        rows: Use only the first so many rows of the training part.
+        seed: Seed of the classifier's initial weights, dropout and order.
+    """
+
+    epochs: Annotated[int, Ge(1)] = 2
+    batch_size: Annotated[int, Ge(1)] = 32
+    learning_rate: Annotated[float, Gt(0)] = 5e-5
+    longest: Annotated[int, Ge(2)] = 128
+    rows: Annotated[int | None, Ge(1)] = None
+    seed: Annotated[int, Ge(0)] = 0
+
+
+def labelled(task: Task, file: Path) -> tuple[list[tuple[str, ...]], list[int]]:
+    """Return the texts (of one or two sentences) and labels of a file, labels counted from 0."""
+    names, label, columns = FIELDS[task]
+    with open_text(file, "utf-8", "", MAX_TEXT_BYTES) as opened:
+        rows = list(csv.DictReader(opened, names, delimiter="\t", quoting=csv.QUOTE_NONE))
+    order = {name: index for index, name in enumerate(sorted({row[label] for row in rows}))}
+    return [tuple(row[column] for column in columns) for row in rows], [order[row[label]] for row in rows]
+
+
+def fine_tune(
+    task: Task, model: str | Path, file: Path, folder: Path, how: FineTuning,
+    told: Callable[[str], None] = lambda _: None,
+) -> float:  # fmt: skip
+    """Fine-tune a checkpoint on a task, save it to a folder, and return its training accuracy in the last epoch."""
+    torch.manual_seed(how.seed)
+    texts, labels = labelled(task, file)
+    texts, targets = texts[: how.rows], torch.tensor(labels[: how.rows])
+    tokenizer: Any = AutoTokenizer.from_pretrained(resolved(model))
+    tuned = AutoModelForSequenceClassification.from_pretrained(resolved(model), num_labels=len(set(labels))).train()
+    optimiser = torch.optim.AdamW(tuned.parameters(), lr=how.learning_rate, weight_decay=0.01)
+    steps = how.epochs * -(-len(texts) // how.batch_size)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, total_iters=steps)
+    accuracy = 0.0
+    for epoch in range(how.epochs):
+        right = 0
+        for chosen in torch.randperm(len(texts)).split(how.batch_size):
+            sides = map(list, zip(*(texts[index] for index in chosen.tolist()), strict=True))
+            batch = tokenizer(*sides, padding=True, truncation=True, max_length=how.longest, return_tensors="pt")
+            output = tuned(**batch, labels=targets[chosen])
+            output.loss.backward()
+            torch.nn.utils.clip_grad_norm_(tuned.parameters(), 1.0)
+            optimiser.step()
+            schedule.step()
+            optimiser.zero_grad()
+            right += int((output.logits.argmax(-1) == targets[chosen]).sum())
+        accuracy = right / len(texts)
+        told(f"{task}, epoch {epoch + 1} of {how.epochs}: training accuracy {accuracy:.3f}")
+    tuned.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return accuracy
+
+
+def tuned_model(task: Task, model: str, data: Path, out: Path, how: FineTuning, progress: Progress | None) -> Path:
+    """Return the folder of a checkpoint fine-tuned on a task's training part; a finished one is used again."""
+    folder = out / f"tuned-{task}"
+    if not (folder / "tokenizer_config.json").exists():
+        told = None if progress is None else lambda note: progress(0, 1, note)
+        fine_tune(task, model, data / task / "train.tsv.xz", folder, how, *([told] if told else []))
+    return folder

@@ -1,0 +1,88 @@
+"""Sun and Marasović 2021, "Effective Attention Sheds Light On Interpretability": token types after fine-tuning.
+
+They compare raw and effective attention of BERT fine-tuned on GLUE tasks, and report that effective attention is less
+associated with features of pretraining such as the separator, and more with features of the task.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import polars as pl
+from annotated_types import Ge
+
+from identilens.charts.kit import bars, choose
+from identilens.models.loading import load
+from identilens.reproduce.brunner2020 import BrunnerSettings
+from identilens.reproduce.fine_tuned import FineTuning, Task, labelled, tuned_model
+from identilens.reproduce.record import Recipe, Reproduction
+from identilens.runs.progress import Progress
+from identilens.runs.settings import LIST
+from identilens.runs.tables import markdown_table
+from identilens.studies.audit.result import Audit
+from identilens.studies.audit.study import audit
+
+DEV = {"mrpc": "dev.tsv.xz", "cola": "dev.tsv", "sst": "dev.tsv.xz"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SunSettings(BrunnerSettings, FineTuning):
+    """The tasks, and how the model is fine-tuned on them.
+
+    Attributes:
+        tasks: Tasks, separated by commas.
+        limit: Number of texts of each task's validation part, from the first on.
+    """
+
+    tasks: Annotated[tuple[Task, ...], LIST] = ("sst", "mrpc", "cola")
+    limit: Annotated[int | None, Ge(1)] = 200
+
+
+def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = None, **run: bool) -> Reproduction:
+    """Raw and effective attention by token type, before and after fine-tuning on SST, MRPC and CoLA."""
+    how, tables = FineTuning(**settings.values_of(FineTuning)), []
+    for task in settings.tasks:
+        texts, _ = labelled(task, settings.data / task / DEV[task])
+        given: Sequence[Any] = [text if len(text) == 2 else text[0] for text in texts[: settings.limit]]
+        tuned = tuned_model(task, settings.model, settings.data, out, how, progress)
+        for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
+            found = audit(
+                load(model), given, certain_rows=0, examples=0, out=out / f"{task}-{name}", progress=progress, **run
+            )
+            tables.append(by_type(found).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
+    table = pl.concat(tables).select("task", "checkpoint", "key_type", "raw", "effective")
+    findings = (
+        f"{markdown_table(table)}\n\nMean attention that each type of token receives, in absolute value, as a share of "
+        "the sum over types; mean over layers and heads. Published: effective attention is less associated with the "
+        f"separator than raw attention; the paper's numbers are of BERT-base on other tasks. {_finding(table)}"
+    )
+    long = table.unpivot(["raw", "effective"], index=["task", "checkpoint", "key_type"], variable_name="attention")
+    chart = bars(
+        long.filter(pl.col("checkpoint") == "fine-tuned"), "key_type", "value", "attention", x_title="Token type",
+        y_title="Share of attention received", color_title="Attention", title="Attention by token type, fine-tuned",
+    )  # fmt: skip
+    return Reproduction(
+        "sun2021", "Sun and Marasović 2021", settings.recorded(), {"token_types": table}, findings,
+        {"token_types": choose(chart, "task", "Task", list(settings.tasks))}, settings.seed,
+    )  # fmt: skip
+
+
+def by_type(found: Audit) -> pl.DataFrame:
+    """Return the share of mean raw and effective attention that each type of key receives, over layers and heads."""
+    size = pl.col("raw", "effective").abs()
+    share = found.received().with_columns(size / size.sum().over("layer", "head"))
+    return share.group_by("key_type").agg(pl.col("raw", "effective").mean()).sort("raw", descending=True)
+
+
+def _finding(table: pl.DataFrame) -> str:
+    outer = table.filter(pl.col("key_type").is_in(["[CLS]", "[SEP]"]))
+    sums = outer.group_by("task", "checkpoint", maintain_order=True).agg(pl.col("raw", "effective").sum())
+    said = [
+        f"{row['task']}, {row['checkpoint']}: {row['raw']:.3f} raw, {row['effective']:.3f} effective"
+        for row in sums.iter_rows(named=True)
+    ]
+    return f"Measured on [CLS] and [SEP] together: {'; '.join(said)}."
+
+
+RECIPE = Recipe(SunSettings, sun2021, "texts")

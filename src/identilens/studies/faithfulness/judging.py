@@ -1,0 +1,51 @@
+"""How well the orders of explanations follow what removing parts does."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from identilens.measures.explanations.agreement import rank_agreement
+from identilens.measures.explanations.orders import (
+    OrderBounds,
+    area,
+    normalised_area,
+    order_bounds,
+    removal_order,
+    removal_sets,
+)
+from identilens.studies.faithfulness.settings import FaithfulnessSettings
+
+Removal = Callable[[Bool[Tensor, "set part"]], Mapping[str, Float[Tensor, " set"]]]
+"""Gives what removing sets of parts does to each outcome."""
+
+
+def judged(
+    removal: Removal, explained: Mapping[str, Float[Tensor, " part"]], settings: FaithfulnessSettings,
+    generator: torch.Generator,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """Yield, for each outcome and explanation, its rank correlation with single effects, its area, and its place.
+
+    The areas of the explanations' orders extend the bounds that the search finds.
+    """
+    scores = torch.stack(list(explained.values()))
+    parts = scores.shape[1]
+    sizes = [size for size in settings.groups if size < parts]
+    singles = removal(torch.eye(parts, dtype=torch.bool))
+    sets = removal_sets(removal_order(scores, generator), sizes)
+    areas = {outcome: area(one.view(sets.shape[:2])) for outcome, one in removal(sets.flatten(0, 1)).items()}
+    for outcome, own in areas.items():
+        bounds = order_bounds(
+            lambda sets, outcome=outcome: removal(sets)[outcome], singles[outcome], sizes,
+            width=settings.beam, pool=settings.searched,
+        )  # fmt: skip
+        bounds = OrderBounds(min(bounds.lowest, float(own.min())), max(bounds.highest, float(own.max())))
+        placed = normalised_area(own, bounds)
+        correlations = rank_agreement(scores, singles[outcome].expand_as(scores)).nan_to_num(0.0)
+        for number, name in enumerate(explained):
+            yield {
+                "outcome": outcome, "explanation": name, "correlation": float(correlations[number]),
+                "aopc": float(own[number]), "naopc": None if placed[number].isnan() else float(placed[number]),
+            }  # fmt: skip

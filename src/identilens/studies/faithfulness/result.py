@@ -1,0 +1,162 @@
+"""The result of testing explanations of attention rows: faithfulness, determinacy, and the control."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+
+from identilens.charts.kit import AnyChart
+from identilens.charts.page import Section
+from identilens.runs.result import Finding, Result
+from identilens.runs.tables import HEAD
+from identilens.studies.faithfulness import views
+from identilens.studies.faithfulness.finding import finding
+from identilens.studies.faithfulness.means import differences, means, on_axes
+
+_MEASURED = {"correlation": pl.Float64, "aopc": pl.Float64, "naopc": pl.Float64}
+_ROW = {**HEAD, "query": pl.Int64}
+
+ALLOWED = 4.0
+"""A change by an alternative passes the control up to so many noise floors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faithfulness(Result):
+    """How well explanations of attention rows follow the model, and how far its output determines them.
+
+    Attributes:
+        table: One row for each attention row, intervention, outcome and explanation: rank correlation with the effects
+            of single keys, area over the perturbation curve (``aopc``), and its place between the worst and the best
+            order (``naopc``).
+        determinacy: One row for each attention row, kind of alternative and explanation: rank agreement of the
+            explanation with itself over alternatives, and their total variation distance.
+        states: One row for each explained hidden state and explanation by input tokens, with the same measures, and
+            ``agreement`` with itself when a head has other W_Q and W_K.
+        controls: One row for each map, kind of alternative and outcome: the largest change when alternatives are put
+            back, and the noise floor.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> found = idl.faithfulness(lens, idl.examples()[0], layers=5, rows=1, groups=(1, 2), interventions="zero")
+        >>> found.plane().columns
+        ['explanation', 'faithful', 'faithful_low', 'faithful_high', 'determined', 'determined_low', 'determined_high']
+    """
+
+    analysis: ClassVar = "faithfulness"
+    title: ClassVar = "Are explanations of attention faithful, and determined?"
+    schema: ClassVar = {
+        "table": {
+            **_ROW, "n_key": pl.Int64, "intervention": pl.String, "outcome": pl.String, "explanation": pl.String,
+            **_MEASURED,
+        },
+        "determinacy": {
+            **_ROW, "alternative": pl.String, "explanation": pl.String, "total_variation": pl.Float64,
+            "agreement": pl.Float64,
+        },
+        "controls": {
+            **HEAD, "alternative": pl.String, "outcome": pl.String, "change": pl.Float64, "floor": pl.Float64,
+        },
+        "states": {
+            "text": pl.Int64, "position": pl.Int64, "n_input": pl.Int64, "outcome": pl.String,
+            "explanation": pl.String, **_MEASURED, "agreement": pl.Float64,
+        },
+    }  # fmt: skip
+
+    determinacy: pl.DataFrame
+    controls: pl.DataFrame
+    states: pl.DataFrame
+
+    def faithful(self, measure: str = "naopc") -> pl.DataFrame:
+        """Return the mean of ``naopc``, ``correlation`` or ``aopc`` by intervention, outcome and explanation."""
+        return means(self.table, ["intervention", "outcome", "explanation"], measure)
+
+    def determined(self) -> pl.DataFrame:
+        """Return the mean agreement by kind of alternative and explanation, with bootstrap intervals over texts."""
+        return means(self.determinacy, ["alternative", "explanation"], "agreement")
+
+    def against(self, reference: str = "raw", measure: str = "naopc") -> pl.DataFrame:
+        """Return the mean difference of each explanation to a reference on the same texts, with its interval."""
+        return differences(self.table, ["intervention", "outcome"], measure, reference)
+
+    def plane(self) -> pl.DataFrame:
+        """Return both axes by explanation: mean NAOPC over interventions (hidden states), and mean agreement."""
+        return on_axes(self.table.filter(outcome="hidden"), self.determinacy)
+
+    def states_plane(self) -> pl.DataFrame:
+        """Return both axes of the explanations of final hidden states by input tokens."""
+        return on_axes(self.states, self.states)
+
+    def summary(self) -> Finding:
+        """Return the finding: the most faithful and the most determined explanation, and the control."""
+        tested = self.table.select(pl.struct(*_ROW).n_unique().alias("rows"), pl.col("text").n_unique().alias("texts"))
+        return finding(self.plane(), tested.row(0, named=True), self.controls, len(self.failed_controls()))
+
+    def failed_controls(self) -> pl.DataFrame:
+        """Return the rows of the control in which an alternative changed more than rounding can explain."""
+        return self.controls.filter(pl.col("change") > ALLOWED * pl.col("floor"))
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return both axes with intervals, and the mean rank correlations."""
+        singles = self.faithful("correlation").with_columns(pl.format("{}, {}", "intervention", "outcome").alias("key"))
+        found = {
+            "Faithful (NAOPC) and determined (agreement)": self.plane(),
+            "Rank correlation with effects of single keys": singles.pivot("key", index="explanation", values="mean"),
+        }
+        return found | ({"Final states by input tokens": self.states_plane()} if len(self.states) else {})
+
+    def charts(self) -> dict[str, AnyChart]:
+        """Return ``plane`` (faithful by determined), ``faithful``, ``correlation`` and ``determined``."""
+        found = {"plane": views.plane(self.plane())} if len(self.determinacy) else {}
+        found["faithful"] = views.faithful(self.faithful(), "Place between worst and best order (NAOPC)")
+        found["correlation"] = views.faithful(self.faithful("correlation"), "Rank correlation with single effects")
+        found |= {"determined": views.determined(self.determined())} if len(self.determinacy) else {}
+        return found | ({"states_plane": views.plane(self.states_plane())} if self.states["agreement"].count() else {})
+
+    def sections(self) -> list[Section]:
+        """Return the plane, each axis with its numbers, differences to the raw weights, and the control."""
+        found = []
+        if len(self.determinacy):
+            found.append(Section("plane", "Two questions, one plane", _PLANE, ["plane"], self.plane()))
+        found += [
+            Section("faithful", "Faithful: removing keys", _FAITHFUL, ["faithful"], self.faithful()),
+            Section("correlation", "Single keys", _SINGLE, ["correlation"], self.faithful("correlation")),
+            Section("against", "Compared with the raw weights", _AGAINST, frame=self.against()),
+        ]
+        if len(self.states):
+            drawn = ["states_plane"] if "states_plane" in self.charts() else []
+            found.append(Section("states", "Final states by input tokens", _STATES, drawn, self.states_plane()))
+        if len(self.determinacy):
+            found += [
+                Section("determined", "Determined: other weights", _DETERMINED, ["determined"], self.determined()),
+                Section("control", "Control: nothing else changes", _CONTROL, frame=self.controls),
+            ]
+        return found
+
+
+_PLANE = (
+    "Upwards: does the order of an explanation follow what removing keys does to the model? To the right: is the order "
+    "the same for all weights with which the model computes the same output? An explanation can be one without the "
+    "other. Lines are 95 % bootstrap intervals over texts.",
+)
+_FAITHFUL = (
+    "Keys are removed in each explanation's order, in growing groups. The mean change of the model is put between that "
+    "of the worst (0) and of the best order (1) that a beam search finds for the same row. A random order is the "
+    "control.",
+)
+_SINGLE = ("Each key is removed alone. Spearman's rank correlation of these effects with the scores.",)
+_AGAINST = ("Mean difference to raw weights on the same texts (NAOPC). An interval without 0 is a difference.",)
+_DETERMINED = (
+    "The same explanation is computed of other weights of the row with the same head output: drawn evenly from all of "
+    "them (drawn), and computed by the model itself with other W_Q and W_K (parameters). Spearman's rank correlation "
+    "with the explanation of the model's own weights. What depends on the output alone agrees by 1.",
+)
+_STATES = (
+    "The same two questions for a final hidden state and the tokens of the text. In each explanation's order, tokens "
+    "are replaced by the mean input. Determined: the explanation is computed again when one head has other W_Q and "
+    "W_K, with which every hidden state is the same.",
+)
+_CONTROL = (
+    "Each alternative is put into the model. As the head's output is the same, nothing may change beyond rounding. The "
+    "floor is what another rounding of the rows' outputs changes.",
+)

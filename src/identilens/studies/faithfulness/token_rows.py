@@ -1,0 +1,66 @@
+"""How faithful explanations of final states by input tokens are, and how far other W_Q and W_K change them."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import IdentilensError
+from identilens.measures.explanations.agreement import rank_agreement
+from identilens.models.inputs import Item
+from identilens.models.lens import Lens
+from identilens.models.projections import remade_projections
+from identilens.studies.faithfulness.determinacy import entropy_parameters
+from identilens.studies.faithfulness.drawing import DrawnMap
+from identilens.studies.faithfulness.inputs import FinalStates, Scores
+from identilens.studies.faithfulness.judging import judged
+from identilens.studies.faithfulness.settings import FaithfulnessSettings
+
+
+def token_rows(
+    lens: Lens, item: Item, text: int, maps: list[DrawnMap], settings: FaithfulnessSettings
+) -> Iterator[dict[str, Any]]:
+    """Yield what `judged` says of each explanation of some final states, drawn from the text.
+
+    ``agreement`` is that of the explanation with itself when the first of the drawn heads whose W_Q and W_K can be
+    changed has other ones, with which every hidden state of the model is the same; None if there is no such head.
+    """
+    random = np.random.default_rng([settings.seed, text, 1])
+    final = FinalStates(lens, item)
+    tokens = len(final.inputs)
+    positions = sorted(map(int, random.choice(tokens, min(settings.explained, tokens), replace=False)))
+    seed = int(random.integers(2**31))
+    explained = final.explained(positions, seed, settings.attribution)
+    agreed = _agreements(lens, item, positions, seed, maps, explained, settings)
+    generator = torch.Generator().manual_seed(seed)
+    explained["random"] = torch.rand(len(positions), tokens, generator=generator, dtype=torch.float64)
+    for row, position in enumerate(positions):
+        seen = final.seen(position)
+        at = {"text": text, "position": position, "n_input": seen}
+        scores = {name: one[row, :seen] for name, one in explained.items()}
+        removal = partial(final.removed, position)
+        for found in judged(removal, scores, settings, generator) if seen > 1 else ():
+            agreement = agreed.get(found["explanation"])
+            yield {**at, **found, "agreement": None if agreement is None else float(agreement[row])}
+
+
+def _agreements(
+    lens: Lens, item: Item, positions: list[int], seed: int, maps: list[DrawnMap], explained: Scores,
+    settings: FaithfulnessSettings,
+) -> dict[str, Float[Tensor, " position"]]:  # fmt: skip
+    """Return the agreement of each explanation with itself when a drawn head has other W_Q, W_K; empty if none can."""
+    for drawn in maps:
+        made = entropy_parameters(drawn)
+        if made is None:
+            continue
+        try:
+            with remade_projections(lens, item, drawn.head, *made):
+                others = FinalStates(lens, item).explained(positions, seed, settings.attribution)
+        except IdentilensError:
+            continue
+        return {name: rank_agreement(one, others[name]).nan_to_num(0.0) for name, one in explained.items()}
+    return {}

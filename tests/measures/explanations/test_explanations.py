@@ -1,0 +1,138 @@
+"""Explanations of rows, orders, agreement and intervals, against plain references and cases made by hand."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import bootstrap, spearmanr
+
+from helpers.heads import causal, random_weights, seeded
+from identilens.errors import InputError
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention import attention_intervals
+from identilens.measures.explanations import (
+    OrderBounds,
+    area,
+    bootstrap_interval,
+    comprehensiveness,
+    explain_rows,
+    normalised_area,
+    order_bounds,
+    rank_agreement,
+    removal_order,
+    removal_sets,
+    sufficiency,
+    value_zeroing,
+)
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("levels", [None, 3])
+def test_agreement_is_scipys_spearman_with_ties_and_hidden_parts(levels):
+    first, second = drawn(5, 12), drawn(5, 12, seed=1)
+    if levels:
+        first, second = ((one * levels / 2).round() for one in (first, second))
+    visible = torch.arange(12) < torch.tensor([[12], [9], [5], [12], [2]])
+    found = rank_agreement(first, second, visible)
+    for row, (a, b, seen) in enumerate(zip(first, second, visible, strict=True)):
+        assert float(found[row]) == pytest.approx(spearmanr(a[seen], b[seen]).statistic, nan_ok=True)
+
+
+def test_rounding_makes_no_order_and_constant_rows_have_none(unchecked_shapes):
+    scores = torch.tensor([1.0, 0.5, 1e-9, 2e-9, 0.0], dtype=torch.float64)
+    noisy = torch.tensor([1.0, 0.5, 0.0, 1e-9, 3e-9], dtype=torch.float64)
+    assert float(rank_agreement(scores, noisy)) == pytest.approx(1)
+    assert rank_agreement(torch.ones(4), torch.arange(4.0)).isnan()
+    with pytest.raises(InputError, match="same parts"):
+        rank_agreement(torch.ones(4), torch.ones(5))
+
+
+def test_parts_of_equal_score_are_in_random_order():
+    scores = torch.tensor([0.0, 2.0, 0.0, 1.0, 0.0])
+    orders = torch.stack([removal_order(scores, seeded(seed)) for seed in range(40)])
+    assert (orders[:, :2] == torch.tensor([1, 3])).all()
+    assert len({tuple(order[2:].tolist()) for order in orders}) == 6
+    assert removal_sets(orders[:1], [1, 2, 5])[0].sum(-1).tolist() == [1, 2, 5]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_wide_beam_finds_the_best_and_the_worst_order(seed):
+    """Effects with interactions, so that single effects do not give the best order; all orders as the reference."""
+    pairs = drawn(5, 5, seed=seed)
+
+    def effect(sets):
+        held = sets.double()
+        return torch.einsum("si,ij,sj->s", held, pairs, held).tanh()
+
+    singles, sizes = effect(torch.eye(5, dtype=torch.bool)), [1, 2, 3, 4]
+    areas = torch.stack([area(effect(removal_sets(torch.tensor(order), sizes))) for order in permutations(range(5))])
+    exact = order_bounds(effect, singles, sizes, width=120)
+    assert (exact.lowest, exact.highest) == pytest.approx((float(areas.min()), float(areas.max())))
+    greedy = order_bounds(effect, singles, sizes)
+    assert exact.lowest - 1e-12 <= greedy.lowest <= greedy.highest <= exact.highest + 1e-12
+    placed = normalised_area(areas, exact)
+    assert (float(placed.min()), float(placed.max())) == pytest.approx((0, 1))
+
+
+def test_groups_and_a_pool_of_an_additive_effect():
+    parts = torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0, 0.5])
+    found = order_bounds(lambda sets: sets.float() @ parts, parts, [1, 2, 4], pool=4)
+    assert (found.lowest, found.highest) == pytest.approx(((0.5 + 1.5 + 6.5) / 3, (5 + 9 + 14) / 3))
+    assert normalised_area(torch.ones(2), OrderBounds(1.0, 1.0)).isnan().all()
+    for sizes in ([], [2, 1], [0, 1], [1, 5]):
+        with pytest.raises(InputError, match="growing sizes"):
+            order_bounds(lambda sets: sets.float() @ parts, parts, sizes, pool=4)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_explanations_of_rows_are_those_of_whole_maps_and_of_plain_formulas(masked):
+    n, visible = 9, causal(9) if masked else None
+    weights, T = random_weights(3, n, 4, visible=visible)
+    rows = [2, 5, 8]
+    seen = None if visible is None else visible[rows]
+    found = explain_rows(weights[rows], ProjectedValues.of(T), seen)
+    for at, row in enumerate(rows):
+        keys = torch.arange(n) if visible is None else torch.nonzero(visible[row]).flatten()
+        a, values = weights[row, keys], T[keys]
+        output = a @ values
+        lengths = a * values.norm(dim=-1)
+        projector = values @ torch.linalg.pinv(values)
+        others = torch.stack([(output - one * value) / (1 - one) for one, value in zip(a, values, strict=True)])
+        expected = {
+            "raw": a, "effective": (a @ projector).abs(), "norm": lengths / lengths.sum(),
+            "contribution": (a * (values @ output) / output.square().sum()).abs(),
+            "removal": (others - output).norm(dim=-1),
+            "certain": attention_intervals(weights[row], T, visible=None if visible is None else visible[row]).lo[keys],
+        }  # fmt: skip
+        for name, scores in expected.items():
+            torch.testing.assert_close(found[name][at, keys], scores, rtol=1e-7, atol=1e-9)
+            assert float(found[name][at].sum()) == pytest.approx(float(scores.sum()), abs=1e-8)
+
+
+def test_value_zeroing_is_the_cosine_distance():
+    output, without = drawn(3, 6), drawn(4, 3, 6, seed=1)
+    expected = 1 - torch.nn.functional.cosine_similarity(without, output, dim=-1)
+    torch.testing.assert_close(value_zeroing(output, without), expected.mT)
+
+
+def test_intervals_are_those_of_scipy():
+    values = drawn(40)
+    found = bootstrap_interval(values, draws=20000)
+    options = {"method": "percentile", "n_resamples": 20000, "rng": np.random.default_rng(0)}
+    other = bootstrap((values.numpy(),), np.mean, **options).confidence_interval
+    assert (found.mean, found.low, found.high) == pytest.approx((float(values.mean()), *other), abs=0.02)
+    for bad in ({"values": values[:0]}, {"values": values, "level": 1.0}):
+        with pytest.raises(InputError, match="at least one text"):
+            bootstrap_interval(**bad)
+
+
+def test_rationales_of_a_model_made_by_hand():
+    """A class needs the first of four tokens and nothing else."""
+    whole, without, only = torch.tensor(0.9), torch.tensor([0.1, 0.1]), torch.tensor([0.9, 0.9])
+    assert (float(comprehensiveness(whole, without)), float(sufficiency(whole, only))) == pytest.approx((0.8, 0.0))
+    with pytest.raises(InputError, match="at least one share"):
+        sufficiency(whole, torch.zeros(0))

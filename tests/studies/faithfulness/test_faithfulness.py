@@ -1,0 +1,175 @@
+"""The faithfulness bench: tables against plain references, the control, resumption, the command and the report."""
+
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+from scipy.stats import spearmanr
+
+import identilens as idl
+from helpers.command import failing, identilens
+from helpers.zoo import build, ids
+from identilens.measures.explanations import removal_sets
+from identilens.models.reading import read_head
+from identilens.models.substitution import Rows
+from identilens.studies.faithfulness.study import FaithfulnessStudy, faithfulness
+
+QUICK = {"rows": 2, "groups": (1, 2), "searched": 4, "alternatives": 2}
+
+
+def lens_of(family):
+    return idl.Lens(build(family).double())
+
+
+@pytest.fixture(scope="module")
+def causal():
+    """A grouped decoder with a head: rows see different keys, the change of logits and loss is known."""
+    return faithfulness(lens_of("llama"), [ids(14), ids(12, 1)], **QUICK)
+
+
+def plain_effects(lens, item, head, query, intervention, sets):
+    """What removing sets of keys does to the final hidden states, one run of the model for each."""
+
+    def final(weights):
+        run = lens.substitute({(head.layer, head.head, head.kind): Rows([query], weights[None])}, item)
+        return next(reversed(run.hidden_states.values()))[-1]
+
+    own = head.attention[query]
+    before, found = final(own), []
+    for removed in sets:
+        left = own.masked_fill(removed, 0)
+        if intervention == "renormalise" and left.sum() > 0:
+            left = left / left.sum()
+        found.append(float((final(left) - before).norm() / before.norm()))
+    return found
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_correlations_and_areas_are_those_of_single_runs(family):
+    lens, text = lens_of(family), ids(11)
+    found = faithfulness(lens, [text], layers=1, heads=2, **QUICK)
+    [item] = lens.read([text])
+    head = read_head(lens, item, 1, 2)
+    for (query, intervention), rows in found.table.filter(outcome="hidden").group_by("query", "intervention"):
+        keys = torch.arange(query + 1 if family == "llama" else 11)
+        eye = torch.zeros(len(keys), 11, dtype=torch.bool)
+        eye[torch.arange(len(keys)), keys] = True
+        singles = plain_effects(lens, item, head, query, intervention, eye)
+        raw = rows.filter(explanation="raw").row(0, named=True)
+        weights = head.attention[query][keys]
+        assert raw["n_key"] == len(keys)
+        assert raw["correlation"] == pytest.approx(spearmanr(weights, singles).statistic, abs=1e-3)
+        sizes = [size for size in QUICK["groups"] if size < len(keys)]
+        sets = removal_sets(weights.argsort(descending=True), sizes)
+        padded = torch.zeros(len(sets), 11, dtype=torch.bool)
+        padded[:, keys] = sets
+        expected = plain_effects(lens, item, head, query, intervention, padded)
+        assert raw["aopc"] == pytest.approx(sum(expected) / len(expected), rel=1e-4)
+        assert rows["naopc"].is_between(0, 1).all()
+
+
+def test_causal_rows_see_their_keys_and_every_outcome_is_there(causal):
+    assert (causal.table["n_key"] == causal.table["query"] + 1).all()
+    assert set(causal.table["outcome"]) == {"hidden", "logits", "loss"}
+    assert causal.table["correlation"].is_between(-1.001, 1.001).all()
+    # A value is zeroed where a weight is: one head's share of value zeroing follows its norm.
+    means = dict(
+        causal.faithful("correlation")
+        .filter(intervention="zero", outcome="hidden")
+        .select("explanation", "mean")
+        .iter_rows()
+    )
+    assert means["norm"] > 0.9
+    assert means["value_zeroing"] > 0.9
+    assert means["random"] < 0.7
+
+
+def test_what_depends_on_the_output_alone_is_determined(causal):
+    agreed = {name: rows["agreement"] for (name,), rows in causal.determinacy.group_by("explanation")}
+    for name in ("effective", "certain"):
+        assert agreed[name].to_list() == pytest.approx([1.0] * len(agreed[name]), abs=1e-6)
+    assert agreed["raw"].mean() < 1
+    assert (causal.determinacy["alternative"] == "drawn").all(), "keys of a group cannot be changed for one head"
+
+
+def test_alternatives_by_other_parameters_change_explanations_and_not_the_model():
+    found = faithfulness(lens_of("bert"), [ids(13)], layers=1, heads=1, **QUICK)
+    made = found.determinacy.filter(alternative="parameters")
+    assert (made["total_variation"] > 0.001).all()
+    control = found.controls.filter(alternative="parameters", outcome="hidden").row(0, named=True)
+    # The family computes its softmax in float32.
+    assert control["change"] < 1e-6
+    assert not len(found.failed_controls().filter(alternative="drawn"))
+
+
+def test_the_control_fails_for_weights_with_another_output(monkeypatch):
+    from identilens.studies.faithfulness import study
+
+    wrong = lambda lens, item, drawn, count: {"drawn": [drawn.weights.flip(-1)]}  # noqa: E731
+    monkeypatch.setattr(study, "alternatives_of", wrong)
+    found = faithfulness(lens_of("bert"), [ids(13)], layers=1, heads=1, **QUICK)
+    assert len(found.failed_controls()) == len(found.controls) == 1
+    assert "1 of 1 are beyond the limit" in found.summary().text
+
+
+def test_rows_without_alternatives_and_texts_without_rows():
+    short = faithfulness(lens_of("bert"), [ids(5)], layers=0, heads=0, **QUICK)
+    assert not len(short.determinacy)
+    assert "every explanation is determined" in short.summary().text
+    assert list(short.charts()) == ["faithful", "correlation"]
+    single = faithfulness(lens_of("gpt2"), [[5]], **QUICK)
+    assert single.summary().text.startswith("No row was tested")
+
+
+def test_a_run_resumes_loads_and_reports(causal, tmp_path):
+    lens, texts = lens_of("llama"), [ids(14), ids(12, 1)]
+
+    def stop(done, _total, _note):
+        if done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        faithfulness(lens, texts, **QUICK, out=tmp_path / "run", progress=stop)
+    again = faithfulness(lens, texts, **QUICK, out=tmp_path / "run", resume=True)
+    for name in again.schema:
+        assert_frame_equal(getattr(again, name), getattr(causal, name), abs_tol=1e-9)
+    page = idl.load_result(tmp_path / "run").to_html(tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Two questions, one plane" in page
+    assert set(again.charts()) == {"plane", "faithful", "correlation", "determined"}
+
+
+def test_means_and_differences_take_texts_as_units(causal):
+    one = {"outcome": "loss", "intervention": "zero"}
+
+    def by_text(name):
+        rows = causal.table.filter(**one, explanation=name)
+        return rows.group_by("text", maintain_order=True).agg(pl.col("correlation").mean())["correlation"]
+
+    found = causal.faithful("correlation").filter(**one, explanation="raw").row(0, named=True)
+    assert (found["mean"], found["texts"]) == (pytest.approx(by_text("raw").mean()), 2)
+    moved = causal.against(measure="correlation").filter(**one, explanation="norm")
+    assert moved["mean"].item() == pytest.approx((by_text("norm") - by_text("raw")).mean())
+
+
+def test_the_command(bundled_path, tmp_path):
+    options = ("--layers", 5, "--rows", 1, "--groups", "1,2", "--interventions", "zero", "--alternatives", 1)
+    model = ("--model", bundled_path, "--text", "Snow fell on the harbour, and nobody came.")
+    done = identilens("faithfulness", *model, *options, "--out", tmp_path / "run", code=0)
+    assert "Most faithful: " in done.output
+    assert "Faithful (NAOPC) and determined (agreement)" in done.output
+    assert (tmp_path / "run" / "report.html").is_file()
+    assert "--searched of at least the largest group, 8" in failing(
+        "faithfulness", *model, "--searched", 4, "--out", tmp_path / "b"
+    )
+    assert "--groups as growing sizes" in failing("faithfulness", *model, "--groups", "2,1", "--out", tmp_path / "b")
+
+
+def test_workers_give_the_same_tables(tmp_path):
+    model = tmp_path / "model"
+    build("gpt2").save_pretrained(model)
+    texts, options = [ids(12), ids(9, 1)], {"layers": 1, **QUICK}
+    expected = faithfulness(idl.load(model), texts, **options)
+    found = faithfulness(idl.load(model), texts, **options, out=tmp_path / "run", engine=idl.Local(workers=2))
+    for name in found.schema:
+        assert_frame_equal(getattr(found, name), getattr(expected, name), abs_tol=1e-6)
+    assert FaithfulnessStudy.alone == ""

@@ -1,0 +1,77 @@
+"""Explanations of final hidden states by input tokens."""
+
+import pytest
+import torch
+
+import identilens as idl
+from helpers.zoo import build, ids
+from identilens.errors import InputError, SettingError
+from identilens.measures.explanations import rank_agreement
+from identilens.models.rollouts import final_rollouts
+from identilens.studies.faithfulness.inputs import FinalStates
+from identilens.studies.faithfulness.study import faithfulness
+
+QUICK = {"rows": 1, "groups": (1, 2), "searched": 4, "alternatives": 1, "explained": 2}
+
+
+@pytest.fixture(scope="module")
+def lens():
+    return idl.Lens(build("bert").double())
+
+
+def test_states_are_explained_and_judged_by_what_replacing_tokens_does(lens):
+    text = ids(13)
+    found = faithfulness(lens, [text], **QUICK)
+    names = ["rollout_raw", "rollout_effective", "rollout_norm", "alti", "hta", "random"]
+    assert found.states["explanation"].unique(maintain_order=True).to_list() == names
+    [item] = lens.read([text])
+    final = FinalStates(lens, item)
+    embedded = lens.body.embeddings(torch.tensor([text]))[0].detach()
+    torch.testing.assert_close(final.inputs, embedded)
+    position = found.states["position"][0]
+    effects = []
+    for token in range(13):
+        inputs = embedded.clone()
+        inputs[token] = embedded.mean(0)
+        with torch.no_grad():
+            state = lens.body.encoder(inputs[None]).last_hidden_state[0, position]
+        effects.append((state - final.own[position]).norm() / final.own[position].norm())
+    scores = final_rollouts(lens, item)["alti"][position]
+    expected = rank_agreement(scores.double(), torch.stack(effects).double())
+    row = found.states.filter(position=position, explanation="alti").row(0, named=True)
+    assert row["correlation"] == pytest.approx(float(expected), abs=0.02)
+    agreed = found.states.filter(explanation="alti")["agreement"]
+    assert agreed.is_between(-1, 1 + 1e-9).all()
+    assert found.states.filter(explanation="random")["agreement"].null_count() == 2
+    assert "states_plane" in found.charts()
+    assert "Final states by input tokens" in found.overview()
+
+
+def test_causal_states_see_their_tokens():
+    found = faithfulness(idl.Lens(build("gpt2").double()), [ids(6)], **QUICK)
+    assert (found.states["n_input"] == found.states["position"] + 1).all()
+
+
+def test_attribution_by_captum_sums_to_the_difference(lens):
+    pytest.importorskip("captum", reason="install identilens[faithfulness]")
+    [item] = lens.read([ids(8)])
+    final = FinalStates(lens, item)
+    found = final.explained([2, 5], 0, True)
+    assert list(found)[-3:] == ["gradient_input", "integrated_gradients", "occlusion"]
+    inputs = final.inputs.clone().requires_grad_()
+    score = final._score(5)
+    [gradient] = torch.autograd.grad(score(inputs[None])[0], inputs)
+    torch.testing.assert_close(found["gradient_input"][1], (gradient * inputs).sum(-1).abs().detach())
+    for token in range(8):
+        without = final.inputs.clone()
+        without[token] = 0
+        with torch.no_grad():
+            drop = (score(final.inputs[None]) - score(without[None])).abs()
+        assert float(found["occlusion"][1, token]) == pytest.approx(float(drop), rel=1e-6, abs=1e-9)
+
+
+def test_what_cannot_be_explained_is_refused(lens):
+    with pytest.raises(SettingError, match="attribution to be left out"):
+        faithfulness(lens, [ids(5)], attribution=True)
+    with pytest.raises(InputError, match="one stack"):
+        faithfulness(idl.Lens(build("t5")), [ids(6)], kind="encoder", **QUICK)
