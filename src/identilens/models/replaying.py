@@ -13,8 +13,9 @@ from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers import Cache, PreTrainedModel
 
+from identilens.models.exact import Float64
 from identilens.models.inputs import Item
-from identilens.models.interface import AttentionCall, Handler
+from identilens.models.interface import SUM_ERROR, AttentionCall, Handler
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.routes import Route, capturing
@@ -98,16 +99,23 @@ class Replay:
         others = [call for call in calls if call is not calls[self.order]]
         rest = [tensor for call in others for tensor in (call.query, call.key, call.value, call.bias)]
         if isinstance(output, tuple | list):
-            rest += tree_leaves(output[1:])
+            rest += [one for one in tree_leaves(output[1:]) if not _is_attention(one)]
         return Ran(calls[self.order], [one for one in rest if isinstance(one, Tensor) and one.requires_grad], inputs)
 
     def _run(self, parameters: Mapping[str, Tensor], handler: Handler) -> Any:
-        with capturing(self.model, by_text(handler, 1), self.routes):
+        with Float64(), capturing(self.model, by_text(handler, 1), self.routes):
             return functional_call(self.module, dict(parameters), *self.inputs)
 
 
 class _EnoughError(Exception):
     """Ends a module's run once its attention is known."""
+
+
+def _is_attention(value: Any) -> bool:
+    """Whether an output of a module is its attention, which a model returns and does not go on with."""
+    if not isinstance(value, Tensor) or value.ndim != 4 or not value.is_floating_point() or bool((value < 0).any()):
+        return False
+    return bool(((value.sum(-1) - 1).abs() <= SUM_ERROR).all())
 
 
 def _note(inputs: dict[str, Tensor], path: str, _module: nn.Module, args: tuple) -> None:

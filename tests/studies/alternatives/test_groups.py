@@ -5,8 +5,8 @@ import torch
 
 import identilens as idl
 from helpers import own_attention, zoo
-from helpers.exact import Float64
 from identilens.errors import UnsupportedModelError
+from identilens.models.exact import Float64
 from identilens.models.reading import read_head
 from identilens.models.tying import group_parameters
 from identilens.studies.alternatives.groups import made
@@ -45,6 +45,7 @@ def search(lens, item, head, distance=0.01):
         ("bloom", None, {}, True),
         ("mpt", None, {}, True),
         ("falcon_groups", None, {}, True),
+        ("roformer", None, {}, True),
     ],
 )
 def test_other_parameters_change_the_attention_and_not_the_model(family, kind, config, known):
@@ -117,6 +118,26 @@ def test_embeddings_that_repeat_move_with_parameters_where_free_queries_and_keys
     assert found.dimension > 0
     assert parameters.dimension == 0
     assert "every combination" in parameters.note
+
+
+@pytest.mark.parametrize("family", ["qwen3"])
+def test_norms_in_float32_do_not_round_the_search(family):
+    lens = idl.Lens(zoo.build(family))
+    item = lens.read([list(range(5, 21))])[0]
+    head = read_head(lens, item, LAYER, 1)
+    found, parameters, run = search(lens, item, head, 0.002)
+    assert found.dimension > 0
+    assert "stopped" not in found.note
+    assert head.output_error(parameters.weights) < 1e-5
+    assert compare_runs(lens.substitute({}, item), run).hidden < 1e-4
+
+
+def test_one_token_has_only_its_gauge():
+    lens = idl.Lens(zoo.build("llama"))
+    item = lens.read([[7]])[0]
+    found, _, _ = search(lens, item, read_head(lens, item, LAYER, 1))
+    assert found.dimension == 0
+    assert "Of the 24 directions in which these queries and keys can move, 24 change no weight" in found.note
 
 
 def test_parameters_of_several_layers_are_left_alone():

@@ -87,7 +87,7 @@ class TiedHeads:
         for rows, owner in zip(conditions.rows.split(size), conditions.owner.split(size), strict=True):
             cotangents = rows.new_zeros(len(rows), *self.visible.shape)
             cotangents[torch.arange(len(rows)), owner] = rows
-            found.append(self._gradients(parameters, cotangents))
+            found += [self._gradients(parameters, cotangents)] if len(rows) else []
         return torch.cat(found)
 
     def _gradients(self, parameters: Tensor, cotangents: Float[Tensor, "p row key"]) -> Float[Tensor, "p parameter"]:
