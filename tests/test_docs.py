@@ -24,6 +24,7 @@ def test_the_examples_of_a_page_run(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_links_names_and_commands_of_a_page_exist(page):
     wrong = [*CHECKS["broken_links"](page), *CHECKS["unknown_names"](page)]
     assert [*wrong, *CHECKS["wrong_commands"](page, CHECKS["make_app"]())] == []

@@ -222,14 +222,26 @@ def test_other_matrices_are_put_into_the_model():
 
 
 @pytest.mark.parametrize(
-    ("family", "length", "words"),
-    [("llama", 20, "serve 2 query heads"), ("gpt_neox", 20, "rotary"), ("gpt2", 6, "the local dimension is 0")],
+    ("family", "parts"),
+    [("llama", ["k_proj.weight", "q_proj.weight"]), ("gpt_neox", ["query_key_value.bias", "query_key_value.weight"])],
 )
-def test_other_matrices_are_refused_with_the_reason(family, length, words):
+def test_other_matrices_of_heads_with_turned_and_shared_keys(family, parts, monkeypatch):
+    monkeypatch.setattr("identilens.explorer.realised.DISTANCE", 0.01)
     lens = idl.Lens(build(family))
-    at = measured(lens, [3 + place % 40 for place in range(length)], *QUIET)
-    with pytest.raises(IdentilensError, match=words):
-        realised(lens, at, at.head(0, 0, "decoder"))
+    at = measured(lens, [3 + place for place in range(16)], *QUIET)
+    found = realised(lens, at, at.head(0, 0, "decoder"))
+    assert found["distance"] == pytest.approx(0.01, rel=0.05)
+    assert sorted(found["moved"]) == parts
+    assert found["dimension"] > 0
+    assert ("serve 2 query heads" in found["note"]) == (family == "llama")
+    assert max(one["change"] for one in found["states"]) < 1e-4
+
+
+def test_where_no_other_matrices_lie_near_the_page_says_so():
+    lens = idl.Lens(build("gpt2"))
+    at = measured(lens, [3 + place for place in range(6)], *QUIET)
+    none = realised(lens, at, at.head(0, 0, "decoder"))["none"]
+    assert "the local dimension is 0. Of the 96 directions" in none
 
 
 def test_long_texts_are_cut_and_other_matrices_refused(monkeypatch):

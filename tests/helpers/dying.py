@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import polars as pl
@@ -36,7 +36,6 @@ from identilens.studies.registry import study_named
 
 SITE = Path(__file__).with_name("worker_site")
 TEXTS = [[number, 7, 8, 9, 10, 11][: 4 + number % 3] for number in range(5, 15)]
-LONG = [[5 + (3 * number + place) % 40 for place in range(16)] for number in range(320)]
 MANY = [[5 + (3 * number + place) % 40 for place in range(6)] for number in range(200)]
 WORDS = [[5 + (3 * number + place) % 40 for place in range(8)] for number in range(30)]
 TASK = {"max_length": 16, "d_model": 16, "attention_heads": 2, "feed_forward": 24, "batch_size": 8}
@@ -79,8 +78,8 @@ CASES = {
 }
 """A small run of every study; ``at`` holds what it reads."""
 
-SHARED = {**CASES, "audit": lambda at, **run: idl.audit(model(), LONG, certain_rows=1, examples=1, **run)}
-"""Runs for several workers: parts that take some time, so that some are open when someone dies."""
+SHARED = {**CASES, "audit": lambda at, **run: idl.audit(model(), [*MANY, *MANY], certain_rows=0, examples=1, **run)}
+"""Runs for several workers: more parts, so that some are open when someone dies."""
 
 
 def comparable(folder):
@@ -93,7 +92,7 @@ def comparable(folder):
     return held
 
 
-def forked(work, *given, patience=300):
+def forked(work, *given, patience=600):
     """What a function returns in a fork of this process; None where that is killed."""
     receives, sends = os.pipe()
     process = os.fork()
@@ -290,15 +289,17 @@ def main():
     torch.set_num_threads(1)
     sys.path.insert(0, str(SITE))
     drawn = random.Random(f"{options.study} {options.engine} {options.dies}")
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory() as place, ExitStack() as ends:
         head = Head() if options.dies == "head" else None
+        if head:
+            ends.callback(head.kill)
         at = Path(place).resolve()
         trial = Trial(options.study, at, engines(options, head), options.dies)
         trial.parts = forked(prepare, options.study, at, trial.case)
         changes = forked(trial.undisturbed, at / "counted", trial.made)
         for counted in (trial.parts, changes):
             if not isinstance(counted, int):
-                sys.exit(counted and counted["error"])
+                sys.exit(counted["error"] if counted else "the undisturbed run took too long")
         if options.dies == "worker":
             changes = 10 * trial.parts  # of a worker: temporary file, its permissions, its place, three files a part
         points = sorted(drawn.sample(range(changes), min(options.points, changes)))
@@ -306,8 +307,6 @@ def main():
         for point in points:
             rows.append({"point": point, **row_of(trial, at / f"run{point}", point, head)})
             print(rows[-1], file=sys.stderr, flush=True)
-        if head:
-            head.kill()
     print(json.dumps({"study": options.study, "changes": changes, "parts": trial.parts, "points": rows}))
 
 

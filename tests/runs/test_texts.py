@@ -72,9 +72,6 @@ def test_data_sets_that_were_saved_to_disk(tmp_path):
     assert read_texts(hub_dataset(str(tmp_path / "splits"), "test", None)) == ["one", "two"]
     with pytest.raises(InputError, match=r"splits cannot be loaded .* Check --dataset, --subset and --split"):
         hub_dataset(str(tmp_path / "splits"), "train", None)
-    (tmp_path / "plain").mkdir()
-    (tmp_path / "plain" / "test.csv").write_text("text\none\ntwo\n", encoding="utf-8")
-    assert read_texts(hub_dataset(str(tmp_path / "plain"), "test", None)) == ["one", "two"]
 
 
 def test_parquet_is_read_in_pieces_and_by_its_own_name(tmp_path, monkeypatch):

@@ -10,8 +10,7 @@ from identilens.explorer.work import Measured, changed, in_numbers
 from identilens.measures.attention.realisable import COPIES
 from identilens.models.heads import Head
 from identilens.models.lens import Lens
-from identilens.models.projections import query_key_projections
-from identilens.studies.alternatives.search import by_parameters, realisable
+from identilens.studies.alternatives.groups import made
 
 DISTANCE = 0.1
 """Mean total variation distance that is looked for."""
@@ -23,19 +22,19 @@ ROOM = 192 * 2**20
 def realised(lens: Lens, at: Measured, head: Head) -> dict[str, Any]:
     """Return the attention of a head with other W_Q and W_K, how far they were changed, and what that changes.
 
+    If there is none near, "none" says so, and why.
+
     Raises:
-        UnsupportedModelError: If no rows of its own make the head's queries and keys (rotary positions, shared keys).
-        InputError: If no such attention lies near, or the text is too long.
+        InputError: If the text is too long, or the model's parameters cannot be changed for these heads alone.
     """
-    query_key_projections(lens, at.item, head)
     _require_room(head)
-    found = realisable(head, DISTANCE, torch.Generator().manual_seed(0))
-    made, run = by_parameters(lens, at.item, head, found)
-    if found.weights is None or made.weights is None or run is None:
-        why = (found.note or made.note).removesuffix(".")
-        raise InputError(f"{why}{_longer(head) if found.dimension == 0 else ''}.")
-    numbers = {"moved": dict(made.moved), "dimension": found.dimension, "note": found.note}
-    return {**in_numbers(head, made.weights), **changed(lens, at, run), **numbers}
+    found, parameters, run = made(lens, at.item, head, DISTANCE, torch.Generator().manual_seed(0), ROOM)
+    if found.dimension == 0:
+        return {"none": f"{found.note.removesuffix('.')}{_longer(head)}."}
+    if found.weights is None or parameters.weights is None or run is None:
+        raise InputError(f"{(found.note if found.weights is None else parameters.note).removesuffix('.')}.")
+    numbers = {"moved": dict(parameters.moved), "dimension": found.dimension, "note": found.note}
+    return {**in_numbers(head, parameters.weights), **changed(lens, at, run), **numbers}
 
 
 def _longer(head: Head) -> str:
@@ -49,7 +48,7 @@ def _longer(head: Head) -> str:
 def _require_room(head: Head) -> None:
     rank, (queries, keys) = int(head.projected.rank), head.attention.shape
     seen = torch.full((queries,), keys) if head.visible is None else head.visible.sum(-1)
-    size, most = int((seen - 1).clamp(0, rank).sum()), isqrt(ROOM // (8 * COPIES))
+    size, most = head.group * int((seen - 1).clamp(0, rank).sum()), isqrt(ROOM // (8 * COPIES))
     if size > most:
         raise InputError(
             f"expected a text on which the output sets at most {most} conditions on queries and keys; this one sets "

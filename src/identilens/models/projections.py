@@ -1,7 +1,7 @@
 """The parameters that give one head's queries and keys, and their replacement."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -59,8 +59,7 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
         raise UnsupportedModelError(
             f"{what}: its keys serve {head.group} query heads, so other key parameters would change the other heads too"
         )
-    if sum(site.name == head.site.name for site in lens.sites(item)) > 1:
-        raise UnsupportedModelError(f"{what}: several layers share its parameters, so all of them would change")
+    refuse_shared(lens, item, head)
     attention = lens.body.get_submodule(head.site.name)
     seen: list[tuple[nn.Module, Tensor, Tensor]] = []
 
@@ -81,6 +80,19 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
     return found[0], found[1]
 
 
+def refuse_shared(lens: Lens, item: Item, head: Head) -> None:
+    """Raise if several layers take their queries and keys from the same parameters.
+
+    Raises:
+        UnsupportedModelError: If they do.
+    """
+    if sum(site.name == head.site.name for site in lens.sites(item)) > 1:
+        raise UnsupportedModelError(
+            f"{head.site.kind} layer {head.site.layer}, head {head.head}: several layers share its parameters, so all "
+            "of them would change"
+        )
+
+
 @contextmanager
 def changed_parameters(
     changes: Sequence[tuple[HeadProjection, Float[Tensor, "d_k d_model"], Float[Tensor, " d_k"] | None]],
@@ -97,8 +109,16 @@ def changed_parameters(
             linear[projection.rows] = weight.to(target)
             if bias is not None:
                 modules[projection.module].get_parameter("bias")[projection.rows] = bias.to(target)
-        for module, changed in modules.items():
-            hooks.enter_context(module.register_forward_hook(_instead(changed)))
+        hooks.enter_context(replaced_modules(modules))
+        yield
+
+
+@contextmanager
+def replaced_modules(changed: Mapping[nn.Module, nn.Module]) -> Iterator[None]:
+    """Let others compute the outputs of some modules inside the context, in this thread only."""
+    with ExitStack() as hooks:
+        for module, other in changed.items():
+            hooks.enter_context(module.register_forward_hook(_instead(other)))
         yield
 
 

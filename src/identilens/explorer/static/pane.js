@@ -179,8 +179,13 @@ class Pane {
   async parameters() {
     const found = await this.other("parameters", {}, "other matrices", "looking for other W_Q and W_K");
     if (!found) return;
+    if (found.none) {
+      this.found.replaceChildren(made("p", { textContent: `With other query and key matrices: ${found.none}` }));
+      this.found.hidden = false;
+      return;
+    }
     const moved = Object.entries(found.moved).map(([name, share]) => `${name} by ${written(100 * share)} %`).join(" and ");
-    this.told(`With other query and key matrices the head itself computes weights ${this.away(found)} What was changed: this head's ${moved} of its norm (the least change that does it on this text, biases along with it). Such weights form a family of ${found.dimension} dimensions${found.note ? `; ${found.note}` : ""}. The model with these matrices:`, found);
+    this.told(`With other query and key matrices the head itself computes weights ${this.away(found)} What was changed: ${moved} of its norm. ${found.dimension === null ? "The dimension of such weights is not known" : `Such weights form a family of ${found.dimension} dimensions`}${found.note ? `; ${found.note}` : ""}. The model with these matrices:`, found);
   }
 
   away({ distance, output_error: error }) { return `${distance.toFixed(3)} away on average (total variation); the head's output changes by ${written(error)} of its size.`; }
@@ -189,7 +194,7 @@ class Pane {
   async other(what, more, name, words) {
     const at = this.at(), choices = this.viewer.now().choices, last = await this.one(what, { ...at, ...more }, words);
     if (!last) return null;
-    this.viewer.addLayer(choices, name, last.alternative.layer, { [`${name} − raw`]: [name, "raw"] });
+    if (last.alternative.layer) this.viewer.addLayer(choices, name, last.alternative.layer, { [`${name} − raw`]: [name, "raw"] });
     return last.alternative;
   }
 

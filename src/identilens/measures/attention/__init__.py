@@ -17,6 +17,9 @@ from identilens.measures.attention.effective import EffectiveAttention as Effect
 from identilens.measures.attention.effective import effective_attention as effective_attention
 from identilens.measures.attention.entropy import EntropyAlternative as EntropyAlternative
 from identilens.measures.attention.entropy import maximum_entropy_alternative as maximum_entropy_alternative
+from identilens.measures.attention.gauge import KeyGroup as KeyGroup
+from identilens.measures.attention.gauge import latent_gauge as latent_gauge
+from identilens.measures.attention.gauge import normed_gauge as normed_gauge
 from identilens.measures.attention.influence import contribution_weights as contribution_weights
 from identilens.measures.attention.influence import norm_share as norm_share
 from identilens.measures.attention.influence import removal_effect as removal_effect
@@ -57,3 +60,7 @@ from identilens.measures.attention.simplex import simplex_space as simplex_space
 from identilens.measures.attention.simplex import total_variation as total_variation
 from identilens.measures.attention.summary import AttentionSummary as AttentionSummary
 from identilens.measures.attention.summary import SummaryBuilder as SummaryBuilder
+from identilens.measures.attention.tied import TiedAlternative as TiedAlternative
+from identilens.measures.attention.tied import TiedHeads as TiedHeads
+from identilens.measures.attention.tied import tied_alternative as tied_alternative
+from identilens.measures.attention.tied import tied_dimension as tied_dimension

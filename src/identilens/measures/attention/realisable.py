@@ -1,6 +1,8 @@
 """In how many directions a head's queries and keys can change without changing its output."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from jaxtyping import Bool, Float
@@ -41,7 +43,7 @@ class RealisableDimension:
         gap: Least ratio between the smallest singular value that counts and the next one; infinite if every singular
             value counts. Ranks with a gap near 1 are doubtful.
         regular: Whether Q and the centred K have full rank. If not, more weights can be reached at second order, and
-            the dimension is only that of first order.
+            the dimension is only that of first order. None if parameters moved, and not Q and K.
         tolerance: Share of the largest singular value below which a singular value counts as zero.
     """
 
@@ -52,7 +54,7 @@ class RealisableDimension:
     weights_rank: int
     output_rank: int
     gap: float
-    regular: bool
+    regular: bool | None
     tolerance: float
 
     @property
@@ -108,11 +110,27 @@ def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
         408
     """
     rows = sorted(zip(counts, ranks, strict=True))
-    free = [count - 1 for count, _ in rows]
-    tight = [min(d_k, size) for size in free]
-    reached = [sum(tight[: max(0, t - d_k)]) + sum(free[max(0, t - d_k) : t]) for t in range(len(rows) + 1)]
-    outputs = [sum(rank for _, rank in rows[t:]) for t in range(len(rows) + 1)]
-    return reached[-1] - min(inner + outer for inner, outer in zip(reached, outputs, strict=True))
+    reached = [free_rank([count for count, _ in rows[:t]], d_k) for t in range(len(rows) + 1)]
+    return reached[-1] - nested_rank(reached, [rank for _, rank in rows])
+
+
+def free_rank(counts: Sequence[int], d_k: int) -> int:
+    """Return W: in how many directions the weights of rows can move, for any vectors of size d_k as queries and keys.
+
+    The rows are in the order of their numbers m_i of visible keys.
+    """
+    free = [count - 1 for count in counts]
+    split = max(0, len(free) - d_k)
+    return sum(min(d_k, size) for size in free[:split]) + sum(free[split:])
+
+
+def nested_rank(reached: Sequence[int], ranks: Sequence[int]) -> int:
+    """Return min over t of W(t) + Σ_{i > t} r_i, the generic rank of the output's Jacobian.
+
+    W(t) is in ``reached``: in how many directions the weights of the first t rows can move, t from 0.
+    """
+    rest = list(accumulate(reversed(ranks), initial=0))
+    return min(inner + outer for inner, outer in zip(reached, reversed(rest), strict=True))
 
 
 def realisable_dimension(
@@ -188,11 +206,16 @@ def refuse_size(needed: int, memory_limit: int, formula: int | None) -> None:
 
 def head_formula(given: SoftmaxMap) -> int | None:
     """Return the generic dimension of a head of these sizes and masks, None if the visible sets are not nested."""
-    counts = given.visible.sum(-1)
-    ordered = given.visible[torch.argsort(counts, stable=True)]
-    if (ordered[:-1] & ~ordered[1:]).any():
+    if not nested(given.visible):
         return None
-    return generic_dimension(counts.tolist(), given.queries.shape[1], [basis.shape[1] for basis in given.kept])
+    counts, ranks = given.visible.sum(-1).tolist(), [basis.shape[1] for basis in given.kept]
+    return generic_dimension(counts, given.queries.shape[1], ranks)
+
+
+def nested(visible: Bool[Tensor, "query key"]) -> bool:
+    """Return whether of any two rows one sees all keys that the other sees."""
+    ordered = visible[torch.argsort(visible.sum(-1), stable=True)]
+    return not bool((ordered[:-1] & ~ordered[1:]).any())
 
 
 def _column_basis(matrix: Tensor, shift: Tensor | float, tolerance: float) -> tuple[Tensor, float]:
@@ -201,7 +224,7 @@ def _column_basis(matrix: Tensor, shift: Tensor | float, tolerance: float) -> tu
     Relative to the matrix before the shift: equal keys minus their mean are only rounding.
     """
     left, sigma, _ = torch.linalg.svd(matrix - shift, full_matrices=False)
-    rank, gap = _cut(sigma, tolerance * float(torch.linalg.matrix_norm(matrix, 2)))
+    rank, gap = cut_rank(sigma, tolerance * float(torch.linalg.matrix_norm(matrix, 2)))
     return left[:, :rank], gap
 
 
@@ -220,7 +243,7 @@ def _rank(
     for index in range(len(queries)):
         own = conditions.owner == index
         left, sigma, _ = torch.linalg.svd(felt[own], full_matrices=True)
-        rank, this = _cut(sigma, tolerance)
+        rank, this = cut_rank(sigma, tolerance)
         total, gap = total + rank, min(gap, this)
         if rank < left.shape[0]:
             rest.append(left[:, rank:].mT @ conditions.rows[own])
@@ -230,7 +253,7 @@ def _rank(
     stacked, owner = torch.cat(rest), torch.cat(owners)
     refuse_size(COPIES * 8 * stacked.shape[0] * len(keys) * queries.shape[1], memory_limit, formula)
     sigma = torch.linalg.svdvals((stacked[:, :, None] * queries[owner][:, None, :]).reshape(len(stacked), -1))
-    rank, this = _cut(sigma, tolerance * float(sigma.max()))
+    rank, this = cut_rank(sigma, tolerance * float(sigma.max()))
     return total + rank, min(gap, this)
 
 
@@ -245,7 +268,7 @@ def _weights_rank(
     return len(given.queries) * rank_k + rank_q * (len(given.keys) - 1) - rank_q * rank_k, gap
 
 
-def _cut(sigma: Tensor, threshold: float) -> tuple[int, float]:
+def cut_rank(sigma: Tensor, threshold: float) -> tuple[int, float]:
     """Return how many singular values exceed the threshold and the ratio across the cut."""
     rank = int((sigma > threshold).sum())
     if rank in (0, len(sigma)):

@@ -1,6 +1,7 @@
 """F(Q, K) = softmax(s Q Kᵀ + bias) C and its Jacobian in closed form; the full Jacobian is never computed."""
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,6 +13,26 @@ from identilens.linalg.checks import check_finite, check_mask
 
 ROW_TOLERANCE = 1e-10
 """Singular values of one row's softmax Jacobian below this share of the row's largest are left out."""
+
+
+@runtime_checkable
+class RowOutputs(Protocol):
+    """What the output of each row of attention is made of; see `SoftmaxMap`."""
+
+    @property
+    def visible(self) -> Bool[Tensor, "query key"]:
+        """True where a query may see a key."""
+        ...
+
+    @property
+    def kept(self) -> tuple[Tensor, ...]:
+        """C_i of each row."""
+        ...
+
+    @property
+    def shared(self) -> bool:
+        """Whether all rows have the same C_i."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -124,7 +145,7 @@ def row_bases(kept: Tensor, weights: Float[Tensor, "rows key"]) -> tuple[Tensor,
 
 
 def output_constraints(
-    given: SoftmaxMap, weights: Float[Tensor, "query key"], row_tolerance: float = ROW_TOLERANCE
+    given: RowOutputs, weights: Float[Tensor, "query key"], row_tolerance: float = ROW_TOLERANCE
 ) -> tuple[Constraints, list[Tensor]]:
     """Return the conditions M_i dS_i = 0 with orthonormal rows, and each row's map to them.
 
@@ -150,7 +171,7 @@ def output_constraints(
     return Constraints(torch.cat(rows), torch.cat(owners)), maps
 
 
-def weight_constraints(given: SoftmaxMap) -> Constraints:
+def weight_constraints(given: RowOutputs) -> Constraints:
     """Return the conditions "dS_i is constant over the visible keys": no weight changes."""
     rows, owners = [], []
     for index, seen in enumerate(given.visible):

@@ -14,7 +14,7 @@ from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.entropy import EntropyAlternative, maximum_entropy_alternative
 from identilens.measures.attention.logits import least_logit_rank, uncapped_logits
 from identilens.measures.attention.projections import changed_projection
-from identilens.measures.attention.realisable import realisable_dimension
+from identilens.measures.attention.realisable import RealisableDimension, realisable_dimension
 from identilens.measures.attention.realise import realisable_alternative
 from identilens.measures.attention.samplers import far_alternatives
 from identilens.models.heads import Head
@@ -62,14 +62,12 @@ def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | 
     return int(least_logit_rank(weights))
 
 
-def alternatives_of(head: Head, starts: int, distance: float | None, generator: torch.Generator) -> Iterator[Found]:
-    """Yield the alternatives of a head one by one: with a ``distance``, also a realisable one that is to go so far."""
+def alternatives_of(head: Head, starts: int, generator: torch.Generator) -> Iterator[Found]:
+    """Yield the alternatives of a head's weights one by one."""
     A, T, visible = head.attention, head.projected, head.visible
     yield _sampled(head, generator)
     yield Found("far", far_alternatives(A, T, visible=visible, starts=starts, generator=generator))
-    yield _or_note("maximum_entropy", lambda: _maximum_entropy(head))
-    if distance is not None:
-        yield _or_note("realisable", lambda: realisable(head, distance, generator))
+    yield or_note("maximum_entropy", lambda: _maximum_entropy(head))
 
 
 def by_parameters(lens: Lens, item: Item, head: Head, wanted: Found) -> tuple[Found, ModelRun | None]:
@@ -94,7 +92,8 @@ def by_parameters(lens: Lens, item: Item, head: Head, wanted: Found) -> tuple[Fo
     return Found("parameters", weights, dimension=wanted.dimension, formula=wanted.formula, moved=moved), run
 
 
-def _or_note(name: str, search: Callable[[], Found]) -> Found:
+def or_note(name: str, search: Callable[[], Found]) -> Found:
+    """Return what a search finds, or the reason why it finds nothing."""
     try:
         return search()
     except IdentilensError as error:
@@ -170,13 +169,19 @@ def realisable(head: Head, distance: float, generator: torch.Generator) -> Found
     options = {"scaling": head.scaling, "visible": head.visible, "bias": bias}
     counted = realisable_dimension(*tensors, **options)
     if not counted.dimension:
-        note = "no realisable alternative lies near: the local dimension is 0"
-        return Found("realisable", None, dimension=0, formula=counted.formula, note=note)
+        return Found("realisable", None, dimension=0, formula=counted.formula, note=none_near(counted))
     found = realisable_alternative(*tensors, distance=distance, generator=generator, **options)
     notes = [] if found.reached else [f"stopped at {found.distance:.3f} of {distance:g} after {found.steps} steps"]
-    if head.group > 1:
-        notes.append(f"its keys serve {head.group} query heads: the new ones are for this head alone")
     if counted.formula is not None and counted.formula != counted.dimension:
         notes.append(f"the dimension differs from the generic {counted.formula}")
     dimensions = counted.dimension, counted.formula
     return Found("realisable", found.weights, found.queries, found.keys, *dimensions, "; ".join(notes))
+
+
+def none_near(counted: RealisableDimension) -> str:
+    """Return why a head has no realisable alternative near, if its dimension is 0."""
+    return (
+        "no realisable alternative lies near: the local dimension is 0. Of the "
+        f"{counted.parameters} directions in which these queries and keys can move, {counted.gauge} change no weight, "
+        f"and every combination of the other {counted.weights_rank} changes an output"
+    )

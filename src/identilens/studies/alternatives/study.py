@@ -10,13 +10,15 @@ from annotated_types import Ge, Gt, Lt
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
+from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.substitution import ModelRun
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
+from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.put_back import PutBack, compare_runs
 from identilens.studies.alternatives.result import Alternatives
-from identilens.studies.alternatives.search import Found, alternatives_of, by_parameters, logit_rank
+from identilens.studies.alternatives.search import Found, alternatives_of, logit_rank
 from identilens.studies.heads import HeadStudy, KindSettings, Place, TextHeads, joined
 from identilens.studies.items import read_items
 
@@ -116,12 +118,16 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         item, settings = self.heads.items[place.text], self.settings
         seed = settings.seed * 1_000_003 + 7919 * place.text + 101 * head.layer + head.head
         generator = torch.Generator().manual_seed(seed)
-        distance = settings.distance if settings.realisable else None
-        for found in alternatives_of(head, settings.starts, distance, generator):
-            where = (head.layer, head.head, head.kind)
-            yield found, None if found.weights is None else self.lens.substitute({where: found.weights}, item)
-            if found.name == "realisable":
-                yield by_parameters(self.lens, item, head, found)
+        for found in alternatives_of(head, settings.starts, generator):
+            yield found, self._with_weights(head, item, found)
+        if settings.realisable:
+            found, parameters, run = made(self.lens, item, head, settings.distance, generator)
+            yield found, self._with_weights(head, item, found)
+            yield parameters, run
+
+    def _with_weights(self, head: Head, item: Item, found: Found) -> ModelRun | None:
+        where = (head.layer, head.head, head.kind)
+        return None if found.weights is None else self.lens.substitute({where: found.weights}, item)
 
 
 def _measures(head: Head, found: Found, put: PutBack | None) -> dict[str, Any]:

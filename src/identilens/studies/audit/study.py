@@ -20,6 +20,12 @@ from identilens.studies.items import identities, read_items
 _PART = 32
 """Number of texts in one part of a run. An interruption loses at most one part."""
 
+_MATRICES = 256 * 2**20
+"""Bytes of saved matrices in one part, unless a single text has more."""
+
+_BYTES = 8
+"""Bytes of raw and effective attention, a query and key of a head."""
+
 _FIRST = 1000
 """Where texts are tokenised only when they are measured, examples are chosen from this many first texts."""
 
@@ -66,7 +72,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         if missing := sorted(set(settings.layers or ()) - set(held)):
             raise InputError(f"the model has {layers_in_words(held)}; got {missing}. Layers count from 0.")
         self.runner = Runner(lens, self.items, sites, settings, _kept_texts(self.items, settings))
-        self.parts = [range(start, min(start + _PART, len(self.items))) for start in range(0, len(self.items), _PART)]
+        self.parts = self._parts(sum(site.heads for site in sites))
 
     def identity(self) -> Identity:
         """Return the model and the texts, and what counts as zero."""
@@ -80,6 +86,21 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
     def run(self, part: int) -> Output:
         """Return the rows and saved matrices of one part."""
         return self.runner.run(self.parts[part])
+
+    def _parts(self, heads: int) -> list[range]:
+        """Return the parts: matrices stay in memory until their part is written, so they make parts smaller."""
+        total = len(self.items)
+        if not self.settings.matrices:
+            return [range(start, min(start + _PART, total)) for start in range(0, total, _PART)]
+        parts, start, size = [], 0, 0
+        for text in range(total):
+            # Of a stream of texts no length is known before its turn.
+            more = heads * self.items[text].length ** 2 * _BYTES if isinstance(self.items, list) else _MATRICES
+            if text > start and (size + more > _MATRICES or text - start == _PART):
+                parts.append(range(start, text))
+                start, size = text, 0
+            size += more
+        return [*parts, range(start, total)]
 
 
 def _kept_texts(items: Sequence[Item], settings: AuditSettings) -> set[int]:

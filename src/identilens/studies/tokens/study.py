@@ -140,7 +140,8 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
 
     def _check_texts(self) -> None:
         lengths, total = array("q"), len(self.items["model"])
-        for text, same in enumerate(zip(*self.items.values(), strict=True)):
+        for text in range(total):
+            same = [items[text] for items in self.items.values()]
             if text % _TOLD_EVERY == 0:
                 self.tell(f"checked {text:,} of {total:,} texts")
             for item in same:

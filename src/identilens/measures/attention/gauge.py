@@ -1,0 +1,171 @@
+"""How many changes of W_Q and W_K leave all weights, or all outputs, of a text as they are: formulas by sizes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from identilens.errors import InputError
+from identilens.measures.attention.realisable import free_rank, nested_rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyGroup:
+    """Sizes of query heads that share keys, with q_i = R_i W_Q x_i and k_j = R_j W_K x_j for generic x, W_Q and W_K.
+
+    R_i turns pairs of coordinates by angles proportional to the position (Su et al. 2021). The numbers below are exact
+    for generic tensors: they were found by counting, and agree with the ranks of Jacobians (docs/alternatives.md).
+
+    Attributes:
+        counts: Number m_i of keys that each query sees; the visible sets must be nested.
+        ranks: r_i = rank([V, 1]) − 1 over these keys.
+        heads: H, the number of query heads.
+        plain: p, the number of coordinates that are not turned.
+        turned: For each frequency, the number of pairs that are turned by it.
+        query_inputs: D_Q, the size of x where queries are made, plus 1 with a bias.
+        key_inputs: D_K, the size of x where keys are made, plus 1 with a bias.
+        key_bias: Whether keys have a bias.
+        table: Number of entries of a head's table of position biases that the text uses; they are parameters too.
+
+    Examples:
+        >>> from identilens.measures.attention import KeyGroup
+        >>> seen = range(1, 41)
+        >>> sizes = {"query_inputs": 32, "key_inputs": 32, "counts": seen, "ranks": [min(m - 1, 4) for m in seen]}
+        >>> turned, plain = KeyGroup(heads=2, turned=(1, 1, 1, 1), **sizes), KeyGroup(heads=2, plain=8, **sizes)
+        >>> turned.commutant, plain.commutant
+        (8, 64)
+        >>> turned.parameters, turned.gauge, turned.kernel
+        (768, 8, 468)
+    """
+
+    counts: Sequence[int]
+    ranks: Sequence[int]
+    heads: int = 1
+    plain: int = 0
+    turned: Sequence[int] = ()
+    query_inputs: int
+    key_inputs: int
+    key_bias: bool = False
+    table: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.d_k or self.d_k > min(self.query_inputs, self.key_inputs) or self.heads < 1:
+            raise InputError(
+                f"expected at least one head and 1 <= d_k <= {min(self.query_inputs, self.key_inputs)}, the size of "
+                f"the inputs; got {self.heads} heads and d_k = {self.d_k}."
+            )
+
+    @property
+    def d_k(self) -> int:
+        """Size of a query: p + 2 Σ μ."""
+        return self.plain + 2 * sum(self.turned)
+
+    @property
+    def parameters(self) -> int:
+        """d_k (H D_Q + D_K) and the tables: the entries of the W_Q and W_K, biases included."""
+        return self._linear + self.heads * self.table
+
+    @property
+    def _linear(self) -> int:
+        return self.d_k * (self.heads * self.query_inputs + self.key_inputs)
+
+    @property
+    def commutant(self) -> int:
+        """Dimension of the gauge on long texts: p² + 2 Σ μ², plus p if keys have a bias.
+
+        A change W_Q → Gᵀ W_Q, W_K → G⁻¹ W_K changes no logit if G commutes with every R_i: an invertible matrix of the
+        plain coordinates and a complex one of the pairs of each frequency. A constant may be added to plain keys.
+        """
+        return self.plain**2 + 2 * sum(count**2 for count in self.turned) + self.plain * self.key_bias
+
+    @cached_property
+    def weights_rank(self) -> int:
+        """In how many directions the weights of all heads can move."""
+        return self._reached[-1]
+
+    @property
+    def gauge(self) -> int:
+        """Dimension of the changes that change no weight on this text."""
+        return self.parameters - self.weights_rank
+
+    @cached_property
+    def kernel(self) -> int:
+        """Dimension of the changes that change no output of a head on this text, to first order."""
+        return self.parameters - nested_rank(self._reached, [self.heads * rank for _, rank in self._rows])
+
+    @property
+    def dimension(self) -> int:
+        """Local dimension of the alternatives that other parameters give: kernel − gauge."""
+        return self.kernel - self.gauge
+
+    @cached_property
+    def _rows(self) -> list[tuple[int, int]]:
+        return sorted(zip(self.counts, self.ranks, strict=True))
+
+    @cached_property
+    def _reached(self) -> list[int]:
+        """In how many directions the weights of the first t rows of every head can move, t from 0."""
+        return [self._reach([count for count, _ in self._rows[:t]]) for t in range(len(self._rows) + 1)]
+
+    def _reach(self, counts: Sequence[int]) -> int:
+        # A row of logits is a linear map of the keys' inputs, and of these once more for each frequency.
+        kinds, turned = bool(self.plain), 2 * len(self.turned)
+        most = (self.key_inputs - self.key_bias) * kinds + self.key_inputs * turned
+        last = self.heads * self.query_inputs * (kinds + turned)
+        stacked = [min(count, most + 1) for count in counts for _ in range(self.heads)][-last:]
+        reached = free_rank(stacked, self.d_k)
+        if counts and self.heads * len(counts) >= self.d_k < counts[-1]:
+            reached = min(reached, self._linear - self._undone(len(counts), counts[-1]))
+        # A constant in the whole table changes no weight.
+        return min(self.heads * sum(count - 1 for count in counts), reached + self.heads * max(0, self.table - 1))
+
+    def _undone(self, queries: int, keys: int) -> int:
+        """Return the gauge on a text of so many queries and keys without a mask.
+
+        If Q and the centred K have full column rank, it is the set of d_k x d_k matrices G, and constants, for which
+        both Q G and K Gᵀ + constants are again made by parameters, and what the inputs do not reach.
+        """
+        d_k, more = self.d_k, self.heads * max(0, queries - self.query_inputs)
+        over = max(0, keys - self.key_inputs)
+        blocks = [(2 * count, count, count) for count in self.turned]
+        blocks.append((self.plain, self.plain, self.plain + self.key_bias))
+        of_queries = sum(size * max(least, d_k - more) for size, least, _ in blocks)
+        of_keys = sum(size * max(least, d_k + 1 - over) for size, _, least in blocks)
+        unused = self.heads * max(0, self.query_inputs - queries) + max(0, self.key_inputs - keys)
+        return max(self.commutant, of_queries + of_keys - d_k * d_k) + d_k * unused
+
+
+def latent_gauge(
+    heads: int, plain: int, turned: Sequence[int], *, shared: bool = True, queries: int = 0, rank: int | None = None
+) -> int:
+    """Return the dimension of the gauge of heads with latent keys (DeepSeek-AI 2024) on long texts.
+
+    Every head has ``plain`` coordinates of queries and keys made from latent vectors; the ``turned`` pairs of the keys
+    are made from the input for all heads at once: H p² + 2 Σ μ². Where the shared keys do not move (``shared`` False),
+    only H p² is left. If the map to the queries' normed latent vectors of size ``rank`` moves too, an orthogonal matrix
+    may turn them, their length has no effect, and of the Gram matrix of the map only as many entries show as there are
+    ``queries`` that see two keys: R (R − 1) / 2 + max(1, R (R + 1) / 2 − n + 1) more, for R <= H d_k and R <= d_model.
+
+    Examples:
+        >>> from identilens.measures.attention import latent_gauge
+        >>> latent_gauge(4, 8, (1, 1))
+        260
+    """
+    own = heads * plain**2 + (2 * sum(count**2 for count in turned) if shared else 0)
+    if rank is None:
+        return own
+    return own + rank * (rank - 1) // 2 + max(1, rank * (rank + 1) // 2 - queries + 1)
+
+
+def normed_gauge(heads: int, plain: int, turned: Sequence[int], *, unit_gain: bool) -> int:
+    """Return the dimension of the gauge of heads whose queries and keys are normed (q / ‖q‖) before they are turned.
+
+    On long texts and without an ε in the norm: each W_Q and the W_K may be scaled, H + 1. Only an orthogonal G leaves
+    all norms as they are, and a gain per coordinate after the norm does not commute with it; with gains of 1 there are
+    p (p − 1) / 2 + Σ μ² more, for rotations of the plain coordinates and unitary matrices of each frequency's pairs.
+
+    Examples:
+        >>> from identilens.measures.attention import normed_gauge
+        >>> normed_gauge(2, 0, (1, 1), unit_gain=True), normed_gauge(2, 0, (1, 1), unit_gain=False)
+        (5, 3)
+    """
+    return heads + 1 + (plain * (plain - 1) // 2 + sum(count**2 for count in turned) if unit_gain else 0)

@@ -1,0 +1,130 @@
+"""One attention module on one text, run again in float64 with other parameters."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map
+from transformers import Cache, PreTrainedModel
+
+from identilens.models.inputs import Item
+from identilens.models.interface import AttentionCall, Handler
+from identilens.models.layout import Site
+from identilens.models.lens import Lens
+from identilens.models.routes import Route, capturing
+from identilens.models.threads import only_here
+from identilens.models.windows import by_text
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What an attention module computed.
+
+    Attributes:
+        call: The attention call of the site.
+        rest: The tensors of its other calls, and its outputs after the first, as far as they depend on parameters.
+        inputs: By path, the first input of each submodule with parameters of its own, if it is in floating point.
+    """
+
+    call: AttentionCall
+    rest: Sequence[Tensor]
+    inputs: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A copy in float64 of the attention module of a site, with its inputs on a text.
+
+    Attributes:
+        model: The model, which chooses the attention function.
+        module: The copy.
+        inputs: Arguments of its forward method.
+        order: Number of the site's attention among those of the module.
+        routes: How the module's attention is followed, if it computes it by itself.
+    """
+
+    model: PreTrainedModel
+    module: nn.Module
+    inputs: tuple[tuple, dict]
+    order: int
+    routes: Mapping[int, Route]
+
+    @classmethod
+    def of(cls, lens: Lens, item: Item, site: Site) -> "Replay":
+        """Return the module that computes a site, with what it was given on a text."""
+        module = lens.body.get_submodule(site.name)
+        given: list[tuple[tuple, dict]] = []
+        hook = only_here(lambda _module, args, kwargs: given.append((args, kwargs)))
+        handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+        try:
+            lens.run([item], lambda call: call.attend()[0])
+        finally:
+            handle.remove()
+        together = [one for one in lens.sites(item) if one.name == site.name]
+        routes = {at: replace(one.route, total=0) for at, one in enumerate(together) if one.route is not None}
+        shared = {id(value): value for value in vars(module).values() if not isinstance(value, nn.Module | dict)}
+        copied = copy.deepcopy(module, shared).double().eval()
+        return cls(lens.body, copied, tree_map(_exact, given[0]), together.index(site), routes)
+
+    def call(self, parameters: Mapping[str, Tensor]) -> AttentionCall:
+        """Return the site's attention call with these parameters; the module stops there."""
+        calls: list[AttentionCall] = []
+
+        def stop(call: AttentionCall) -> Tensor:
+            output = _record(calls, call)
+            if len(calls) > self.order:
+                raise _EnoughError
+            return output
+
+        with suppress(_EnoughError):
+            self._run(parameters, stop)
+        return calls[self.order]
+
+    def run(self, parameters: Mapping[str, Tensor]) -> Ran:
+        """Return all that the module computes with these parameters."""
+        calls: list[AttentionCall] = []
+        inputs: dict[str, Tensor] = {}
+        with ExitStack() as hooks:
+            for path, module in self.module.named_modules():
+                if path and [*module.parameters(recurse=False)]:
+                    hooks.enter_context(module.register_forward_pre_hook(partial(_note, inputs, path)))
+            output = self._run(parameters, partial(_record, calls))
+        others = [call for call in calls if call is not calls[self.order]]
+        rest = [tensor for call in others for tensor in (call.query, call.key, call.value, call.bias)]
+        if isinstance(output, tuple | list):
+            rest += tree_leaves(output[1:])
+        return Ran(calls[self.order], [one for one in rest if isinstance(one, Tensor) and one.requires_grad], inputs)
+
+    def _run(self, parameters: Mapping[str, Tensor], handler: Handler) -> Any:
+        with capturing(self.model, by_text(handler, 1), self.routes):
+            return functional_call(self.module, dict(parameters), *self.inputs)
+
+
+class _EnoughError(Exception):
+    """Ends a module's run once its attention is known."""
+
+
+def _note(inputs: dict[str, Tensor], path: str, _module: nn.Module, args: tuple) -> None:
+    if args and isinstance(args[0], Tensor) and args[0].is_floating_point():
+        inputs[path] = args[0]
+
+
+def _record(calls: list[AttentionCall], call: AttentionCall) -> Tensor:
+    calls.append(call)
+    return call.attend()[0]
+
+
+def _exact(value: Any) -> Any:
+    """Return an input in float64, without a cache; entries that hide keys hide them there too."""
+    if isinstance(value, Cache):
+        return None
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    hidden = value <= torch.finfo(value.dtype).min / 2
+    return value.detach().double().masked_fill(hidden, torch.finfo(torch.float64).min)

@@ -1,0 +1,199 @@
+"""The gauge of tied heads in closed form against the kernels of Jacobians, and alternatives of tied heads."""
+
+import random
+
+import pytest
+import torch
+
+from helpers.heads import causal, seeded
+from identilens.errors import InputError
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention.gauge import KeyGroup, latent_gauge, normed_gauge
+from identilens.measures.attention.tied import TiedHeads, tied_alternative, tied_dimension
+
+ANGLES = (1.0, 0.37, 0.11)
+
+
+def turn(vectors, turned):
+    """Rotary positions: the first pairs of coordinates are turned, one angle for each frequency."""
+    angles = torch.tensor([angle for angle, count in zip(ANGLES, turned, strict=False) for _ in range(count)])
+    pairs = torch.view_as_complex(vectors[:, : 2 * len(angles)].contiguous().view(len(vectors), len(angles), 2))
+    phases = torch.polar(torch.ones(1, dtype=torch.float64), torch.arange(len(vectors))[:, None] * angles.double())
+    return torch.cat([torch.view_as_real(pairs * phases).flatten(1), vectors[:, 2 * len(angles) :]], 1)
+
+
+def normed(vectors):
+    return vectors / vectors.square().mean(-1, keepdim=True).sqrt()
+
+
+def split(vector, *shapes):
+    parts = vector.split([torch.Size(shape).numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def tied_heads(logits, count, values, visible, draw):
+    """Heads that mix the same values, with random parameters."""
+    spaces = ProjectedValues.of(values, torch.eye(values.shape[1], dtype=torch.float64)).simplex_spaces(
+        len(visible), None if visible.all() else visible
+    )
+    bases = {id(space): space.kept[:, 1:] for space in spaces}
+    kept = tuple(bases[id(space)] for space in spaces)
+    parameters, heads = draw(count) / 2, len(logits(draw(count))) // len(visible)
+    return TiedHeads(logits, parameters, visible.repeat(heads, 1), kept * heads, slice(0, len(visible)))
+
+
+def draws(seed):
+    generator = seeded(seed)
+    return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def group(seed, n, d, heads, turned, plain, d_v, biases, masked, n_query=None, table=0):
+    """A key group with generic parameters and inputs, and its sizes."""
+    draw, d_k = draws(seed), plain + 2 * sum(turned)
+    inputs, ones = draw(n, d), torch.ones(n, 1, dtype=torch.float64)
+    to_queries, to_keys = (torch.cat([inputs, ones], 1) if bias else inputs for bias in biases)
+    to_queries = to_queries[: n_query or n]
+    sizes = (to_queries.shape[1], to_keys.shape[1])
+    visible = causal(n) if masked else torch.ones(n_query or n, n, dtype=torch.bool)
+    apart = (torch.arange(n) - torch.arange(len(visible))[:, None]).clamp(-(table // 2), table // 2)
+    used, entry = (apart * visible).unique(return_inverse=True)
+    entries = len(used) if table else 0
+
+    def logits(parameters):
+        queries, keys, biases = split(parameters, (heads, d_k, sizes[0]), (d_k, sizes[1]), (heads, entries))
+        keys = turn(to_keys @ keys.T, turned)
+        maps = [turn(to_queries @ one.T, turned) @ keys.T / d_k**0.5 for one in queries]
+        return torch.cat([one + bias[entry] if table else one for one, bias in zip(maps, biases, strict=True)])
+
+    values = inputs @ draw(d, d_v)
+    count = d_k * (heads * sizes[0] + sizes[1]) + heads * entries
+    tied = tied_heads(logits, count, values, visible, draw)
+    return tied, KeyGroup(
+        counts=visible.sum(-1).tolist(), ranks=[basis.shape[1] for basis in tied.kept[: len(visible)]], heads=heads,
+        plain=plain, turned=turned, query_inputs=sizes[0], key_inputs=sizes[1], key_bias=biases[1], table=entries,
+    )  # fmt: skip
+
+
+def shapes(count):
+    """Shapes on both sides of every case: short and long texts, groups, partial rotary, equal frequencies, biases."""
+    chosen = random.Random(0)
+    for seed in range(count):
+        turned, plain = chosen.choice([(), (1,), (1, 1), (1, 1, 1), (2,), (2, 1)]), chosen.choice([0, 0, 1, 2, 3])
+        plain = plain or (0 if turned else 2)
+        d_k = plain + 2 * sum(turned)
+        d = chosen.randint(d_k, d_k + 4)
+        biases = chosen.choice([(False, False), (True, True), (True, False)])
+        n = chosen.randint(3, d + d_k + 4)
+        yield seed, n, d, chosen.choice([1, 2, 3]), turned, plain, chosen.randint(1, 6), biases, chosen.random() < 0.5
+
+
+@pytest.mark.parametrize("shape", list(shapes(36)), ids=str)
+def test_gauge_and_kernel_of_a_group_are_those_of_its_jacobians(shape):
+    tied, sizes = group(*shape)
+    found = tied_dimension(tied, formula=sizes.dimension)
+    assert (found.gauge, found.kernel, found.parameters) == (sizes.gauge, sizes.kernel, sizes.parameters)
+    assert found.dimension == found.formula
+    assert found.gap > 1e3
+
+
+@pytest.mark.parametrize(("n", "n_query", "heads", "turned", "plain"), [(14, 5, 2, (1,), 1), (9, 16, 1, (1, 1), 0)])
+def test_gauge_and_kernel_of_cross_attention(n, n_query, heads, turned, plain):
+    with_more = max(n, n_query)
+    tied, sizes = group(3, with_more, 6, heads, turned, plain, 2, (False, False), False, min(n_query, with_more))
+    found = tied_dimension(tied)
+    assert (found.gauge, found.kernel) == (sizes.gauge, sizes.kernel)
+
+
+@pytest.mark.parametrize(("seed", "n", "plain", "masked"), [(0, 8, 3, False), (1, 14, 2, True), (2, 9, 2, False)])
+def test_gauge_and_kernel_with_a_table_of_position_biases(seed, n, plain, masked):
+    tied, sizes = group(seed, n, 6, 1, (), plain, 2, (False, False), masked, table=5)
+    found = tied_dimension(tied)
+    assert sizes.table > 2
+    assert (found.gauge, found.kernel) == (sizes.gauge, sizes.kernel)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("heads", "plain", "turned", "moves"),
+    [(1, 3, (1,), "own"), (1, 2, (2,), "own"), (2, 2, (1,), "shared"), (3, 1, (1, 1), "shared"), (2, 2, (1,), "all")],
+)
+def test_gauge_and_kernel_of_latent_keys(heads, plain, turned, moves, masked):
+    draw, pairs = draws(heads + plain), 2 * sum(turned)
+    d_k, d, latent, d_v, n = plain + pairs, plain + pairs + 3, plain + pairs, 3, 26
+    inputs, down, shared, keys_latent = draw(n, d), draw(latent, d), draw(pairs, d), normed(draw(n, plain + 2))
+    shapes = [(heads, d_k, latent), (heads, plain, plain + 2)]
+    shapes += {"own": [], "shared": [(pairs, d)], "all": [(pairs, d), (latent, d)]}[moves]
+
+    def logits(parameters):
+        to_queries, to_keys, *more = split(parameters, *shapes)
+        rotary, first = (*more, *(shared, down)[len(more) :])
+        turned_keys, maps = turn(inputs @ rotary.T, turned), []
+        for query, key in zip(to_queries, to_keys, strict=True):
+            made = normed(inputs @ first.T) @ query.T
+            maps.append(turn(made[:, :pairs], turned) @ turned_keys.T + made[:, pairs:] @ (keys_latent @ key.T).T)
+        return torch.cat(maps)
+
+    visible = causal(n) if masked else torch.ones(n, n, dtype=torch.bool)
+    count = sum(torch.Size(shape).numel() for shape in shapes)
+    found = tied_dimension(tied_heads(logits, count, keys_latent @ draw(plain + 2, d_v), visible, draw))
+    seeing = int((visible.sum(-1) > 1).sum())
+    expected = latent_gauge(
+        heads, plain, turned, shared=moves != "own", queries=seeing, rank=latent if moves == "all" else None
+    )
+    assert found.gauge == expected
+    assert found.kernel == count - min(count - expected, found.output_rank)
+
+
+@pytest.mark.parametrize("unit_gain", [False, True])
+@pytest.mark.parametrize(("heads", "plain", "turned"), [(1, 3, (1, 1)), (2, 2, (1,)), (3, 0, (2,))])
+def test_gauge_of_normed_queries_and_keys(heads, plain, turned, unit_gain):
+    draw, d_k = draws(5), plain + 2 * sum(turned)
+    d = d_k + 2
+    n = d + 2 * d_k + 4
+    inputs, gains = draw(n, d), torch.ones(2, d_k, dtype=torch.float64) if unit_gain else draw(2, d_k)
+
+    def logits(parameters):
+        queries, keys = split(parameters, (heads, d_k, d), (d_k, d))
+        keys = turn(normed(inputs @ keys.T) * gains[1], turned)
+        return torch.cat([turn(normed(inputs @ one.T) * gains[0], turned) @ keys.T for one in queries])
+
+    tied = tied_heads(logits, (heads + 1) * d_k * d, inputs @ draw(d, 2), torch.ones(n, n, dtype=torch.bool), draw)
+    assert tied_dimension(tied).gauge == normed_gauge(heads, plain, turned, unit_gain=unit_gain)
+
+
+@pytest.mark.parametrize(
+    ("heads", "turned", "plain", "masked"), [(1, (1, 1), 0, False), (2, (1,), 2, False), (2, (1, 1), 0, True)]
+)
+def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, plain, masked):
+    tied, sizes = group(1, 12, 12, heads, turned, plain, 3, (False, False), masked)
+    assert sizes.dimension > 0
+    found = tied_alternative(tied, distance=0.03, generator=seeded())
+    assert found.reached
+    assert found.distance == pytest.approx(0.0303, abs=4e-4)
+    assert found.output_error < 1e-13
+    assert torch.equal(found.weights, tied.weights(found.parameters))
+    assert (found.weights >= 0).all()
+    assert found.row_distance[tied.rows].mean() == pytest.approx(found.distance)
+    if heads > 1:
+        assert found.row_distance[len(tied.visible) // 2 :].max() > 1e-3, "the keys are those of both heads"
+    for row, (before, after) in enumerate(zip(found.original, found.weights, strict=True)):
+        torch.testing.assert_close(after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0)
+
+
+def test_where_only_the_gauge_is_left_nothing_moves():
+    tied, sizes = group(0, 24, 4, 2, (1,), 1, 3, (False, False), False)
+    found = tied_dimension(tied)
+    assert found.dimension == sizes.dimension == 0
+    assert found.kernel == found.gauge == sizes.commutant == 3
+    assert tied_alternative(tied, generator=seeded()).distance < 1e-8
+
+
+def test_sizes_and_settings_that_cannot_be_used_are_refused():
+    with pytest.raises(InputError, match=r"1 <= d_k <= 4, the size of the inputs; got 1 heads and d_k = 5"):
+        KeyGroup(counts=[9], ranks=[2], plain=5, query_inputs=4, key_inputs=8)
+    tied, _ = group(0, 12, 6, 2, (1,), 1, 3, (False, False), False)
+    with pytest.raises(InputError, match=r"a distance in \(0, 1\); got 1\.5"):
+        tied_alternative(tied, distance=1.5)
+    for measure in (tied_dimension, tied_alternative):
+        with pytest.raises(InputError, match="use a shorter text or raise memory_limit"):
+            measure(tied, memory_limit=1000)

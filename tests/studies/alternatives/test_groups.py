@@ -1,0 +1,131 @@
+"""Alternatives of heads with shared, turned, latent, normed or capped keys: made by parameters, put into the model."""
+
+import pytest
+import torch
+
+import identilens as idl
+from helpers import own_attention, zoo
+from helpers.exact import Float64
+from identilens.errors import UnsupportedModelError
+from identilens.models.reading import read_head
+from identilens.models.tying import group_parameters
+from identilens.studies.alternatives.groups import made
+from identilens.studies.alternatives.put_back import compare_runs
+
+LAYER = 1
+
+
+def read(family, length=16, head=1, kind=None, **config):
+    """A tiny model in float64 with a text, and one of its heads."""
+    model = (zoo.build(family) if family in zoo.BUILDERS else own_attention.build_own(family)).double()
+    for name, value in config.items():
+        setattr(model.config, name, value)
+    lens, ids = idl.Lens(model), torch.arange(5, 5 + length)[None]
+    item = lens.read({"input_ids": ids, **({"decoder_input_ids": ids} if family == "t5" else {})})[0]
+    return lens, item, read_head(lens, item, LAYER, head, kind)
+
+
+def search(lens, item, head, distance=0.01):
+    return made(lens, item, head, distance, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "config", "known"),
+    [
+        ("llama", None, {}, True),
+        ("mistral", None, {"sliding_window": 14}, False),
+        ("gemma2", None, {}, False),
+        ("gemma3", None, {}, False),
+        ("qwen3", None, {}, False),
+        ("deepseek_v3", None, {"_experts_implementation": "eager"}, False),
+        ("gpt_neox", None, {}, True),
+        ("t5", "encoder", {}, True),
+        ("t5", "decoder", {}, True),
+        ("t5", "cross", {}, True),
+        ("bloom", None, {}, True),
+        ("mpt", None, {}, True),
+        ("falcon_groups", None, {}, True),
+    ],
+)
+def test_other_parameters_change_the_attention_and_not_the_model(family, kind, config, known):
+    with Float64():
+        lens, item, head = read(family, kind=kind, **config)
+        digest = lens.digest
+        found, parameters, run = search(lens, item, head)
+        assert found.weights is not None, found.note
+        assert parameters.weights is not None, parameters.note
+        plain = lens.substitute({}, item)
+        assert lens.digest == digest
+    assert found.dimension > 0
+    assert (found.formula == found.dimension) or not known
+    torch.testing.assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
+    assert 0.0099 < float((found.weights - head.attention).abs().sum(-1).mean()) / 2 < 0.0103
+    assert head.output_error(found.weights) < 1e-12
+    changes = compare_runs(plain, run)
+    assert changes.hidden < 1e-12
+    assert max(row["relative_change"] for row in changes.rows if row["state"] != "loss") < 1e-12
+    assert min(parameters.moved.values()) > 1e-4
+    if head.group > 1:
+        assert f"its keys serve {head.group} query heads: all of them take new ones, and each keeps" in found.note
+
+
+def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():
+    with Float64():
+        lens, item, head = read("llama")
+        group = group_parameters(lens, item, head)
+        move = 0.1 * torch.randn(group.start.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        before = [read_head(lens, item, LAYER, other) for other in range(4)]
+        with group.changed(lens, group.start + move):
+            after = [read_head(lens, item, LAYER, other) for other in range(4)]
+        rows = group.tied().weights(group.start + move)
+        pair = group.queries_and_keys(group.start + move)
+    assert [part.name for part in group.parts] == ["q_proj.weight", "k_proj.weight"]
+    for other, (one, moved) in enumerate(zip(before, after, strict=True)):
+        assert (float((moved.attention - one.attention).abs().max()) > 1e-3) == (other < 2)
+        torch.testing.assert_close(moved.values, one.values, atol=0, rtol=0)
+    torch.testing.assert_close(torch.cat([one.attention for one in after[:2]]), rows, atol=1e-12, rtol=0)
+    torch.testing.assert_close(torch.cat([after[1].queries, after[1].keys]), torch.cat(pair), atol=1e-12, rtol=0)
+
+
+def test_latent_vectors_and_shared_turned_keys_stay_as_they_are():
+    with Float64():
+        lens, item, head = read("deepseek_v3", _experts_implementation="eager")
+        group = group_parameters(lens, item, head)
+    sizes = {part.name: tuple(part.start.shape) for part in group.parts}
+    # 12 coordinates of this head's query from 12 latent ones, and 8 of its key from 16; the 4 turned ones are shared.
+    assert sizes == {"q_b_proj.weight": (12, 12), "kv_b_proj.weight": (8, 16)}
+
+
+def test_where_there_is_none_the_dimension_says_so():
+    with Float64():
+        lens, item, head = read("mistral")
+        found, parameters, run = search(lens, item, head)
+    assert run is None
+    assert found.weights is None
+    assert found.dimension == 0
+    assert "the local dimension is 0. Of the " in found.note
+    assert "change no weight, and every combination of the other" in found.note
+    assert parameters.note == found.note
+
+
+def test_embeddings_that_repeat_move_with_parameters_where_free_queries_and_keys_cannot_be_made():
+    lens = idl.Lens(zoo.build("t5").double())
+    with Float64():
+        item = lens.read({"input_ids": torch.tensor([[7, 8] * 9]), "decoder_input_ids": torch.tensor([[5]])})[0]
+        head = read_head(lens, item, 0, 1, "encoder")
+        found, parameters, _ = search(lens, item, head)
+    assert found.dimension > 0
+    assert parameters.dimension == 0
+    assert "every combination" in parameters.note
+
+
+def test_parameters_of_several_layers_are_left_alone():
+    lens = idl.Lens(zoo.build("albert"))
+    item = lens.read([zoo.ids(24)])[0]
+    head = read_head(lens, item, 1, 1)
+    with pytest.raises(UnsupportedModelError, match="several layers share its parameters"):
+        group_parameters(lens, item, head)
+    found, parameters, run = search(lens, item, head)
+    assert found.weights is not None
+    assert run is None
+    assert "several layers share" in parameters.note

@@ -1,0 +1,28 @@
+"""How an audit is cut into parts, and which texts of a batch are measured at once."""
+
+import pytest
+from polars.testing import assert_frame_equal
+
+import identilens as idl
+from helpers.zoo import build, ids
+from identilens.studies.audit import runner, study
+
+
+def test_saved_matrices_make_parts_smaller(monkeypatch):
+    lens, texts = idl.Lens(build("bert")), [ids(n, n) for n in (9, 9, 12, 5)]
+    heads = sum(site.heads for site in lens.sites(lens.read(texts)[0]))
+    settings = study.AuditSettings(matrices=True)
+    assert study.AuditStudy(lens, texts, settings).sizes() == [4]
+    monkeypatch.setattr(study, "_MATRICES", heads * 8 * 2 * 9**2)
+    assert study.AuditStudy(lens, texts, settings).sizes() == [2, 1, 1]
+    assert study.AuditStudy(lens, texts, study.AuditSettings()).sizes() == [4]
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "mistral", "t5"])
+def test_texts_measured_at_once_give_what_each_gives_alone(family, monkeypatch):
+    lens = idl.Lens(build(family).double())
+    texts = [ids(n, seed) for seed, n in enumerate((40, 40, 9, 40, 9))]
+    together = idl.audit(lens, texts, examples=0).table
+    monkeypatch.setattr(runner, "_WEIGHTS_AT_ONCE", 1)
+    alone = idl.audit(lens, texts, examples=0, batch_size=1).table
+    assert_frame_equal(together.drop("reconstruction_error"), alone.drop("reconstruction_error"), rel_tol=1e-8)
