@@ -64,8 +64,6 @@ def test_two_processes_share_every_batch_and_one_reports(data, tmp_path):
     result = on_two_processes(*start, "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("test accuracy") == 1
-    # 42 rows in batches of 8: six steps an epoch, however many processes.
-    assert "18/18" in result.stderr
     metrics = idl.EncoderRun.load(tmp_path / "run").metrics
     assert (metrics["processes"], metrics["batch_size"]) == (2, 8)
     assert metrics["test_accuracy"] > 0.9

@@ -13,6 +13,7 @@ from identilens.reproduce.fine_tuned import FineTuning, fine_tune
 
 
 def main() -> None:
+    """Fine-tune the bundled encoder on the pairs of a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("train", type=Path)
     parser.add_argument("folder", type=Path)
