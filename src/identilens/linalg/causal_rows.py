@@ -58,6 +58,8 @@ class CausalRows:
         self.keys, self.width = compact.shape[-2:]
         self.rank: Int[Tensor, " head"] = factor.rank
         self._white, self._whitener = factor.basis, factor.coordinates
+        self._typed: tuple[Tensor, Tensor] | None = None
+        self._summed: tuple[int, Tensor] | None = None
         self._running = 0, compact.new_zeros(len(compact), self.width, self.width)
         self._independent, self._spanned = self._boundaries(factor)
         # Nested blocks begin where nearly all heads are spanned; a head that is spanned late joins them later.
@@ -96,7 +98,7 @@ class CausalRows:
     ) -> ProjectedSums:
         """Return sums over effective attention of some rows, without computing it; every key has one type."""
         first, stop, _ = rows.indices(self.keys)
-        columns = torch.cat([self._white, types], -1)
+        columns = self._columns(types)
         edges = sorted({first, *range(min(max(self._split, first), stop), stop, _BLOCK), stop})
         blocks = [
             self._block(slice(begin, end), weights[:, begin - first : end - first, :end].double(), columns[:, :end])
@@ -117,7 +119,7 @@ class CausalRows:
         spanned = self._spanned <= rows.start
         if bool(spanned.any()):
             chosen = slice(None) if bool(spanned.all()) else spanned
-            found = self._nested_sums(rows, chosen, whitened[chosen], columns[chosen])
+            found = self._nested_sums(rows, chosen, whitened[chosen], columns)
             square[chosen], received[chosen], ones[chosen], output[chosen] = *found[:3], found[3] @ self._back[chosen]
             plain[chosen] = False
         outside = sizes - ones
@@ -140,9 +142,9 @@ class CausalRows:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
         """Return ‖P a‖², P a by key type, ‖P 1‖² and P a U of some heads' rows; see `_nested`."""
         size, width = rows.stop - rows.start, outputs.shape[-1]
-        gram, block = self._gram_before(rows.start)[heads], columns[:, rows, :width]
+        gram, block = self._gram_before(rows.start)[heads], columns[heads, rows, :width]
         lower = torch.linalg.cholesky(gram)
-        sums = columns[:, : rows.start, :width].mT @ columns[:, : rows.start, width:]
+        sums = self._sums_before(rows.start, columns)[heads]
         moments = torch.cat([gram, sums], -1)
         sides = torch.cat([block.mT, outputs.mT, sums.sum(-1, keepdim=True)], -1)
         half, start, ones = torch.linalg.solve_triangular(lower, sides, upper=False).split([size, size, 1], -1)
@@ -156,11 +158,28 @@ class CausalRows:
         )
         update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
         solved = torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True).mT
-        output, received = (solved @ moments + (solved @ block.mT).tril() @ columns[:, rows]).tensor_split([width], -1)
+        both = solved @ moments + (solved @ block.mT).tril() @ columns[heads, rows]
+        output, received = both.tensor_split([width], -1)
         square, square_ones = (
             whole.square().sum(-2) - part.square().sum(-2) for whole, part in ((start, partial), (ones, partial_ones))
         )
         return square, received, square_ones, output
+
+    def _columns(self, types: Float[Tensor, "head key type"]) -> Float[Tensor, "head key column"]:
+        """Return the whitened values beside the types; blocks of rows come with the same types."""
+        if self._typed is None or self._typed[0] is not types:
+            self._typed, self._summed = (types, torch.cat([self._white, types], -1)), None
+        return self._typed[1]
+
+    def _sums_before(self, begin: int, columns: Float[Tensor, "head key column"]) -> Float[Tensor, "head r type"]:
+        """Return the sums of the whitened values before a row by key type; rows are usually processed in order."""
+        width = self._white.shape[-1]
+        counted, sums = self._summed or (0, 0)
+        if begin < counted:
+            counted, sums = 0, 0
+        values, types = columns[:, counted:begin].tensor_split([width], -1)
+        self._summed = begin, sums + values.mT @ types
+        return self._summed[1]
 
     def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
         first, stop, _ = rows.indices(self.keys)

@@ -56,7 +56,7 @@ def certified_centred_rank(
     """Return `centred_rank`, from the factor of T where that certifies it.
 
     The Gram matrix of the centred rows is FᵀF − n μ μᵀ with μ the column means. By Sherman and Morrison, the norm of
-    its inverse is at most ‖F⁺‖_F² + n ‖F⁺ᵀF⁺ μ‖² / (1 − p), with p = n ‖F⁺ᵀμ‖² the share of the ones inside col(T).
+    its inverse is at most ‖F⁺‖_F² + n ‖F⁺F⁺ᵀ μ‖² / (1 − p), with p = n ‖F⁺ᵀμ‖² the share of the ones inside col(T).
     """
     (n, r), batch = compact.shape[-2:], compact.shape[:-2]
     flat, coordinates = compact.reshape(-1, n, r), factor.coordinates.reshape(-1, r, min(n, r))

@@ -48,7 +48,8 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
     """Return rollouts to the last layer of a model with one stack, by name.
 
     ``raw`` and ``effective`` as `text_rollouts`; ``norm``: the norms of what all heads pass on (`norm_weights`) instead
-    of weights; ``alti``: the product of `alti_contributions`.
+    of weights; ``alti``: the product of `alti_contributions`, left out where a layer is not its input plus attention
+    that the next norm reads (layer scales, norms of the attention's output, parallel blocks).
 
     Raises:
         UnsupportedModelError: If some layers are no attention, or the model does not have its layers in a list.
@@ -65,10 +66,11 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
         values = layer.values.double().repeat_interleave(len(layer.queries) // len(layer.values), 0)
         projected = values @ layer.site.output_projection.double()
         norms.append(mean_over_heads(norm_weights(weights, projected)[None]))
-        alti.append(blocks.contributions(number, layer, weights, projected))
+        if (shares := blocks.contributions(number, layer, weights, projected)) is not None:
+            alti.append(shares)
     found = {"raw": raw, "effective": effective, "norm": norms}
     rolled = {name: attention_rollout(torch.stack(one))[-1] for name, one in found.items()}
-    return {**rolled, "alti": alti_rollout(torch.stack(alti))[-1]}
+    return {**rolled, "alti": alti_rollout(torch.stack(alti))[-1]} if len(alti) == len(layers) else rolled
 
 
 def _self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:
@@ -134,12 +136,16 @@ class _Blocks:
 
     def contributions(
         self, number: int, layer: CapturedLayer, weights: Tensor, projected: Tensor
-    ) -> Float[Tensor, "query key"]:
-        """Return ALTI's contributions to the output of one block."""
+    ) -> Float[Tensor, "query key"] | None:
+        """Return ALTI's contributions to the output of one block; None if no norm reads that output as it is."""
         block = self._blocks[number]
         stream, bias = block.states, layer.site.output_bias.double()
         output = stream + (weights @ projected).sum(0) + bias
-        norm = self._after(block, output)
+        after, before = self._reader(block, output), self._reader(block, block.states)
+        if after is None or (before is None and not isinstance(after, nn.LayerNorm)):
+            return None
+        # A block that begins with a norm of its input ends before the next one.
+        norm = after if before is None else None
         rows = []
         for query in range(weights.shape[1]):
             parts = (weights[:, query, :, None] * projected).sum(0)
@@ -147,15 +153,11 @@ class _Blocks:
             rows.append(alti_contributions(*_normed(norm, parts, output[query])))
         return torch.stack(rows)
 
-    def _after(self, block: _Block, output: Tensor) -> nn.Module | None:
-        """Return the norm that takes the block's output, unless the block itself began with a norm of its input."""
-
-        def takes(states: Tensor) -> nn.Module | None:
-            near = (one for one, read in block.norms if read.shape == states.shape and relative(read, states) <= limit)
-            return next(near, None)
-
+    def _reader(self, block: _Block, states: Tensor) -> nn.Module | None:
+        """Return the first norm of a block that reads some states."""
         limit = NOISE[self._lens.dtype]
-        return None if takes(block.states) is not None else takes(output)
+        near = (one for one, read in block.norms if read.shape == states.shape and relative(read, states) <= limit)
+        return next(near, None)
 
 
 def _normed(norm: nn.Module | None, parts: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 import torch
 
-from identilens.measures.mixing import attention_rollout, mean_over_heads
+from identilens.measures.mixing import alti_contributions, attention_rollout, mean_over_heads
 
 
 def test_two_layers_by_hand():
@@ -37,3 +37,8 @@ def test_a_query_without_effective_attention_keeps_its_own_token():
     weights = torch.zeros(2, 3, 3)
     torch.testing.assert_close(mean_over_heads(weights), torch.eye(3))
     torch.testing.assert_close(attention_rollout(mean_over_heads(weights)[None])[0], torch.eye(3))
+
+
+def test_a_row_that_no_part_brings_nearer_is_even_over_the_parts_there_are():
+    parts, output = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]]), torch.tensor([0.2, -0.1])
+    assert alti_contributions(parts, output).tolist() == [0.5, 0.5, 0.0]

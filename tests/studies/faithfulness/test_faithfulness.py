@@ -12,6 +12,8 @@ from helpers.zoo import build, ids
 from identilens.measures.explanations import removal_sets
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
+from identilens.studies.faithfulness.judging import judged
+from identilens.studies.faithfulness.settings import FaithfulnessSettings
 from identilens.studies.faithfulness.study import FaithfulnessStudy, faithfulness
 
 QUICK = {"rows": 2, "groups": (1, 2), "searched": 4, "alternatives": 2}
@@ -112,6 +114,24 @@ def test_the_control_fails_for_weights_with_another_output(monkeypatch):
     assert "1 of 1 are beyond the limit" in found.summary().text
 
 
+def test_effects_without_an_order_give_no_correlation_and_scores_without_one_give_none():
+    removal = lambda sets: {"same": torch.ones(len(sets)), "last": sets[:, -1].double()}  # noqa: E731
+    explained = {"raw": torch.tensor([0.1, 0.2, 0.7]), "even": torch.ones(3)}
+    settings = FaithfulnessSettings(groups=(1, 2), searched=3)
+    rows = list(judged(removal, explained, settings, torch.Generator().manual_seed(0)))
+    found = {(row["outcome"], row["explanation"]): row["correlation"] for row in rows}
+    assert found[("same", "raw")] is None
+    assert found[("last", "even")] == 0
+    assert found[("last", "raw")] > 0.5
+
+
+def test_rows_that_the_output_determines_are_left_out_of_the_agreement():
+    """Of a causal map with d_v = 8, only rows of more than 9 keys have other weights."""
+    found = faithfulness(lens_of("gpt2"), [ids(20)], layers=0, heads=0, **{**QUICK, "rows": 18})
+    assert found.table["query"].n_unique() == 18
+    assert found.determinacy["query"].min() >= 8
+
+
 def test_rows_without_alternatives_and_texts_without_rows():
     short = faithfulness(lens_of("bert"), [ids(5)], layers=0, heads=0, **QUICK)
     assert not len(short.determinacy)
@@ -135,7 +155,7 @@ def test_a_run_resumes_loads_and_reports(causal, tmp_path):
         assert_frame_equal(getattr(again, name), getattr(causal, name), abs_tol=1e-9)
     page = idl.load_result(tmp_path / "run").to_html(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "Two questions, one plane" in page
-    assert set(again.charts()) == {"plane", "faithful", "correlation", "determined"}
+    assert set(again.charts()) == {"plane", "faithful", "correlation", "stable"}
 
 
 def test_means_and_differences_take_texts_as_units(causal):
@@ -156,7 +176,7 @@ def test_the_command(bundled_path, tmp_path):
     model = ("--model", bundled_path, "--text", "Snow fell on the harbour, and nobody came.")
     done = identilens("faithfulness", *model, *options, "--out", tmp_path / "run", code=0)
     assert "Most faithful: " in done.output
-    assert "Faithful (NAOPC) and determined (agreement)" in done.output
+    assert "Faithful (NAOPC) and stable (agreement)" in done.output
     assert (tmp_path / "run" / "report.html").is_file()
     assert "--searched of at least the largest group, 8" in failing(
         "faithfulness", *model, "--searched", 4, "--out", tmp_path / "b"

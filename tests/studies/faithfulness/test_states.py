@@ -8,6 +8,7 @@ from helpers.zoo import build, ids
 from identilens.errors import InputError, SettingError
 from identilens.measures.explanations import rank_agreement
 from identilens.models.rollouts import final_rollouts
+from identilens.studies.faithfulness.determinacy import self_agreement
 from identilens.studies.faithfulness.inputs import FinalStates
 from identilens.studies.faithfulness.study import faithfulness
 
@@ -50,6 +51,23 @@ def test_states_are_explained_and_judged_by_what_replacing_tokens_does(lens):
 def test_causal_states_see_their_tokens():
     found = faithfulness(idl.Lens(build("gpt2").double()), [ids(6)], **QUICK)
     assert (found.states["n_input"] == found.states["position"] + 1).all()
+
+
+def test_agreement_counts_the_tokens_that_a_state_sees():
+    own = torch.tensor([[0.2, 0.8, *[0.0] * 38]])
+    other = torch.tensor([[0.8, 0.2, *[0.0] * 38]])
+    seen = torch.arange(40)[None] < 2
+    assert self_agreement(own, other, seen).tolist() == pytest.approx([-1.0])
+    assert self_agreement(own, own, seen).tolist() == pytest.approx([1.0])
+    even, none = torch.ones_like(own), torch.ones_like(seen)
+    assert self_agreement(even, even, none).tolist() == [1.0]
+    assert self_agreement(own, even, none).tolist() == [0.0]
+
+
+@pytest.mark.parametrize(("family", "has"), [("llama", True), ("gemma2", False), ("gpt_neox", False)])
+def test_alti_is_left_out_where_a_block_is_not_its_input_plus_attention(family, has):
+    lens = idl.Lens(build(family).double())
+    assert ("alti" in final_rollouts(lens, lens.read([ids(7)])[0])) == has
 
 
 def test_attribution_by_captum_sums_to_the_difference(lens):

@@ -45,10 +45,11 @@ class SummaryBuilder:
     """Adds up the rows of a layer's attention block by block and returns their summary.
 
     Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ for each row. So all
-    sums follow from the coordinates of the weights in an orthonormal basis of col(T). Even attention, 1 / (visible
-    keys), is subtracted from each row before any product in the precision of the weights, so that near-uniform maps do
-    not lose digits. Memory O(n · block). ``queries`` is the total number of rows. Each query and each key has one of
-    several types; types may differ from head to head, when heads of several texts are summarised together.
+    sums follow from the coordinates of the weights in an orthonormal basis of col(T). In rows that see every key, even
+    attention, 1 / keys, is subtracted before any product in the precision of the weights, so that near-uniform maps do
+    not lose digits; products of other rows are in float64. Memory O(n · block). ``queries`` is the total number of
+    rows. Each query and each key has one of several types; types may differ from head to head, when heads of several
+    texts are summarised together.
     """
 
     def __init__(

@@ -69,6 +69,10 @@ class Family(Protocol):
         ...
 
 
+_LEAST_OUTPUT = 1e-3
+"""Share of the weights' norm that the output's norm counts as at least."""
+
+
 class Walk:
     """A walk along the kernel of the Jacobian, away from the attention at the start, with the output unchanged.
 
@@ -81,7 +85,9 @@ class Walk:
         self.family, self.rows, self.goal = family, rows, goal
         self.point = family.start
         self.original = self.weights = family.at(self.point)
-        self.scale = max(self._output_norm(self.original), 1e-300)
+        # Of even rows the centred output is 0: errors are then compared with the weights themselves.
+        size = float(torch.linalg.vector_norm(self.original))
+        self.scale = max(self._output_norm(self.original), _LEAST_OUTPUT * size)
         self.first = torch.randn(self.original.shape, dtype=torch.float64, generator=generator)
         self.first = self.first.to(self.original.device)
         self.distance, self.steps = 0.0, 0
@@ -103,7 +109,7 @@ class Walk:
 
     @property
     def output_error(self) -> float:
-        """‖(A' − A) C‖_F / ‖A C‖_F, C the bases of the outputs."""
+        """‖(A' − A) C‖_F / max(‖A C‖_F, 0.001 ‖A‖_F), C the orthonormal bases of the outputs."""
         return self._output_norm(self.weights - self.original) / self.scale
 
     def _advance(self, step: float, goal: float) -> float:

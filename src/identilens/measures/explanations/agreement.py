@@ -8,7 +8,7 @@ from identilens.errors import InputError
 from identilens.linalg.checks import check_finite
 
 TIE = 1e-6
-"""Scores that differ by less than this share of the row's largest are equal: rounding makes no order."""
+"""Scores are rounded to multiples of this share of the row's largest, so that rounding of floats makes few orders."""
 
 
 def rank_agreement(
@@ -17,8 +17,8 @@ def rank_agreement(
 ) -> Float[Tensor, "*row"]:  # fmt: skip
     """Return Spearman's rank correlation of two rows of scores over their visible parts, in [−1, 1].
 
-    Equal scores share the mean of their ranks. Scores that differ by less than ``tie`` times the largest absolute score
-    of their row count as equal. A row of equal scores has no order: NaN. O(n²) per row.
+    Equal scores share the mean of their ranks. Scores are first rounded to multiples of ``tie`` times the largest
+    absolute score of their row. A row of equal scores has no order: NaN. O(n²) per row.
 
     Examples:
         >>> import torch

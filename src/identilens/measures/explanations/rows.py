@@ -13,12 +13,20 @@ from identilens.measures.attention.influence import contribution_weights, norm_s
 Rows = Float[Tensor, "row key"]
 Mask = Bool[Tensor, "row key"] | None
 
+
+def _removal(weights: Rows, T: ProjectedValues) -> Rows:
+    """Return the effect of removing each key; the whole output for a key that has all the weight."""
+    whole = torch.linalg.vector_norm(weights @ T.compact.to(weights.dtype), dim=-1, keepdim=True)
+    effect = removal_effect(weights, T)
+    return torch.where(effect.isnan(), whole.to(effect.dtype), effect)
+
+
 ROW_EXPLANATIONS: dict[str, Callable[[Rows, ProjectedValues, Mask], Rows]] = {
     "raw": lambda weights, T, visible: weights,
     "effective": lambda weights, T, visible: T.effective(weights, visible).abs(),
     "norm": lambda weights, T, visible: norm_share(weights, T),
     "contribution": lambda weights, T, visible: contribution_weights(weights, T).abs(),
-    "removal": lambda weights, T, visible: removal_effect(weights, T).nan_to_num(),
+    "removal": lambda weights, T, visible: _removal(weights, T),
     "certain": lambda weights, T, visible: certain_weights(weights, T, visible=visible),
 }
 """Scores by name: the weight (raw), |effective weight| (Brunner et al. 2020), norm share (Kobayashi et al. 2020),

@@ -12,7 +12,7 @@ def alti_contributions(
 
     ``parts`` are T_ij, what input j adds to the output of the attention block at position i: through all heads, and
     through the residual connection if i = j, after the linear part of the norm if one follows. ``output`` is y_i. A row
-    in which no part brings the output nearer is even.
+    in which no part brings the output nearer is even over the parts that are not zero.
 
     Examples:
         >>> import torch
@@ -23,7 +23,9 @@ def alti_contributions(
     size = output.abs().sum(-1)[..., None]
     near = (size - (output[..., None, :] - parts).abs().sum(-1)).clamp_min(0)
     total = near.sum(-1, keepdim=True)
-    return torch.where(total > 0, near / torch.where(total > 0, total, 1), 1 / parts.shape[-2])
+    present = (parts.abs().sum(-1) > 0).to(near.dtype)
+    even = present / present.sum(-1, keepdim=True).clamp_min(1)
+    return torch.where(total > 0, near / torch.where(total > 0, total, 1), even)
 
 
 def alti_rollout(contributions: Float[Tensor, "layer query key"]) -> Float[Tensor, "layer query key"]:

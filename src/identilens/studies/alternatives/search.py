@@ -174,7 +174,7 @@ def realisable(head: Head, distance: float, generator: torch.Generator) -> Found
 def none_near(counted: RealisableDimension) -> str:
     """Return why a head has no realisable alternative near, if its dimension is 0."""
     return (
-        "no realisable alternative lies near: the local dimension is 0. Of the "
-        f"{counted.parameters} directions in which these queries and keys can move, {counted.gauge} change no weight, "
+        f"no realisable alternative lies near, to first order: the local dimension is 0. Of the {counted.parameters} "
+        f"directions in which the queries and keys, or what makes them, can move, {counted.gauge} change no weight, "
         f"and every combination of the other {counted.weights_rank} changes an output"
     )

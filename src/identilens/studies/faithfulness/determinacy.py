@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -34,8 +34,7 @@ def alternatives_of(lens: Lens, item: Item, drawn: DrawnMap, count: int) -> Alte
     are changed so that they give its maximum-entropy alternative, if it has such parameters.
     """
     head = drawn.head
-    spaces = head.projected.simplex_spaces(len(drawn.queries), drawn.visible)
-    if not max(space.nullity for space in spaces):
+    if not bool(drawn.free.any()):
         return {}
     options: dict[str, Any] = {"visible": drawn.visible, "generator": drawn.generator}
     found = list(iterate_alternatives(drawn.weights, head.projected, count, method="uniform", **options))
@@ -73,23 +72,32 @@ def determinacy_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the mean rank agreement of each explanation of a row with itself over the row's alternatives.
 
-    Two explanations without any order agree (1); one with and one without do not (0).
+    Rows that the output determines have none, and are left out.
     """
+    free = drawn.free.tolist()
     for kind, alternatives in others.items():
         distance = torch.stack([total_variation(drawn.weights, one) for one in alternatives]).mean(0)
         agreed: dict[str, list[Tensor]] = {}
         for other in map(drawn.explained, alternatives):
             for name, scores in other.items():
-                agreed.setdefault(name, []).append(_agreement(explained[name], scores, drawn))
+                agreed.setdefault(name, []).append(self_agreement(explained[name], scores, drawn.seen))
         for name, values in agreed.items():
             for row, value in enumerate(torch.stack(values).mean(0).tolist()):
+                if not free[row]:
+                    continue
                 at = {**drawn.place, "query": drawn.queries[row], "alternative": kind, "explanation": name}
                 yield {**at, "total_variation": float(distance[row]), "agreement": value}
 
 
-def _agreement(own: Tensor, other: Tensor, drawn: DrawnMap) -> Float[Tensor, " row"]:
-    found = rank_agreement(own, other, drawn.seen)
-    ordered = [rank_agreement(one, one, drawn.seen).isnan() for one in (own, other)]
+def self_agreement(
+    own: Float[Tensor, "row part"], other: Float[Tensor, "row part"], seen: Bool[Tensor, "row part"]
+) -> Float[Tensor, " row"]:
+    """Return the rank agreement of two explanations of the same rows over the parts that are seen.
+
+    Two explanations without any order agree (1); one with and one without do not (0).
+    """
+    found = rank_agreement(own, other, seen)
+    ordered = [rank_agreement(one, one, seen).isnan() for one in (own, other)]
     return torch.where(found.isnan(), (ordered[0] & ordered[1]).double(), found)
 
 

@@ -20,9 +20,6 @@ from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
 
-LEAST = 2
-"""Keys that a row must see: with one there is nothing to rank."""
-
 
 @dataclass
 class DrawnMap:
@@ -49,6 +46,12 @@ class DrawnMap:
     def seen(self) -> Bool[Tensor, "row key"]:
         """Which keys the rows see."""
         return torch.ones_like(self.weights, dtype=torch.bool) if self.visible is None else self.visible
+
+    @property
+    def free(self) -> Bool[Tensor, " row"]:
+        """Which rows have other weights with the same output."""
+        spaces = self.head.projected.simplex_spaces(len(self.queries), self.visible)
+        return torch.tensor([space.nullity > 0 for space in spaces], device=self.weights.device)
 
     def explained(self, weights: Float[Tensor, "row key"]) -> dict[str, Float[Tensor, "row key"]]:
         """Return every explanation of these weights of the rows, the last one a random order."""
@@ -90,7 +93,7 @@ def drawn_maps(lens: Lens, item: Item, text: int, settings: FaithfulnessSettings
     for number in sorted(random.choice(len(places), min(settings.maps, len(places)), replace=False)):
         site, head = places[number]
         read = read_head(lens, item, site.layer, head, site.kind)
-        queries = _rows(read, settings.rows, random)
+        queries = _rows(read, settings, random)
         if queries:
             generator = torch.Generator().manual_seed(int(random.integers(2**31)))
             place = {"text": text, "layer": site.layer, "head": head, "kind": site.kind}
@@ -98,8 +101,9 @@ def drawn_maps(lens: Lens, item: Item, text: int, settings: FaithfulnessSettings
     return found
 
 
-def _rows(head: Head, count: int, random: np.random.Generator) -> list[int]:
+def _rows(head: Head, settings: FaithfulnessSettings, random: np.random.Generator) -> list[int]:
+    """Return rows that see more keys than the smallest group removes."""
     n_query, n_key = head.attention.shape
     seen = [n_key] * n_query if head.visible is None else head.visible.sum(-1).tolist()
-    usable: Sequence[int] = [query for query, keys in enumerate(seen) if keys >= LEAST]
-    return sorted(int(one) for one in random.choice(usable, min(count, len(usable)), replace=False)) if usable else []
+    usable: Sequence[int] = [query for query, keys in enumerate(seen) if keys > settings.groups[0]]
+    return sorted(map(int, random.choice(usable, min(settings.rows, len(usable)), replace=False))) if usable else []

@@ -9,7 +9,7 @@ from identilens.runs.result import Finding
 
 
 def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFrame, failed: int) -> Finding:
-    """Return the most faithful explanation, the least determined, and how the control ended."""
+    """Return the most faithful explanation, the least stable, and how the control ended."""
     rows = tested["rows"]
     if not rows:
         return Finding("No row was tested: every row of these texts sees a single key.", {"rows": 0})
@@ -26,17 +26,17 @@ def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFra
     if not len(controls):
         lines.append("No row has other weights with the same output: every explanation is determined.")
         return Finding("\n".join(lines), numbers, headline)
-    worst = named.sort("determined").row(0, named=True)
+    worst = named.sort("stable").row(0, named=True)
     over = float(controls.select((pl.col("change") / pl.col("floor").clip(1e-300)).max()).item())
     lines += [
         f"Over other weights with the same output, the order of {best['explanation']} agrees with itself by "
-        f"{_range(best, 'determined')}; least determined is {worst['explanation']} ({_range(worst, 'determined')}).",
+        f"{_range(best, 'stable')}; least stable is {worst['explanation']} ({_range(worst, 'stable')}).",
         f"Control: put into the model, these weights change it by at most {over:.1f} noise floors; {failed} of "
         f"{len(controls)} are beyond the limit.",
     ]
-    numbers |= {"determined": best["determined"], "control": over, "failed_controls": failed}
+    numbers |= {"stable": best["stable"], "control": over, "failed_controls": failed}
     headline += [
-        (f"{best['determined']:.2f}", "agreement of its order with itself over other weights with the same output"),
+        (f"{best['stable']:.2f}", "agreement of its order with itself over other weights with the same output"),
         (f"{over:.1f}", "noise floors: the largest change by such weights (control)"),
     ]
     return Finding("\n".join(lines), numbers, headline)

@@ -65,7 +65,8 @@ class FinalStates:
         """Return the explanations of some final states by name."""
         places = list(positions)
         found = {f"rollout_{name}": one[places] for name, one in final_rollouts(self.lens, self.item).items()}
-        found["alti"] = found.pop("rollout_alti")
+        if (alti := found.pop("rollout_alti", None)) is not None:
+            found["alti"] = alti
         norms = jacobian_norms(self._map, self.inputs, probes=min(PROBES, self.inputs.shape[1]), seed=seed)[-1]
         found["hta"] = contributions(norms.squares, norms.variances).shares[places]
         if attribution:

@@ -43,9 +43,13 @@ def judged(
         )  # fmt: skip
         bounds = OrderBounds(min(bounds.lowest, float(own.min())), max(bounds.highest, float(own.max())))
         placed = normalised_area(own, bounds)
-        correlations = rank_agreement(scores, singles[outcome].expand_as(scores)).nan_to_num(0.0)
+        # Scores without an order follow nothing: 0. Effects without an order leave nothing to follow: no value.
+        effects = singles[outcome]
+        ordered = not bool(rank_agreement(effects, effects).isnan())
+        correlations = rank_agreement(scores, effects.expand_as(scores)).nan_to_num(0.0)
         for number, name in enumerate(explained):
             yield {
-                "outcome": outcome, "explanation": name, "correlation": float(correlations[number]),
+                "outcome": outcome, "explanation": name,
+                "correlation": float(correlations[number]) if ordered else None,
                 "aopc": float(own[number]), "naopc": None if placed[number].isnan() else float(placed[number]),
             }  # fmt: skip

@@ -33,14 +33,14 @@ def differences(table: pl.DataFrame, by: Sequence[str], measure: str, reference:
     return means(moved, [*by, "explanation"], measure)
 
 
-def on_axes(faithful: pl.DataFrame, determined: pl.DataFrame) -> pl.DataFrame:
+def on_axes(faithful: pl.DataFrame, stable: pl.DataFrame) -> pl.DataFrame:
     """Return each explanation's mean NAOPC in one table and mean agreement in the other, with their intervals."""
     ends = {"mean": "", "low": "_low", "high": "_high"}
     axes = [
         means(one, ["explanation"], measure).select(
             "explanation", *(pl.col(name).alias(f"{axis}{end}") for name, end in ends.items())
         )
-        for one, measure, axis in ((faithful, "naopc", "faithful"), (determined, "agreement", "determined"))
+        for one, measure, axis in ((faithful, "naopc", "faithful"), (stable, "agreement", "stable"))
     ]
     return axes[0].join(axes[1], on="explanation", how="left", maintain_order="left")
 

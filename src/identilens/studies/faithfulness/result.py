@@ -22,7 +22,7 @@ ALLOWED = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Faithfulness(Result):
-    """How well explanations of attention rows follow the model, and how far its output determines them.
+    """How well explanations of attention rows follow the model, and whether they stay the same over alternatives.
 
     Attributes:
         table: One row for each attention row, intervention, outcome and explanation: rank correlation with the effects
@@ -40,11 +40,11 @@ class Faithfulness(Result):
         >>> lens = idl.load("bundled")
         >>> found = idl.faithfulness(lens, idl.examples()[0], layers=5, rows=1, groups=(1, 2), interventions="zero")
         >>> found.plane().columns
-        ['explanation', 'faithful', 'faithful_low', 'faithful_high', 'determined', 'determined_low', 'determined_high']
+        ['explanation', 'faithful', 'faithful_low', 'faithful_high', 'stable', 'stable_low', 'stable_high']
     """
 
     analysis: ClassVar = "faithfulness"
-    title: ClassVar = "Are explanations of attention faithful, and determined?"
+    title: ClassVar = "Are explanations of attention faithful, and stable?"
     schema: ClassVar = {
         "table": {
             **_ROW, "n_key": pl.Int64, "intervention": pl.String, "outcome": pl.String, "explanation": pl.String,
@@ -71,7 +71,7 @@ class Faithfulness(Result):
         """Return the mean of ``naopc``, ``correlation`` or ``aopc`` by intervention, outcome and explanation."""
         return means(self.table, ["intervention", "outcome", "explanation"], measure)
 
-    def determined(self) -> pl.DataFrame:
+    def stable(self) -> pl.DataFrame:
         """Return the mean agreement by kind of alternative and explanation, with bootstrap intervals over texts."""
         return means(self.determinacy, ["alternative", "explanation"], "agreement")
 
@@ -88,7 +88,7 @@ class Faithfulness(Result):
         return on_axes(self.states, self.states)
 
     def summary(self) -> Finding:
-        """Return the finding: the most faithful and the most determined explanation, and the control."""
+        """Return the finding: the most faithful and the most stable explanation, and the control."""
         tested = self.table.select(pl.struct(*_ROW).n_unique().alias("rows"), pl.col("text").n_unique().alias("texts"))
         return finding(self.plane(), tested.row(0, named=True), self.controls, len(self.failed_controls()))
 
@@ -100,17 +100,17 @@ class Faithfulness(Result):
         """Return both axes with intervals, and the mean rank correlations."""
         singles = self.faithful("correlation").with_columns(pl.format("{}, {}", "intervention", "outcome").alias("key"))
         found = {
-            "Faithful (NAOPC) and determined (agreement)": self.plane(),
+            "Faithful (NAOPC) and stable (agreement)": self.plane(),
             "Rank correlation with effects of single keys": singles.pivot("key", index="explanation", values="mean"),
         }
         return found | ({"Final states by input tokens": self.states_plane()} if len(self.states) else {})
 
     def charts(self) -> dict[str, AnyChart]:
-        """Return ``plane`` (faithful by determined), ``faithful``, ``correlation`` and ``determined``."""
+        """Return ``plane`` (faithful by stable), ``faithful``, ``correlation`` and ``stable``."""
         found = {"plane": views.plane(self.plane())} if len(self.determinacy) else {}
         found["faithful"] = views.faithful(self.faithful(), "Place between worst and best order (NAOPC)")
         found["correlation"] = views.faithful(self.faithful("correlation"), "Rank correlation with single effects")
-        found |= {"determined": views.determined(self.determined())} if len(self.determinacy) else {}
+        found |= {"stable": views.stable(self.stable())} if len(self.determinacy) else {}
         return found | ({"states_plane": views.plane(self.states_plane())} if self.states["agreement"].count() else {})
 
     def sections(self) -> list[Section]:
@@ -128,7 +128,7 @@ class Faithfulness(Result):
             found.append(Section("states", "Final states by input tokens", _STATES, drawn, self.states_plane()))
         if len(self.determinacy):
             found += [
-                Section("determined", "Determined: other weights", _DETERMINED, ["determined"], self.determined()),
+                Section("stable", "Stable: other weights", _STABLE, ["stable"], self.stable()),
                 Section("control", "Control: nothing else changes", _CONTROL, frame=self.controls),
             ]
         return found
@@ -136,8 +136,9 @@ class Faithfulness(Result):
 
 _PLANE = (
     "Upwards: does the order of an explanation follow what removing keys does to the model? To the right: is the order "
-    "the same for all weights with which the model computes the same output? An explanation can be one without the "
-    "other. Lines are 95 % bootstrap intervals over texts.",
+    "the same for drawn alternatives, weights with which the model computes the same output? This is measured, not "
+    "proven: what is determined for certain stands in intervals. An explanation can be one without the other. Lines "
+    "are 95 % bootstrap intervals over texts.",
 )
 _FAITHFUL = (
     "Keys are removed in each explanation's order, in growing groups. The mean change of the model is put between that "
@@ -145,15 +146,18 @@ _FAITHFUL = (
     "control.",
 )
 _SINGLE = ("Each key is removed alone. Spearman's rank correlation of these effects with the scores.",)
-_AGAINST = ("Mean difference to raw weights on the same texts (NAOPC). An interval without 0 is a difference.",)
-_DETERMINED = (
+_AGAINST = (
+    "Mean difference to raw weights on the same texts (NAOPC), with 95 % bootstrap intervals over texts. They are not "
+    "corrected for their number, and with few texts they are too short; with one text there is none.",
+)
+_STABLE = (
     "The same explanation is computed of other weights of the row with the same head output: drawn evenly from all of "
     "them (drawn), and computed by the model itself with other W_Q and W_K (parameters). Spearman's rank correlation "
     "with the explanation of the model's own weights. What depends on the output alone agrees by 1.",
 )
 _STATES = (
     "The same two questions for a final hidden state and the tokens of the text. In each explanation's order, tokens "
-    "are replaced by the mean input. Determined: the explanation is computed again when one head has other W_Q and "
+    "are replaced by the mean input. Stable: the explanation is computed again when one head has other W_Q and "
     "W_K, with which every hidden state is the same.",
 )
 _CONTROL = (

@@ -44,7 +44,7 @@ class FaithfulnessSettings(KindSettings):
         """Check that groups grow, that the search can choose the largest, and that attribution has something to do."""
         if self.attribution and not self.explained:
             raise SettingError("attribution", "to be left out, or explained of at least 1", self.attribution)
-        if list(self.groups) != sorted(self.groups) or not self.groups or self.groups[0] < 1:
+        if list(self.groups) != sorted(set(self.groups)) or not self.groups or self.groups[0] < 1:
             raise SettingError("groups", "as growing sizes of at least 1, such as 1,2,4,8", self.groups)
         if self.searched < self.groups[-1]:
             raise SettingError("searched", f"of at least the largest group, {self.groups[-1]}", self.searched)

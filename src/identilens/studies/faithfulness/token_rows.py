@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import IdentilensError
-from identilens.measures.explanations.agreement import rank_agreement
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.projections import remade_projections
-from identilens.studies.faithfulness.determinacy import entropy_parameters
+from identilens.studies.faithfulness.determinacy import entropy_parameters, self_agreement
 from identilens.studies.faithfulness.drawing import DrawnMap
 from identilens.studies.faithfulness.inputs import FinalStates, Scores
 from identilens.studies.faithfulness.judging import judged
@@ -35,7 +34,9 @@ def token_rows(
     positions = sorted(map(int, random.choice(tokens, min(settings.explained, tokens), replace=False)))
     seed = int(random.integers(2**31))
     explained = final.explained(positions, seed, settings.attribution)
-    agreed = _agreements(lens, item, positions, seed, maps, explained, settings)
+    ends = torch.tensor([final.seen(position) for position in positions])
+    seen_parts = torch.arange(tokens) < ends[:, None]
+    agreed = _agreements(lens, item, positions, seed, maps, explained, seen_parts, settings)
     generator = torch.Generator().manual_seed(seed)
     explained["random"] = torch.rand(len(positions), tokens, generator=generator, dtype=torch.float64)
     for row, position in enumerate(positions):
@@ -43,14 +44,14 @@ def token_rows(
         at = {"text": text, "position": position, "n_input": seen}
         scores = {name: one[row, :seen] for name, one in explained.items()}
         removal = partial(final.removed, position)
-        for found in judged(removal, scores, settings, generator) if seen > 1 else ():
+        for found in judged(removal, scores, settings, generator) if seen > settings.groups[0] else ():
             agreement = agreed.get(found["explanation"])
             yield {**at, **found, "agreement": None if agreement is None else float(agreement[row])}
 
 
 def _agreements(
     lens: Lens, item: Item, positions: list[int], seed: int, maps: list[DrawnMap], explained: Scores,
-    settings: FaithfulnessSettings,
+    seen: Bool[Tensor, "position input"], settings: FaithfulnessSettings,
 ) -> dict[str, Float[Tensor, " position"]]:  # fmt: skip
     """Return the agreement of each explanation with itself when a drawn head has other W_Q, W_K; empty if none can."""
     for drawn in maps:
@@ -62,5 +63,5 @@ def _agreements(
                 others = FinalStates(lens, item).explained(positions, seed, settings.attribution)
         except IdentilensError:
             continue
-        return {name: rank_agreement(one, others[name]).nan_to_num(0.0) for name, one in explained.items()}
+        return {name: self_agreement(one, others[name], seen.to(one.device)) for name, one in explained.items()}
     return {}

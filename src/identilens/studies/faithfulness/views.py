@@ -11,12 +11,12 @@ from identilens.charts.kit import choose, intervals, scatter
 
 def plane(means: pl.DataFrame) -> AnyChart:
     """Return each explanation by its agreement over alternatives and its NAOPC, with intervals both ways."""
-    held = means.drop_nulls("determined")
-    ends = ("faithful_low", "faithful_high", "determined_low", "determined_high")
+    held = means.drop_nulls("stable")
+    ends = ("faithful_low", "faithful_high", "stable_low", "stable_high")
     chart: Any = scatter(
-        held, "determined", "faithful", "explanation", size=70, span=ends[:2], also=ends,
-        x_title="Determined: agreement with itself over alternatives", y_title="Faithful: NAOPC",
-        color_title="Explanation", title="Faithful by determined",
+        held, "stable", "faithful", "explanation", size=70, span=ends[:2], also=ends,
+        x_title="Stable: agreement with itself over alternatives", y_title="Faithful: NAOPC",
+        color_title="Explanation", title="Faithful by stable",
     )  # fmt: skip
     wide = chart.layer[0].copy()
     wide.encoding.y, wide.encoding.y2 = on_field(wide.encoding.y, "faithful"), alt.Undefined
@@ -33,7 +33,7 @@ def faithful(means: pl.DataFrame, title: str) -> AnyChart:
     return _chosen(_chosen(chart, means, "outcome", "Change of"), means, "intervention", "Removed by")
 
 
-def determined(means: pl.DataFrame) -> AnyChart:
+def stable(means: pl.DataFrame) -> AnyChart:
     """Return the agreement of each explanation with itself, a kind of alternative at a time."""
     title = "Agreement with itself over alternatives"
     chart = intervals(
