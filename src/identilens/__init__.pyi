@@ -40,6 +40,8 @@ from .studies.logit_ranks.result import LogitRanks as LogitRanks
 from .studies.logit_ranks.study import logit_ranks as logit_ranks
 from .studies.mixing.result import Mixing as Mixing
 from .studies.mixing.study import mixing as mixing
+from .studies.rationales.result import Rationales as Rationales
+from .studies.rationales.study import rationales as rationales
 from .studies.reports import load_result as load_result
 from .studies.reports import write_report as write_report
 from .studies.reversal.result import Reversal as Reversal

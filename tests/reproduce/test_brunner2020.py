@@ -85,3 +85,23 @@ def test_token_types_before_and_after_fine_tuning(data, tmp_path):
     assert len(sums) == 4
     assert sums["raw"].to_list() == pytest.approx([1.0] * 4)
     assert sums["effective"].to_list() == pytest.approx([1.0] * 4)
+
+
+def test_faithfulness_of_fine_tuned_classifiers(data, tmp_path):
+    recipe = recipe_named("faithfulness-tasks")
+    options = {"tasks": ("cola", "mrpc"), "limit": 2, "repeats": 2, "draws": 2, "attribution": False, **TUNING}
+    settings = recipe.settings_type(data=data, **options)
+    found = recipe.make(settings, tmp_path, resume=False, overwrite=False, progress=None)
+    assert found.tables["accuracy"].select("task", "seed").rows() == [
+        ("cola", 0), ("cola", 1), ("mrpc", 0), ("mrpc", 1)
+    ]  # fmt: skip
+    table = found.tables["rationales"].filter(task="cola", explanation="hta")
+    mean = found.tables["sufficiency"].filter(task="cola", explanation="hta")["mean"].item()
+    assert mean == pytest.approx(table["sufficiency"].mean())
+    tuned = next(tmp_path.glob("seed1/tuned-cola/*.safetensors"))
+    written = tuned.stat().st_mtime_ns
+    again = recipe.make(settings, tmp_path, resume=True, overwrite=False, progress=None)
+    assert again.tables["rationales"].equals(found.tables["rationales"])
+    assert tuned.stat().st_mtime_ns == written
+    assert "Sufficiency, difference to random tokens" in found.findings
+    write_reproduction(found, tmp_path, ("svg",))

@@ -46,13 +46,16 @@ class HiddenMap:
         item: The text.
         source: Which sequence is varied: the only one, or the encoder or decoder input of an encoder–decoder.
         wrt: ``embeddings``, the input of the first layer, or ``embedding_sum``, the input of the norm before it.
+        whole: Run the model with its task head, for `run`.
 
     Raises:
         InputError: If the model computes in half precision, or has no norm after its embedding sum.
         UnsupportedModelError: If the first layer cannot be found or its input cannot be replaced.
     """
 
-    def __init__(self, lens: Lens, item: Item, source: Source = "encoder", wrt: Wrt = "embeddings") -> None:
+    def __init__(
+        self, lens: Lens, item: Item, source: Source = "encoder", wrt: Wrt = "embeddings", *, whole: bool = False
+    ) -> None:
         if wrt not in ("embeddings", "embedding_sum"):
             raise InputError(f"wrt must be embeddings or embedding_sum; got {wrt!r}.")
         if source not in sources(lens):
@@ -61,8 +64,9 @@ class HiddenMap:
             )
         lens.prove_once([item])
         self._body = lens.body
-        self._capturing = partial(lens.capturing, items=[item])
-        self._run = partial(lens.plain, [item], lens.body)
+        model = lens.model if whole else lens.body
+        self._capturing = partial(lens.capturing, items=[item], model=model)
+        self._run = partial(lens.plain, [item], model)
         self._seq2seq = bool(lens.model.config.is_encoder_decoder)
         site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)
         self._own: Kind = source if self._seq2seq else site.kind
@@ -92,14 +96,19 @@ class HiddenMap:
             return self._tokens["decoder"]
         return names_at(self._tokens, self.source, len(self.inputs), self._config)
 
-    def _states(self, inputs: Tensor) -> list[tuple[HiddenState, Tensor]]:
+    def run(self, inputs: Float[Tensor, "position d_in"]) -> Any:
+        """Return the model's output for these inputs, with its hidden states."""
+
         def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
             # A shared layer is called once for each layer; only the first call gets the embeddings.
             handle.remove()
             return ((inputs[None], *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": inputs[None]})
 
         with self._module.register_forward_pre_hook(only_here(replace), with_kwargs=True) as handle:
-            output = self._forward()
+            return self._forward()
+
+    def _states(self, inputs: Tensor) -> list[tuple[HiddenState, Tensor]]:
+        output = self.run(inputs)
         found: dict[Kind, tuple[Tensor, ...]]
         if not self._seq2seq:
             found = {self._own: output.hidden_states}

@@ -24,6 +24,9 @@ FIELDS: dict[Task, tuple[list[str] | None, str, tuple[str, ...]]] = {
 }
 """Names of a task's columns where its file has no header, the column of the label, and those of the texts."""
 
+HELD_OUT: dict[Task, str] = {"mrpc": "dev.tsv.xz", "cola": "dev.tsv", "sst": "dev.tsv.xz"}
+"""File of each task's validation part."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuning(Settings):
@@ -53,6 +56,12 @@ def labelled(task: Task, file: Path) -> tuple[list[tuple[str, ...]], list[int]]:
         rows = list(csv.DictReader(opened, names, delimiter="\t", quoting=csv.QUOTE_NONE))
     order = {name: index for index, name in enumerate(sorted({row[label] for row in rows}))}
     return [tuple(row[column] for column in columns) for row in rows], [order[row[label]] for row in rows]
+
+
+def held_out(task: Task, data: Path, limit: int | None) -> tuple[list[Any], list[int]]:
+    """Return the first texts or pairs of a task's validation part, and their labels."""
+    texts, labels = labelled(task, data / task / HELD_OUT[task])
+    return [text if len(text) == 2 else text[0] for text in texts[:limit]], labels[:limit]
 
 
 def fine_tune(

@@ -40,6 +40,7 @@ REPRODUCTIONS = {
         ("brunner2020-figure42", "brunner2020_figure3:FIGURE42", "Mixing on MNLI (Figures 42, 43)."),
         ("brunner2020-b2", "brunner2020_figure2:B2", "Token identifiability by share of training data (B.2)."),
         ("sun2021", "sun2021:RECIPE", "Effective attention by token type after fine-tuning."),
+        ("faithfulness-tasks", "faithfulness_tasks:RECIPE", "Are explanations of fine-tuned classifiers faithful."),
         ("structure2025-figure1", "structure2025_figure1:RECIPE", "Cross attention of models that reverse a sequence."),
         ("structure2025-figure2", "structure2025_figure2:RECIPE", "The structure W by threshold l."),
         ("wen2023-table1", "wen2023_table1:RECIPE", "Attention variation by types, depth and layers."),

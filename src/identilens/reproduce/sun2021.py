@@ -4,10 +4,9 @@ They compare raw and effective attention of BERT fine-tuned on GLUE tasks, and r
 associated with features of pretraining such as the separator, and more with features of the task.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import polars as pl
 from annotated_types import Ge
@@ -15,15 +14,13 @@ from annotated_types import Ge
 from identilens.charts.kit import bars, choose
 from identilens.models.loading import load
 from identilens.reproduce.brunner2020 import BrunnerSettings
-from identilens.reproduce.fine_tuned import FineTuning, Task, labelled, tuned_model
+from identilens.reproduce.fine_tuned import FineTuning, Task, held_out, tuned_model
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.progress import Progress
 from identilens.runs.settings import LIST
 from identilens.runs.tables import markdown_table
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.study import audit
-
-DEV = {"mrpc": "dev.tsv.xz", "cola": "dev.tsv", "sst": "dev.tsv.xz"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +40,7 @@ def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = Non
     """Raw and effective attention by token type, before and after fine-tuning on SST, MRPC and CoLA."""
     how, tables = FineTuning(**settings.values_of(FineTuning)), []
     for task in settings.tasks:
-        texts, _ = labelled(task, settings.data / task / DEV[task])
-        given: Sequence[Any] = [text if len(text) == 2 else text[0] for text in texts[: settings.limit]]
+        given, _ = held_out(task, settings.data, settings.limit)
         tuned = tuned_model(task, settings.model, settings.data, out, how, progress)
         for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
             found = audit(

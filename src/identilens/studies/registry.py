@@ -33,6 +33,10 @@ STUDIES: dict[str, Entry] = {
         "identilens.studies.faithfulness.study:FaithfulnessStudy",
         "Do explanations of attention follow the model, and are they determined.",
     ),
+    "rationales": Entry(
+        "identilens.studies.rationales.study:RationaleStudy",
+        "Are the tokens that explain a decision needed, and are they enough.",
+    ),
     "logit-ranks": Entry(
         "identilens.studies.logit_ranks.study:LogitRankStudy", "Could queries and keys of this size give alternatives."
     ),

@@ -70,29 +70,31 @@ class FinalStates:
         norms = jacobian_norms(self._map, self.inputs, probes=min(PROBES, self.inputs.shape[1]), seed=seed)[-1]
         found["hta"] = contributions(norms.squares, norms.variances).shares[places]
         if attribution:
-            found |= self._by_gradients(places)
+            by_score = attributions([self._score(position) for position in places], self.inputs)
+            found |= {name: one.abs() for name, one in by_score.items()}
         return {name: one.detach().double().cpu() for name, one in found.items()}
 
-    def _by_gradients(self, positions: Sequence[int]) -> Scores:
-        """Return the size of each token's attribution of ⟨e, ê⟩, the state's length along its own direction."""
-        attr = captum()
-        whole, size = self.inputs[None].clone(), self.inputs.shape[1]
-        methods: dict[str, Callable[[Any], Tensor]] = {
-            "gradient_input": lambda score: attr.InputXGradient(score).attribute(whole.requires_grad_()),
-            "integrated_gradients": lambda score: attr.IntegratedGradients(score).attribute(
-                whole, n_steps=STEPS, internal_batch_size=1
-            ),
-            # Every entry of a token gets the whole change.
-            "occlusion": lambda score: attr.Occlusion(score).attribute(whole, sliding_window_shapes=(1, size)) / size,
-        }
-        scores = [self._score(position) for position in positions]
-        return {
-            name: torch.stack([method(score)[0].sum(-1).abs() for score in scores]) for name, method in methods.items()
-        }
-
     def _score(self, position: int) -> Callable[[Tensor], Tensor]:
+        """Return ⟨e, ê⟩ of a batch of inputs, the state's length along its own direction."""
         direction = self.own[position] / torch.linalg.vector_norm(self.own[position])
         return lambda batch: torch.stack([self(one)[position] @ direction for one in batch])
+
+
+def attributions(
+    scores: Sequence[Callable[[Tensor], Tensor]], inputs: Float[Tensor, "input d_in"]
+) -> dict[str, Float[Tensor, "score input"]]:
+    """Return each token's attribution of each score, a function of a batch of inputs, by captum's methods."""
+    attr = captum()
+    whole, size = inputs[None].clone(), inputs.shape[1]
+    methods: dict[str, Callable[[Any], Tensor]] = {
+        "gradient_input": lambda score: attr.InputXGradient(score).attribute(whole.requires_grad_()),
+        "integrated_gradients": lambda score: attr.IntegratedGradients(score).attribute(
+            whole, n_steps=STEPS, internal_batch_size=1
+        ),
+        # Every entry of a token gets the whole change.
+        "occlusion": lambda score: attr.Occlusion(score).attribute(whole, sliding_window_shapes=(1, size)) / size,
+    }
+    return {name: torch.stack([method(score)[0].sum(-1) for score in scores]) for name, method in methods.items()}
 
 
 def captum() -> Any:
