@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg.factor import SAFE_SHARE, Factor, certified_full_rank, certified_rank, factorise
+from identilens.linalg.factor import Factor, certified_full_rank, certified_rank, factorise, least_share
 from identilens.linalg.simplex import CLEAR_SHARE
 
 _BLOCK = 64
@@ -149,15 +149,8 @@ class CausalRows:
         sides = torch.cat([block.mT, outputs.mT, sums.sum(-1, keepdim=True)], -1)
         half, start, ones = torch.linalg.solve_triangular(lower, sides, upper=False).split([size, size, 1], -1)
         ones = ones + half.cumsum(-1)
-        gram, products = (half.mT @ torch.cat([half, start, ones], -1)).tensor_split([size], -1)
-        gram.diagonal(dim1=-2, dim2=-1).add_(1)
-        nested = torch.linalg.cholesky(gram)
-        # Row i uses the leading entries only: the others are set to zero.
-        partial, partial_ones = (
-            one.triu() for one in torch.linalg.solve_triangular(nested, products, upper=False).split(size, -1)
-        )
-        update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
-        solved = torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True).mT
+        nested, (partial, partial_ones) = _leading_parts(half, start, ones)
+        solved = _solved(lower, half, nested, start, partial)
         both = solved @ moments + (solved @ block.mT).tril() @ columns[heads, rows]
         output, received = both.tensor_split([width], -1)
         square, square_ones = (
@@ -208,15 +201,9 @@ class CausalRows:
         """Return effective attention of rows begin to end from their outputs in the whitened basis."""
         block = self._white[:, begin:end]
         lower = torch.linalg.cholesky(self._gram_before(begin))
-        half = torch.linalg.solve_triangular(lower, block.mT, upper=False)
-        start = torch.linalg.solve_triangular(lower, outputs.mT, upper=False)
-        identity = torch.eye(end - begin, dtype=block.dtype, device=block.device)
-        nested = torch.linalg.cholesky(identity + half.mT @ half)
-        # Row i uses the leading i - begin + 1 entries only; both solves leave the others at zero.
-        partial = torch.linalg.solve_triangular(nested, half.mT @ start, upper=False).triu()
-        update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
-        solved = torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True)
-        return (solved.mT @ self._white[:, :end].mT).tril(begin)
+        half, start = (torch.linalg.solve_triangular(lower, one.mT, upper=False) for one in (block, outputs))
+        nested, (partial,) = _leading_parts(half, start)
+        return (_solved(lower, half, nested, start, partial) @ self._white[:, :end].mT).tril(begin)
 
     def _gram_before(self, begin: int) -> Tensor:
         """Return the Gram matrix of the whitened values before a row; rows are usually processed in order."""
@@ -263,4 +250,23 @@ class CausalRows:
         return independent, spanned
 
     def _limit(self, rows: int) -> float:
-        return max(self.tolerance(rows) ** 2, SAFE_SHARE)
+        return least_share(self.tolerance(rows))
+
+
+def _leading_parts(half: Tensor, *sides: Float[Tensor, "head r row"]) -> tuple[Tensor, list[Tensor]]:
+    """Return the Cholesky factor N of I + BᵀB, B = ``half``, and N⁻¹ Bᵀ of each side, of which row i uses a part.
+
+    Row i uses the leading entries only; the others are set to zero, and later solves leave them so.
+    """
+    size = half.shape[-1]
+    gram, products = (half.mT @ torch.cat([half, *sides], -1)).tensor_split([size], -1)
+    gram.diagonal(dim1=-2, dim2=-1).add_(1)
+    nested = torch.linalg.cholesky(gram)
+    parts = torch.linalg.solve_triangular(nested, products, upper=False).split(size, -1)
+    return nested, [part.triu() for part in parts]
+
+
+def _solved(lower: Tensor, half: Tensor, nested: Tensor, start: Tensor, partial: Tensor) -> Float[Tensor, "head row r"]:
+    """Return G_i⁻¹ of each row's output by Woodbury's identity, from L⁻¹ of the output and its leading part."""
+    update = torch.linalg.solve_triangular(nested.mT, partial, upper=True)
+    return torch.linalg.solve_triangular(lower.mT, start - half @ update, upper=True).mT

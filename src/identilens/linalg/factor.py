@@ -73,6 +73,11 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
     return Factor(basis.reshape(*batch, n, k), rank.reshape(batch), coordinates.reshape(*batch, r, k))
 
 
+def least_share(tolerance: float) -> float:
+    """Return the share of the trace that every eigenvalue of a Gram matrix must exceed for a certificate."""
+    return max(tolerance**2, SAFE_SHARE)
+
+
 def inverse_cholesky(
     gram: Float[Tensor, "batch k k"], tolerance: float
 ) -> tuple[Float[Tensor, "batch k k"], Bool[Tensor, " batch"]]:
@@ -80,7 +85,7 @@ def inverse_cholesky(
     lower, info = torch.linalg.cholesky_ex(gram)
     identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device).expand_as(gram)
     inverse = torch.linalg.solve_triangular(lower, identity, upper=False)
-    limit = max(tolerance**2, SAFE_SHARE) * gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    limit = least_share(tolerance) * gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     certified = (info == 0) & (torch.linalg.vector_norm(inverse, dim=(-2, -1)).square() * limit < 1)
     if not bool(certified.all()):
         open_ = torch.nonzero(~certified).flatten()
@@ -99,7 +104,7 @@ def certified_full_rank(
     """
     trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     shifted = gram.clone()
-    shifted.diagonal(dim1=-2, dim2=-1).sub_((max(tolerance**2, SAFE_SHARE) * growth * trace)[..., None])
+    shifted.diagonal(dim1=-2, dim2=-1).sub_((least_share(tolerance) * growth * trace)[..., None])
     return (torch.linalg.cholesky_ex(shifted).info == 0) & (trace > 0)
 
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg.factor import SAFE_SHARE, Factor, Span, certified_full_rank, smaller_gram
+from identilens.linalg.factor import Factor, Span, certified_full_rank, least_share, smaller_gram
 
 ROUNDING = 1e-12
 """Entries of an orthonormal basis below this are rounding: the weight is the same in every alternative."""
@@ -65,7 +65,7 @@ def certified_centred_rank(
     outside = 1 - along.square().sum((-2, -1)) / n
     moved = (along @ coordinates.mT).square().sum((-2, -1)) / n
     inverse = torch.linalg.vector_norm(coordinates, dim=(-2, -1)).square() + moved / outside.clamp_min(CLEAR_SHARE)
-    limit = max(tolerance**2, SAFE_SHARE) * torch.linalg.vector_norm(flat, dim=(-2, -1)).square()
+    limit = least_share(tolerance) * torch.linalg.vector_norm(flat, dim=(-2, -1)).square()
     certified = (factor.rank.reshape(-1) == r) & (outside > CLEAR_SHARE) & (inverse * limit < 1)
     rank = torch.full_like(certified, r, dtype=torch.int64)
     if not bool(certified.all()):
