@@ -170,6 +170,21 @@ class LensStudy(Study[S, R]):
         return (send_lens(lens, folder, write_folder), *texts)
 
 
+class TextStudy(LensStudy[S, R]):
+    """A study of whole texts: each text is a part."""
+
+    lens: Lens
+    items: Sequence[Item]
+
+    def identity(self) -> Identity:
+        """Return the model and the texts."""
+        return Identity(self.lens.facts, identities(self.items))
+
+    def sizes(self) -> Sequence[int]:
+        """Return one text for each part."""
+        return [1] * len(self.items)
+
+
 class HeadStudy(LensStudy[S, R]):
     """A study of the heads of texts."""
 

@@ -1,10 +1,8 @@
 """How faithful explanations of attention maps are to the model, and how far its output determines them."""
 
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from identilens.models.lens import Lens
-from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.faithfulness.causal import causal_rows
@@ -14,11 +12,11 @@ from identilens.studies.faithfulness.inputs import captum
 from identilens.studies.faithfulness.result import Faithfulness
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
 from identilens.studies.faithfulness.token_rows import token_rows
-from identilens.studies.heads import LensStudy
-from identilens.studies.items import identities, read_items
+from identilens.studies.heads import TextStudy
+from identilens.studies.items import read_items
 
 
-class FaithfulnessStudy(LensStudy[FaithfulnessSettings, Faithfulness]):
+class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
     """Test explanations of attention rows: do they follow what removing keys does, and does the output determine them.
 
     From each text some maps and rows are drawn. Faithful: keys are removed in each explanation's order, and one by one;
@@ -57,14 +55,6 @@ class FaithfulnessStudy(LensStudy[FaithfulnessSettings, Faithfulness]):
         places_of(lens, self.items[0], settings)
         if settings.attribution:
             captum()
-
-    def identity(self) -> Identity:
-        """Return the model and the texts."""
-        return Identity(self.lens.facts, identities(self.items))
-
-    def sizes(self) -> Sequence[int]:
-        """Return one text for each part."""
-        return [1] * len(self.items)
 
     def run(self, part: int) -> Output:
         """Return the tables of the maps of one text."""

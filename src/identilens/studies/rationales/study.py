@@ -1,6 +1,6 @@
 """How needed and how sufficient the tokens are that explanations of a classifier's decision put first."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Annotated, Any
@@ -12,13 +12,12 @@ from annotated_types import Ge
 from identilens.measures.explanations.orders import removal_order, removal_sets
 from identilens.measures.explanations.rationales import SHARES, comprehensiveness, sufficiency
 from identilens.models.lens import Lens
-from identilens.runs.provenance import Identity
 from identilens.runs.settings import Settings
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
 from identilens.studies.faithfulness.inputs import captum
-from identilens.studies.heads import LensStudy
-from identilens.studies.items import identities, read_items
+from identilens.studies.heads import TextStudy
+from identilens.studies.items import read_items
 from identilens.studies.rationales.decision import Decision, class_probabilities
 from identilens.studies.rationales.result import Rationales
 
@@ -40,7 +39,7 @@ class RationaleSettings(Settings):
     seed: Annotated[int, Ge(0)] = 0
 
 
-class RationaleStudy(LensStudy[RationaleSettings, Rationales]):
+class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
     """Test explanations of a classifier's decisions: are the tokens that they put first needed, and are they enough.
 
     The first 1, 5, 10, 20 and 50 % of a text's tokens are removed (comprehensiveness), or kept alone (sufficiency), and
@@ -76,14 +75,6 @@ class RationaleStudy(LensStudy[RationaleSettings, Rationales]):
         class_probabilities(lens, self.items[:1])
         if settings.attribution:
             captum()
-
-    def identity(self) -> Identity:
-        """Return the model and the texts."""
-        return Identity(self.lens.facts, identities(self.items))
-
-    def sizes(self) -> Sequence[int]:
-        """Return one text for each part."""
-        return [1] * len(self.items)
 
     def run(self, part: int) -> Output:
         """Return the rows of one text."""
