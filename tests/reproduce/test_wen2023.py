@@ -101,6 +101,7 @@ def test_variation_on_other_prefixes_uses_the_models_of_a_finished_run(small, tm
     probe = by_prefix.filter(prefix="all brackets")["value"].to_list()
     variation = found.tables["variation"].filter(~pl.col("with_start"))
     assert probe == pytest.approx(variation["value"].to_list())
+    assert by_prefix["random rows"].to_list() == pytest.approx([2.50] * len(by_prefix), abs=0.005)
     loaded = Run(wen2023_prefixes.PrefixSettings(seeds=30, prefixes=2, trained=tmp_path / "run"))
     again = wen2023_prefixes.footnote13(tmp_path, loaded)
     assert again.findings == found.findings
@@ -112,10 +113,3 @@ def test_variation_on_other_prefixes_uses_the_models_of_a_finished_run(small, tm
     gone.rename(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="seed001 is missing"):
         wen2023_prefixes.footnote13(tmp_path, loaded)
-
-
-def test_variation_over_random_treats_both_alike(small, tmp_path):
-    run = Run(wen2023_prefixes.PrefixSettings(seeds=2, epochs=1, prefixes=1))
-    table = wen2023_prefixes.footnote13(tmp_path, run).tables["by_prefix"]
-    assert table["random rows"].to_list() == pytest.approx([2.50] * len(table), abs=0.005)
-    assert table["over random"].to_list() == pytest.approx((table["value"] / table["random rows"]).to_list())
