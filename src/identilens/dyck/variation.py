@@ -86,7 +86,7 @@ def random_baselines(
     Examples:
         >>> from identilens.dyck import random_baselines
         >>> [round(one.value, 1) for one in random_baselines(9, draws=500)]
-        [1.3, 1.6, 1.4, 1.7]
+        [1.3, 1.4, 1.5, 1.6]
         >>> [round(one.value, 1) for one in random_baselines(8, with_start=True, draws=500)]
         [1.6, 1.7, 1.9, 1.8]
     """

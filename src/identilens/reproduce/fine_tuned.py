@@ -118,12 +118,12 @@ def tuning_record(task: Task, model: str | Path, data: Path, how: FineTuning) ->
     """
     file = data / task / TRAINING
     try:
-        rows = digest_of(file)
+        digest = digest_of(file)
     except OSError as error:
         raise InputError(
             f"{file} cannot be read: {error.strerror}. Name the folder of the data sets by --data."
         ) from error
-    return {"task": task, **how.recorded(), "model sha256": load(model).digest, "training part sha256": rows}
+    return {"task": task, **how.recorded(), "model sha256": load(model).digest, "training part sha256": digest}
 
 
 def tuned_model(
