@@ -250,11 +250,12 @@ class Audit(Result):
             layers = self.by_layer().drop_nulls("certain_mass").sort("certain_mass", maintain_order=True)
             least, most = (layers.row(place, named=True) for place in (0, -1))
             low, high = (percent(one["certain_mass"]) for one in (least, most))
+            some = "" if (part := looked["text"].n_unique()) == texts else f" in {part} of the {texts} texts"
             apart = "" if low == high else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
             yield (
                 f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention lies where it is seen in "
                 f"every alternative with the same output (mean certain mass of {int(looked['certain_rows'].sum()):,} "
-                f"rows, of {looked['text'].n_unique()} of {texts} {'text' if texts == 1 else 'texts'}{apart})."
+                f"rows{some}{apart})."
             )
         else:
             yield "Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."
