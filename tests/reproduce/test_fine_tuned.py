@@ -4,6 +4,7 @@ import hashlib
 import json
 import lzma
 import re
+from functools import cache
 
 import pytest
 
@@ -13,6 +14,7 @@ from identilens.reproduce import fine_tuned
 from identilens.reproduce.fine_tuned import RECORD, FineTuning, tuned_model, tuning_record
 
 HOW = FineTuning(epochs=1, rows=4)
+cached = cache(load)
 
 
 @pytest.fixture
@@ -28,6 +30,7 @@ def trained(tmp_path, monkeypatch):
         seeds.append(how.seed)
 
     monkeypatch.setattr(fine_tuned, "fine_tune", fine_tune)
+    monkeypatch.setattr(fine_tuned, "load", cached)
     return seeds
 
 

@@ -26,9 +26,7 @@ CONTRAST = 0.3
 ACCURATE = 0.97
 """Accuracy in distribution that counts as learned; the paper's own (section 4.1) is missing in the available text."""
 
-LOST = (
-    "The paper's numbers of this table or figure are missing in the text that we have; only our measurements are given."
-)
+LOST = "The paper's numbers of this table or figure are missing in the available text; only our measurements are given."
 
 RANDOM = (
     "Random patterns are treated as the models' are: causal, over all tokens with the start token, whose row and "
@@ -194,7 +192,7 @@ def accuracy(found: DyckRuns) -> str:
     return (
         f"{markdown_table(found.means().select(shown))}\n\n"
         f"In distribution {reached} of {len(models)} models close at least {100 * ACCURATE:.0f} % of the brackets "
-        "correctly. The paper gives one number that all its models reach; it is missing in the text that we have. The "
+        "correctly. The paper gives one number that all its models reach; it is missing in the available text. The "
         f"least is {100 * least['argmax']:.2f} % ({least['setting']}, seed {least['seed']}). Long prefixes have 400 to "
         "500 brackets."
     )
