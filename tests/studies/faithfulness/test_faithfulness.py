@@ -125,7 +125,7 @@ def test_rows_whose_effects_are_rounding_are_left_out_and_counted(monkeypatch, t
     found = faithfulness(lens, [ids(13)], **options)
     assert found.left_out().row(0) == ("zero", "hidden", 2, 2, 2)
     assert not found.table["correlation"].count()
-    assert not found.table["above_floor"].any()
+    assert not found.table["above_floor"].sum()
     assert "effects lie within the noise floor" in found.summary().text
     assert found.to_html(tmp_path / "page.html").is_file()
 

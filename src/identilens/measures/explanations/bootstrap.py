@@ -34,8 +34,8 @@ def bootstrap_interval(
     Texts are drawn with replacement, ``draws`` times. The quantiles of (mean* − mean) / (s* / √n) take the place of
     Student's, so that the interval is right for skewed values too. With fewer than `LEAST_TEXTS` texts, or where a
     resample has no spread (nearly all values equal), they are Student's own. One text has no interval: NaN. In
-    simulations the 95 % interval covers the mean in 94 to 98 % of cases from 8 texts on, and in 89 to 96 % for 3 to 7
-    (docs/faithfulness.md); the percentile bootstrap in 84 to 91 % for 8, and 75 % for 3.
+    simulations the 95 % interval covers the mean in 94 to 95 % of cases from 8 texts on, and in 88 to 96 % for 3 to 7
+    (docs/faithfulness.md); the percentile bootstrap in 84 to 88 % for 8, and 69 to 74 % for 3.
 
     Texts are the unit: rows and heads of one text are not independent, so average them first. For the difference of two
     explanations pass the differences text by text. O(draws · texts).
