@@ -15,7 +15,7 @@ from identilens.models.projections import query_key_projections
 from identilens.models.reading import read_head
 from identilens.models.substitution import ModelRun
 from identilens.models.tying import GroupParameters, group_parameters
-from identilens.studies.alternatives.search import Found, by_parameters, none_near, or_note, realisable
+from identilens.studies.alternatives.search import Found, by_parameters, dimension_notes, none_near, or_note, realisable
 
 Made = tuple[Found, Found, ModelRun | None]
 """A realisable alternative, what the model computes with the parameters that give it, and its run with them."""
@@ -103,5 +103,5 @@ def _notes(head: Head, counted: RealisableDimension | None) -> Iterator[str]:
         yield f"its keys serve {head.group} query heads: all of them take new ones, and each keeps its output"
     if counted is None:
         yield "the dimension was not counted: that takes too much memory"
-    elif counted.formula is not None and counted.formula != counted.dimension:
-        yield f"the dimension differs from the generic {counted.formula}"
+    else:
+        yield from dimension_notes(counted)
