@@ -39,11 +39,15 @@ def rank_agreement(
     return torch.where(size > 0, (a * b).sum(-1) / size, torch.nan)
 
 
+def in_steps(scores: Float[Tensor, "*row part"], tie: float = TIE) -> Float[Tensor, "*row part"]:
+    """Return scores in whole steps of ``tie`` times the largest absolute score of their row."""
+    unit = scores.abs().amax(-1, keepdim=True) * tie
+    return torch.where(unit > 0, scores / torch.where(unit > 0, unit, 1.0), 0.0).round()
+
+
 def _centred_ranks(scores: Tensor, seen: Tensor, tie: float) -> Tensor:
     """Return ranks less their mean, 0 at hidden parts."""
-    held = scores.detach().double().masked_fill(~seen, 0.0)
-    unit = held.abs().amax(-1, keepdim=True) * tie
-    steps = torch.where(unit > 0, held / torch.where(unit > 0, unit, 1.0), 0.0).round()
+    steps = in_steps(scores.detach().double().masked_fill(~seen, 0.0), tie)
     both = seen[..., :, None] & seen[..., None, :]
     apart = (steps[..., :, None] - steps[..., None, :]).sign() * both
     # Parts below less parts above: twice the rank, centred.

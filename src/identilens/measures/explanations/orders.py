@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.measures.explanations.agreement import TIE
+from identilens.measures.explanations.agreement import in_steps
 
 Effect = Callable[[Bool[Tensor, "set part"]], Float[Tensor, " set"]]
 """Gives how much the output changes when each of some sets of parts is removed."""
@@ -33,10 +33,8 @@ def removal_order(
         >>> removal_order(torch.tensor([0.1, 0.7, 0.2]))
         tensor([1, 2, 0])
     """
-    unit = scores.abs().amax(-1, keepdim=True) * TIE
-    steps = torch.where(unit > 0, scores / torch.where(unit > 0, unit, 1.0), 0.0).round()
     shuffled = torch.rand(scores.shape, generator=generator).argsort(-1).to(scores.device)
-    largest = steps.gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True)
+    largest = in_steps(scores).gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True)
     return shuffled.gather(-1, largest)
 
 
