@@ -32,6 +32,7 @@ from helpers.killing import CHANGES, contents
 from helpers.made_tasks import write_trec
 from identilens.dyck.settings import DyckSetting
 from identilens.runs.engines import cluster, local
+from identilens.runs.engines.driver import Driver
 from identilens.studies.registry import study_named
 
 SITE = Path(__file__).with_name("worker_site")
@@ -259,22 +260,32 @@ def engines(options, head):
 
 
 def worker_run(trial, folder, point):
-    """Run with a worker that is killed, and say what differs."""
+    """Run with a worker that is killed, and say what differs.
+
+    Missing are the parts that it had been given and that were not whole when its death was noticed.
+    """
+    missing, lose = [], Driver._lose
+
+    def noted(self, pool, event):
+        missing.extend(part for part in self._running.get(event.worker, ()) if part in trial.missing(folder))
+        lose(self, pool, event)
+
+    Driver._lose = noted
     plan = {"folder": str(folder), "point": point, "mark": str(folder) + ".killed"}
     os.environ["KILLED_WORKER"] = json.dumps(plan)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     found = trial.killed(folder, -2, None)
     twice = sorted({part for part in found["ran"] if found["ran"].count(part) > 1})
     died = Path(plan["mark"]).exists()
-    return {"missing": twice, "ran": twice if died else [], "differs": trial.differs(folder), "died": died}
+    return {"missing": sorted(missing), "ran": twice, "differs": trial.differs(folder), "died": died}
 
 
 def row_of(trial, folder, point, head):
     """What becomes of a run that is killed at a point."""
     if trial.dies == "worker":
         return forked(worker_run, trial, folder, point) or {"error": "killed"}
-    ended = forked(trial.killed, folder, point, head.kill if head else die)
-    if head:
+    ended = forked(trial.killed, folder, point, head.kill if trial.dies == "head" else die)
+    if trial.dies == "head":
         head.restart()
     return {"killed": ended is None or "error" in ended, **(forked(trial.resumed, folder) or {"error": "killed"})}
 
@@ -290,7 +301,8 @@ def main():
     sys.path.insert(0, str(SITE))
     drawn = random.Random(f"{options.study} {options.engine} {options.dies}")
     with tempfile.TemporaryDirectory() as place, ExitStack() as ends:
-        head = Head() if options.dies == "head" else None
+        # Drivers share a cluster, which outlives them; a worker reads in its environment when it is to die.
+        head = Head() if options.engine == "ray" and options.dies != "worker" else None
         if head:
             ends.callback(head.kill)
         at = Path(place).resolve()
