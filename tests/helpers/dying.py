@@ -2,8 +2,8 @@
 
 A point is the so-manieth change that the process makes in the file system. Who dies is the process that runs the
 study, or with ``--engine`` the driver, a worker (``--dies worker``) or a Ray cluster's head node (``--dies head``). For
-the head node a point is the so-manieth time that parts are handed out, so that parts are open when it dies. Every run
-is a fork of this process, which imports everything and computes nothing.
+the head node a point is the so-manieth time that parts are handed out, so that parts are open when it dies; for a
+driver half of the points are such. Every run is a fork of this process, which imports everything and computes nothing.
 Prints the points as JSON: for each what differs from an undisturbed run in one process, and the parts that were missing
 and that were run again.
 """
@@ -79,7 +79,7 @@ CASES = {
 }
 """A small run of every study; ``at`` holds what it reads."""
 
-SHARED = {**CASES, "audit": lambda at, **run: idl.audit(model(), [*MANY, *MANY], certain_rows=0, examples=1, **run)}
+SHARED = {**CASES, "audit": lambda at, **run: idl.audit(model(), 4 * MANY, certain_rows=0, examples=1, **run)}
 """Runs for several workers: more parts, so that some are open when someone dies."""
 
 
@@ -117,13 +117,13 @@ def forked(work, *given, patience=600):
     return json.loads(content) if content else None
 
 
-def watched(study, ran, tick, hands_out=False):
-    """From now on parts that are run, here or by workers, are noted, and changes of the file system call ``tick``.
+def watched(study, ran, tick):
+    """From now on parts that are run, here or by workers, are noted.
 
-    With ``hands_out`` it is called after parts were handed out instead.
+    ``tick`` is called before each change of the file system, and after parts were handed out, with which it was.
     """
 
-    def told(change, note=lambda *_: None, before=tick, after=lambda: None):
+    def told(change, note=lambda *_: None, before=lambda: None, after=lambda: None):
         def changed(*given, **options):
             before()
             note(*given)
@@ -133,12 +133,13 @@ def watched(study, ran, tick, hands_out=False):
 
         return changed
 
-    for name in () if hands_out else CHANGES:
-        setattr(Path, name, told(getattr(Path, name)))
-    ticks = {"before": lambda: None, "after": tick} if hands_out else {}
-    study.run = told(study.run, lambda _, part: ran.append(part), **ticks)
+    for name in CHANGES:
+        setattr(Path, name, told(getattr(Path, name), before=lambda: tick("change")))
+    study.run = told(study.run, lambda _, part: ran.append(part))
     for pool in (local.LocalPool, cluster.RayPool):
-        pool.submit = told(pool.submit, lambda _, worker, parts: ran.extend(parts), **ticks)
+        pool.submit = told(
+            pool.submit, lambda _, worker, parts: ran.extend(parts), after=lambda: tick("handed out")
+        )  # fmt: skip
 
 
 class Trial:
@@ -149,15 +150,11 @@ class Trial:
         self.study, self.case = study_named(name), (CASES if made is None else SHARED)[name]
 
     def undisturbed(self, folder, engine):
-        """How many changes a run makes."""
-        count = [0]
-
-        def tick():
-            count[0] += 1
-
-        watched(self.study, [], tick, self.dies == "head")
+        """The points of a run, in order: what happened at each."""
+        happened = []
+        watched(self.study, [], happened.append)
         self.run(folder, engine)
-        return count[0]
+        return happened
 
     def run(self, folder, engine, **run):
         if engine is not None:
@@ -168,19 +165,19 @@ class Trial:
         """Run until the point, or to the end where it is a worker that dies."""
         left, ran = [point], []
 
-        def tick():
+        def tick(_):
             left[0] -= 1
             if left[0] == -1 and kill is not None:
                 kill()
 
-        watched(self.study, ran, tick, self.dies == "head")
+        watched(self.study, ran, tick)
         self.run(folder, self.made)
         return {"ran": ran}
 
     def resumed(self, folder):
         """What differs in the end, and the parts that were missing and that were run."""
         ran, missing = [], self.missing(folder)
-        watched(self.study, ran, lambda: None)
+        watched(self.study, ran, lambda _: None)
         self.run(folder, self.made, resume=True)
         return {"missing": missing, "ran": sorted(ran), "differs": self.differs(folder)}
 
@@ -290,6 +287,27 @@ def row_of(trial, folder, point, head):
     return {"killed": ended is None or "error" in ended, **(forked(trial.resumed, folder) or {"error": "killed"})}
 
 
+def undisturbed(trial):
+    """What happens at each point of a run."""
+    trial.parts = forked(prepare, trial.name, trial.at, trial.case)
+    if isinstance(trial.parts, int) and trial.dies == "worker":
+        return ["change"] * (10 * trial.parts)  # temporary file, its permissions, its place, three files a part
+    happened = forked(trial.undisturbed, trial.at / "counted", trial.made)
+    for counted in (trial.parts, happened):
+        if not isinstance(counted, int | list):
+            sys.exit(counted["error"] if counted else "the undisturbed run took too long")
+    return happened
+
+
+def drawn_points(drawn, happened, options):
+    """Points at which someone dies."""
+    places = {what: [at for at, one in enumerate(happened) if one == what] for what in ("handed out", "change")}
+    wanted = options.points if options.dies == "head" else options.points // 2
+    first = drawn.sample(places["handed out"], min(len(places["handed out"]), wanted))
+    more = 0 if options.dies == "head" else min(len(places["change"]), options.points - len(first))
+    return sorted(first + drawn.sample(places["change"], more))
+
+
 def main():
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("study", choices=CASES)
@@ -307,19 +325,13 @@ def main():
             ends.callback(head.kill)
         at = Path(place).resolve()
         trial = Trial(options.study, at, engines(options, head), options.dies)
-        trial.parts = forked(prepare, options.study, at, trial.case)
-        changes = forked(trial.undisturbed, at / "counted", trial.made)
-        for counted in (trial.parts, changes):
-            if not isinstance(counted, int):
-                sys.exit(counted["error"] if counted else "the undisturbed run took too long")
-        if options.dies == "worker":
-            changes = 10 * trial.parts  # of a worker: temporary file, its permissions, its place, three files a part
-        points = sorted(drawn.sample(range(changes), min(options.points, changes)))
+        happened = undisturbed(trial)
+        points = drawn_points(drawn, happened, options)
         rows = []
         for point in points:
             rows.append({"point": point, **row_of(trial, at / f"run{point}", point, head)})
             print(rows[-1], file=sys.stderr, flush=True)
-    print(json.dumps({"study": options.study, "changes": changes, "parts": trial.parts, "points": rows}))
+    print(json.dumps({"study": options.study, "happened": len(happened), "parts": trial.parts, "points": rows}))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -95,7 +96,10 @@ def test_a_part_that_fails_is_named_and_tried_again_on_resume(tmp_path, whole):
         engine_toys.failing(layers=NUMBERS, out=tmp_path / "run", engine=Local())
     (row,) = [json.loads(line) for line in (tmp_path / "run" / "failed.jsonl").read_text().splitlines()]
     assert row == {"part": 1, "numbers": [1, 1], "tries": 3, "error": "no luck"}
+    shutil.copytree(tmp_path / "run", tmp_path / "alone")
     (tmp_path / "mended").touch()
+    engine_toys.failing(layers=NUMBERS, out=tmp_path / "alone", resume=True)
+    assert contents(tmp_path / "alone") == whole
     before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "parts").iterdir()}
     assert len(before) == 6 * 4
     engine_toys.failing(layers=NUMBERS, out=tmp_path / "run", engine=Local(), resume=True)

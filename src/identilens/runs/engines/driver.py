@@ -56,7 +56,6 @@ class Driver:
         self._todo.extend(part for part in range(len(self._sizes)) if not self._has(part))
         for part in set(range(len(self._sizes))) - set(self._todo):
             self._told(part, "")
-        folder.manifest.remove(FAILED)
         try:
             if self._todo:
                 self._work()
