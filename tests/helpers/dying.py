@@ -20,7 +20,9 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from contextlib import ExitStack, suppress
+from math import ceil
 from pathlib import Path
 
 import polars as pl
@@ -256,10 +258,10 @@ def engines(options, head):
     return made.get(options.engine)
 
 
-def worker_run(trial, folder, point):
-    """Run with a worker that is killed, and say what differs.
+def workers_run(trial, folder, points):
+    """Run with workers that are killed, one at each point, and say what differs.
 
-    Missing are the parts that it had been given and that were not whole when its death was noticed.
+    Missing are the parts that they had been given and that were not whole when their deaths were noticed.
     """
     missing, lose = [], Driver._lose
 
@@ -268,19 +270,20 @@ def worker_run(trial, folder, point):
         lose(self, pool, event)
 
     Driver._lose = noted
-    plan = {"folder": str(folder), "point": point, "mark": str(folder) + ".killed"}
+    plan = {"folder": str(folder), "points": points, "mark": f"{folder}.killed"}
     os.environ["KILLED_WORKER"] = json.dumps(plan)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    found = trial.killed(folder, -2, None)
-    twice = sorted({part for part in found["ran"] if found["ran"].count(part) > 1})
-    died = Path(plan["mark"]).exists()
-    return {"missing": sorted(missing), "ran": twice, "differs": trial.differs(folder), "died": died}
+    handed_out = Counter(trial.killed(folder, -2, None)["ran"])
+    again = sorted((handed_out - Counter(set(handed_out))).elements())
+    died = len(list(trial.at.glob(f"{folder.name}.killed*")))
+    return {"missing": sorted(missing), "ran": again, "differs": trial.differs(folder), "died": died}
 
 
-def row_of(trial, folder, point, head):
-    """What becomes of a run that is killed at a point."""
+def row_of(trial, folder, points, head):
+    """What becomes of a run that is killed at a point, or of whose workers one is killed at each of several points."""
     if trial.dies == "worker":
-        return forked(worker_run, trial, folder, point) or {"error": "killed"}
+        return forked(workers_run, trial, folder, points) or {"error": "killed"}
+    (point,) = points
     ended = forked(trial.killed, folder, point, head.kill if trial.dies == "head" else die)
     if trial.dies == "head":
         head.restart()
@@ -291,7 +294,7 @@ def undisturbed(trial):
     """What happens at each point of a run."""
     trial.parts = forked(prepare, trial.name, trial.at, trial.case)
     if isinstance(trial.parts, int) and trial.dies == "worker":
-        return ["change"] * (10 * trial.parts)  # temporary file, its permissions, its place, three files a part
+        return ["change"] * (5 * trial.parts)  # of the first parts: a worker makes some 20 changes for each
     happened = forked(trial.undisturbed, trial.at / "counted", trial.made)
     for counted in (trial.parts, happened):
         if not isinstance(counted, int | list):
@@ -314,6 +317,7 @@ def main():
     words.add_argument("--points", type=int, default=20)
     words.add_argument("--engine", choices=["local", "ray"])
     words.add_argument("--dies", choices=["driver", "worker", "head"], default="driver")
+    words.add_argument("--together", type=int, default=1, help="workers that die in one run")
     options = words.parse_args()
     torch.set_num_threads(1)
     sys.path.insert(0, str(SITE))
@@ -328,8 +332,10 @@ def main():
         happened = undisturbed(trial)
         points = drawn_points(drawn, happened, options)
         rows = []
-        for point in points:
-            rows.append({"point": point, **row_of(trial, at / f"run{point}", point, head)})
+        runs = ceil(len(points) / options.together)
+        for run in range(runs):
+            row = row_of(trial, at / f"run{run}", points[run::runs], head)
+            rows.append({"points": points[run::runs], **row})
             print(rows[-1], file=sys.stderr, flush=True)
     print(json.dumps({"study": options.study, "happened": len(happened), "parts": trial.parts, "points": rows}))
 

@@ -191,6 +191,19 @@ def test_a_damaged_part_runs_again(tmp_path):
     assert ToyStudy.runs[:2] == [1, 3]
 
 
+def test_a_run_without_its_provenance_is_left_alone(tmp_path):
+    toy(out=tmp_path / "run")
+    (tmp_path / "run" / "provenance.json").unlink()
+    left = contents(tmp_path / "run")
+    for options in ({"resume": True}, {}):
+        with pytest.raises(
+            OutputFolderError, match=r"provenance.json is missing or no file, but manifest.txt lists other files"
+        ):
+            toy(out=tmp_path / "run", **options)
+    assert contents(tmp_path / "run") == left
+    same(toy(out=tmp_path / "run", overwrite=True), toy())
+
+
 def damaged(content, draw):
     """The content of a file after an accident."""
     kind = draw(st.sampled_from(["cut", "flip", "empty", "other", "longer"]))

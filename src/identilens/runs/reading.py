@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from errno import EINVAL
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,21 +34,24 @@ def read_bytes(manifest: Manifest, file: Path) -> bytes:
     Raises:
         OutputFolderError: If it cannot be read, or differs from what the run wrote.
     """
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise OutputFolderError(f"{file} cannot be read: {error.strerror}. {_REMEDY}") from error
+    with _translated_errors(file):
+        content = _regular(file).read_bytes()
     _check(manifest, file, hashlib.sha256(content).hexdigest())
     return content
 
 
 def check_file(manifest: Manifest, file: Path) -> None:
     """Raise OutputFolderError if a file of a run cannot be read, or differs from what the run wrote."""
-    try:
-        digest = digest_of(file)
-    except OSError as error:
-        raise OutputFolderError(f"{file} cannot be read: {error.strerror}. {_REMEDY}") from error
+    with _translated_errors(file):
+        digest = digest_of(_regular(file))
     _check(manifest, file, digest)
+
+
+def _regular(file: Path) -> Path:
+    """Return a path, if it does not lead to a pipe or a device, which could not be read to its end."""
+    if file.exists() and not file.is_file():
+        raise OSError(EINVAL, "it is no file")
+    return file
 
 
 def read_json(manifest: Manifest, file: Path) -> Any:
@@ -135,7 +139,8 @@ def _translated_errors(file: Path) -> Iterator[None]:
         # polars panics on some files; a panic is no Exception.
         if not isinstance(error, known) and type(error).__name__ != "PanicException":
             raise
-        raise OutputFolderError(f"{file} cannot be read: {error}. {_REMEDY}") from error
+        why = getattr(error, "strerror", None) or error
+        raise OutputFolderError(f"{file} cannot be read: {why}. {_REMEDY}") from error
 
 
 def _check(manifest: Manifest, file: Path, digest: str) -> None:
