@@ -91,11 +91,8 @@ def test_token_types_before_and_after_fine_tuning(data, tmp_path):
     tuned = load(tmp_path / "tuned-cola").digest
     again = recipe.make(settings, tmp_path, resume=True, overwrite=False, progress=None)
     assert again.settings["weights, cola, fine-tuned (sha256)"] == tuned
-    other = replace(settings, epochs=2)
     with pytest.raises(OutputFolderError, match="epochs is 1 there and 2 here"):
-        recipe.make(other, tmp_path, resume=True, overwrite=False, progress=None)
-    made = recipe.make(other, tmp_path, resume=False, overwrite=True, progress=None)
-    assert made.settings["weights, cola, fine-tuned (sha256)"] == load(tmp_path / "tuned-cola").digest != tuned
+        recipe.make(replace(settings, epochs=2), tmp_path, resume=True, overwrite=False, progress=None)
 
 
 def test_faithfulness_of_fine_tuned_classifiers(data, tmp_path):

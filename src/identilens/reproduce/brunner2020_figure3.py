@@ -69,21 +69,16 @@ def speech(found: Mixing) -> Rows:
     """Return median own contributions of parts of speech in the first and the last layer."""
     frame = found.series.speech
     first, last = frame["layer"].min(), frame["layer"].max()
-    medians = {
-        (layer, tag): own[0]
-        for layer in (first, last) for tag in SPEECH if len(own := frame.filter(layer=layer, tag=tag)["median"])
-    }  # fmt: skip
+    medians = {(row["layer"], row["tag"]): row["median"] for row in frame.iter_rows(named=True)}
     rows = [
         ("26", f"median own contribution of {tag}, layer {first}", published,
-         percent(medians[first, tag]) if (first, tag) in medians else "no such token")
+         percent(medians.get((first, tag))) or "no such token")
         for tag, published in SPEECH.items()
     ]  # fmt: skip
     noun, determiner = medians.get((last, "NN")), medians.get((last, "DT"))
-    difference = (
-        "no such tokens"
-        if noun is None or determiner is None
-        else f"{100 * (noun - determiner):+.1f} points ({percent(noun)} − {percent(determiner)})"
-    )
+    difference = "no such tokens"
+    if noun is not None and determiner is not None:
+        difference = f"{100 * (noun - determiner):+.1f} points ({percent(noun)} − {percent(determiner)})"
     return [*rows, ("37", f"median own contribution, NN − DT, layer {last}", "nouns above determiners", difference)]
 
 
