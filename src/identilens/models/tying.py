@@ -89,9 +89,7 @@ class GroupParameters:
         kept: list[Tensor] = []
         for one in _heads(head):
             T = ProjectedValues.of(head.values, head.site.head_projection(one))
-            spaces = T.simplex_spaces(rows, visible)
-            bases = {id(space): space.kept[:, 1:] for space in spaces}
-            kept += [bases[id(space)] for space in spaces]
+            kept += T.output_bases(rows, visible)
         place = head.head % head.group
         return TiedHeads(
             self.logits, self.start, (seen if visible is None else visible).repeat(head.group, 1), tuple(kept),

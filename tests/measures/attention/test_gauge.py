@@ -34,11 +34,8 @@ def split(vector, *shapes):
 
 def tied_heads(logits, count, values, visible, draw):
     """Heads that mix the same values, with random parameters."""
-    spaces = ProjectedValues.of(values, torch.eye(values.shape[1], dtype=torch.float64)).simplex_spaces(
-        len(visible), None if visible.all() else visible
-    )
-    bases = {id(space): space.kept[:, 1:] for space in spaces}
-    kept = tuple(bases[id(space)] for space in spaces)
+    T = ProjectedValues.of(values, torch.eye(values.shape[1], dtype=torch.float64))
+    kept = T.output_bases(len(visible), None if visible.all() else visible)
     parameters, heads = draw(count) / 2, len(logits(draw(count))) // len(visible)
     return TiedHeads(logits, parameters, visible.repeat(heads, 1), kept * heads, slice(0, len(visible)))
 

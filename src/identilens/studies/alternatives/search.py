@@ -69,6 +69,12 @@ def alternatives_of(head: Head, starts: int, generator: torch.Generator) -> Iter
     yield or_note("maximum_entropy", lambda: _maximum_entropy(head))
 
 
+def computed(lens: Lens, item: Item, head: Head) -> tuple[Tensor, ModelRun]:
+    """Return the weights that the model computes in a head, and what it gives, with the parameters it has now."""
+    weights = read_head(lens, item, head.layer, head.head, head.kind).attention
+    return weights, lens.substitute({}, item)
+
+
 def by_parameters(lens: Lens, item: Item, head: Head, wanted: Found) -> tuple[Found, ModelRun | None]:
     """Return the weights that the model computes, and what it gives, with parameters that make the wanted Q' and K'.
 
@@ -78,8 +84,7 @@ def by_parameters(lens: Lens, item: Item, head: Head, wanted: Found) -> tuple[Fo
         return Found("parameters", None, note="no queries and keys to make"), None
     try:
         with remade_projections(lens, item, head, wanted.queries, wanted.keys) as moved:
-            weights = read_head(lens, item, head.layer, head.head, head.kind).attention
-            run = lens.substitute({}, item)
+            weights, run = computed(lens, item, head)
     except IdentilensError as error:
         return Found("parameters", None, note=str(error)), None
     return Found("parameters", weights, dimension=wanted.dimension, formula=wanted.formula, moved=moved), run
