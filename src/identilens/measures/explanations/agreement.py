@@ -17,9 +17,8 @@ def rank_agreement(
 ) -> Float[Tensor, "*row"]:  # fmt: skip
     """Return Spearman's rank correlation of two rows of scores over their visible parts, in [−1, 1].
 
-    Equal scores share the mean of their ranks. Two scores are equal if they differ by at most ``tie`` times the largest
-    absolute score of their row; in ``second`` also if they differ by at most ``floor``, the noise of measured effects.
-    A row of equal scores has no order: NaN. O(n²) per row.
+    Equal scores share the mean of their ranks. Equal are those that differ by at most ``tie`` times the row's largest
+    absolute score, in ``second`` also by at most ``floor``, the noise of effects. Without any order NaN. O(n²) per row.
 
     Examples:
         >>> import torch

@@ -31,14 +31,11 @@ def bootstrap_interval(
 ) -> Interval:
     """Return the mean of one value per text and its bootstrap-t interval (Efron 1981; Hall 1988).
 
-    Texts are drawn with replacement, ``draws`` times. The quantiles of (mean* − mean) / (s* / √n) take the place of
-    Student's, so that the interval is right for skewed values too. With fewer than `LEAST_TEXTS` texts, or where a
-    resample has no spread (nearly all values equal), they are Student's own. One text has no interval: NaN. In
-    simulations the 95 % interval covers the mean in 94 to 95 % of cases from 8 texts on, and in 88 to 96 % for 3 to 7
-    (docs/faithfulness.md); the percentile bootstrap in 84 to 88 % for 8, and 69 to 74 % for 3.
-
-    Texts are the unit: rows and heads of one text are not independent, so average them first. For the difference of two
-    explanations pass the differences text by text. O(draws · texts).
+    Quantiles of (mean* − mean) / (s* / √n), over ``draws`` resamples of the texts, take the place of Student's. With
+    fewer than `LEAST_TEXTS` texts, or a resample of nearly equal values, they are Student's own. One text has no
+    interval: NaN. How often such intervals cover the mean: docs/faithfulness.md. Texts are the unit: rows and heads of
+    one text are not independent, so average them first. For the difference of two explanations pass the differences
+    text by text. O(draws · texts).
 
     Examples:
         >>> import torch

@@ -25,9 +25,7 @@ class OrderBounds:
 def removal_order(
     scores: Float[Tensor, "*row part"], generator: torch.Generator | None = None
 ) -> Int[Tensor, "*row part"]:
-    """Return the parts, largest score first; parts of equal score are in random order.
-
-    Scores that differ by more than 1e-6 of the row's largest keep their order; nearer ones may change places.
+    """Return the parts, largest score first; scores within 1e-6 of the row's largest are in random order.
 
     Examples:
         >>> import torch

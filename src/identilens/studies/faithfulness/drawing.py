@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import UnsupportedModelError
+from identilens.linalg import FLOAT32_EPS
 from identilens.measures.explanations.rows import explain_rows, value_zeroing
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
@@ -19,8 +20,10 @@ from identilens.models.lens import Lens
 from identilens.models.map_runs import MapRuns
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
-from identilens.studies.faithfulness.noise import roundings
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
+
+ROUNDINGS = 8
+"""Roundings with which a noise floor is measured."""
 
 
 @dataclass
@@ -118,3 +121,9 @@ def _rows(head: Head, settings: FaithfulnessSettings, random: np.random.Generato
     seen = [n_key] * n_query if head.visible is None else head.visible.sum(-1).tolist()
     usable: Sequence[int] = [query for query, keys in enumerate(seen) if keys > settings.groups[0]]
     return sorted(map(int, random.choice(usable, min(settings.rows, len(usable)), replace=False))) if usable else []
+
+
+def roundings(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Float[Tensor, "rounding *shape"]:
+    """Return factors 1 + ε u, u uniform on [−1, 1], ε that of the precision, at least float32's (that of softmaxes)."""
+    eps, generator = max(torch.finfo(dtype).eps, FLOAT32_EPS), torch.Generator().manual_seed(seed)
+    return 1 + eps * (2 * torch.rand(ROUNDINGS, *shape, generator=generator, dtype=torch.float64) - 1)

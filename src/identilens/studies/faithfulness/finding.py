@@ -9,9 +9,7 @@ import polars as pl
 from identilens.runs.result import Finding
 
 
-def finding(
-    plane: pl.DataFrame, tested: Mapping[str, int], left_out: pl.DataFrame, controls: pl.DataFrame, failed: int
-) -> Finding:
+def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFrame, failed: int) -> Finding:
     """Return the most faithful explanation, the least stable, and how the control ended."""
     rows = tested["rows"]
     if not rows:
@@ -27,12 +25,13 @@ def finding(
         f"Most faithful: {best['explanation']}, whose order lies {_range(best, 'faithful')} of the way from the worst "
         f"order to the best ({rows} rows of {tested['texts']} texts)."
     ]
-    lost = int(left_out["no_naopc"].sum())
-    if lost:
-        lines.append(
-            f"{lost} of {left_out['rows'].sum()} tests are left out: their effects lie within the noise floor."
-        )
-    numbers: dict[str, float | int | None] = {"rows": rows, "faithful": best["faithful"], "left_out": lost}
+    if tested["left_out"]:
+        lines.append(f"{tested['left_out']} of {tested['tests']} tests are left out: effects within the noise floor.")
+    numbers: dict[str, float | int | None] = {
+        "rows": rows,
+        "faithful": best["faithful"],
+        "left_out": tested["left_out"],
+    }
     headline = [(f"{best['faithful']:.2f}", f"of the way from the worst to the best order: {best['explanation']}")]
     if not len(controls):
         lines.append("No row has other weights with the same output: every explanation is determined.")

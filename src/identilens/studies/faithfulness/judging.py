@@ -28,8 +28,7 @@ def judged(
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Yield, for each outcome and explanation, its rank correlation with single effects, its area, and its place.
 
-    The areas of the explanations' orders extend the bounds that the search finds. Effects that differ by no more than
-    the outcome's noise ``floor`` are equal.
+    The explanations' own areas extend the bounds of the search. Effects apart by the noise ``floor`` or less are equal.
     """
     scores = torch.stack(list(explained.values()))
     parts = scores.shape[1]

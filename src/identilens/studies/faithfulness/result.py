@@ -29,8 +29,7 @@ class Faithfulness(Result):
     Attributes:
         table: One row for each attention row, intervention, outcome and explanation: rank correlation with the effects
             of single keys, area over the perturbation curve (``aopc``), and its place between the worst and the best
-            order (``naopc``); the noise ``floor`` of the effects, and how many keys' effects lie above it. Where the
-            floor leaves no order of the effects, the measures are null.
+            order (``naopc``), null without effects apart by more than the noise ``floor``; keys with effects above it.
         determinacy: One row for each attention row, kind of alternative and explanation: rank agreement of the
             explanation with itself over alternatives, and their total variation distance.
         states: One row for each explained hidden state and explanation by input tokens, with the same measures, and
@@ -98,9 +97,10 @@ class Faithfulness(Result):
     def summary(self) -> Finding:
         """Return the finding: the most faithful and the most stable explanation, and the control."""
         tested = self.table.select(pl.struct(*_ROW).n_unique().alias("rows"), pl.col("text").n_unique().alias("texts"))
-        return finding(
-            self.plane(), tested.row(0, named=True), self.left_out(), self.controls, len(self.failed_controls())
+        counts = tested.row(0, named=True) | self.left_out().sum().select(tests="rows", left_out="no_naopc").row(
+            0, named=True
         )
+        return finding(self.plane(), counts, self.controls, len(self.failed_controls()))
 
     def failed_controls(self) -> pl.DataFrame:
         """Return the rows of the control in which an alternative changed more than rounding can explain."""

@@ -14,10 +14,9 @@ from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.projections import remade_projections
 from identilens.studies.faithfulness.determinacy import entropy_parameters, self_agreement
-from identilens.studies.faithfulness.drawing import DrawnMap
+from identilens.studies.faithfulness.drawing import DrawnMap, roundings
 from identilens.studies.faithfulness.inputs import FinalStates, Scores
 from identilens.studies.faithfulness.judging import judged
-from identilens.studies.faithfulness.noise import roundings
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
 
 
