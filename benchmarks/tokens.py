@@ -46,7 +46,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folds", type=int, default=2 if QUICK else 10)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=1 if QUICK else 3)
+    parser.add_argument("--repeats", type=int, default=1 if QUICK else 2)
     parser.add_argument("--pairs", type=int, default=408, help="sentence pairs of MRPC dev to use")
     parser.add_argument("--no-closed-form", action="store_true", help="leave the closed form out")
     parser.add_argument("--search", action="store_true", help="train the linear L2 probe at all seven rates too")
