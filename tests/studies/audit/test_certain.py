@@ -107,10 +107,11 @@ def test_a_small_sink_is_one_more_key():
     for row in rows.filter(layer=0, head=0).iter_rows(named=True):
         head = next(lens.capture([ids(14)], weights=True)).layers[0].head(0)
         weights, seen = head.attention[row["query"]], head.visible[row["query"]]
-        assert float(1 - weights.sum()) < 1e-6
+        rest = (1 - weights.sum()).clamp_min(0)[None]
+        assert float(rest) < 1e-6
         values = torch.cat([head.projected.compact, torch.zeros_like(head.projected.compact[:1])])
         found = attention_intervals(
-            torch.cat([weights, (1 - weights.sum()).clamp_min(0)[None]]), ProjectedValues(values, head.projected.d_model),
+            torch.cat([weights, rest]), ProjectedValues(values, head.projected.d_model),
             visible=torch.cat([seen, torch.ones(1, dtype=torch.bool)]),
         )  # fmt: skip
         assert row["certain_mass"] == pytest.approx(float(found.lo[:-1].sum()), abs=1e-6)
