@@ -14,7 +14,15 @@ from identilens.models.lens import Lens
 from identilens.models.projections import query_key_projections
 from identilens.models.substitution import ModelRun
 from identilens.models.tying import GroupParameters, group_parameters
-from identilens.studies.alternatives.search import Found, by_parameters, computed, none_near, or_note, realisable
+from identilens.studies.alternatives.search import (
+    Found,
+    by_parameters,
+    computed,
+    dimension_notes,
+    none_near,
+    or_note,
+    realisable,
+)
 
 Made = tuple[Found, Found, ModelRun | None]
 """A realisable alternative, what the model computes with the parameters that give it, and its run with them."""
@@ -101,5 +109,5 @@ def _notes(head: Head, counted: RealisableDimension | None) -> Iterator[str]:
         yield f"its keys serve {head.group} query heads: all of them take new ones, and each keeps its output"
     if counted is None:
         yield "the dimension was not counted: that takes too much memory"
-    elif counted.formula is not None and counted.formula != counted.dimension:
-        yield f"the dimension differs from the generic {counted.formula}"
+    else:
+        yield from dimension_notes(counted)

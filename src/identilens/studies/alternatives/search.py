@@ -170,16 +170,24 @@ def realisable(head: Head, distance: float, generator: torch.Generator) -> Found
         return Found("realisable", None, dimension=0, formula=counted.formula, note=none_near(counted))
     found = realisable_alternative(*tensors, distance=distance, generator=generator, **options)
     notes = [] if found.reached else [f"stopped at {found.distance:.3f} of {distance:g} after {found.steps} steps"]
-    if counted.formula is not None and counted.formula != counted.dimension:
-        notes.append(f"the dimension differs from the generic {counted.formula}")
+    notes += dimension_notes(counted)
     dimensions = counted.dimension, counted.formula
     return Found("realisable", found.weights, found.queries, found.keys, *dimensions, "; ".join(notes))
 
 
+def dimension_notes(counted: RealisableDimension) -> Iterator[str]:
+    """Yield what a reader of a dimension must know."""
+    if counted.formula is not None and counted.formula != counted.dimension:
+        yield f"the dimension differs from the generic {counted.formula}"
+    if not counted.regular:
+        yield "the dimension is one to first order only: the queries and keys, or what makes them, are not generic"
+
+
 def none_near(counted: RealisableDimension) -> str:
     """Return why a head has no realisable alternative near, if its dimension is 0."""
+    first = "" if counted.regular else ", to first order"
     return (
-        f"no realisable alternative lies near, to first order: the local dimension is 0. Of the {counted.parameters} "
+        f"no realisable alternative lies near{first}: the local dimension is 0. Of the {counted.parameters} "
         f"directions in which the queries and keys, or what makes them, can move, {counted.gauge} change no weight, "
         f"and every combination of the other {counted.weights_rank} changes an output"
     )
