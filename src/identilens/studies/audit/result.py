@@ -125,14 +125,14 @@ class Audit(Result):
             InputError: For a map that was not kept.
         """
         columns = {"text": text} | ({"kind": kind} if kind else {})
-        held = kept_maps(self.table, self.matrices).filter(**columns)
-        places = [row["layer"] == layer and row["head"] == head for row in held.iter_rows(named=True)]
+        kept = kept_maps(self.table, self.matrices).filter(**columns)
+        places = [row["layer"] == layer and row["head"] == head for row in kept.iter_rows(named=True)]
         if True not in places:
             raise InputError(
                 f"the map of text {text}, layer {layer}, head {head} was not saved. Save maps with examples= "
                 "or matrices=True."
             )
-        return MapView(page_maps(held, self.matrices, self.tokens), places.index(True))
+        return MapView(page_maps(kept, self.matrices, self.tokens), places.index(True))
 
     def notebook_maps(self) -> Sequence[TokenMap]:
         """Return the maps of the first text that was kept."""

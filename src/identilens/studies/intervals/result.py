@@ -82,12 +82,12 @@ class Intervals(Result):
     def by_query(self) -> pl.DataFrame:
         """Return what is certain of each row in words: tokens for positions."""
         pinned = self.table.group_by(list(_ROW)).agg(keys=pl.len(), pinned=pl.col("pinned").sum())
-        found = self.rows.join(pinned, on=list(_ROW), maintain_order="left")
+        rows = self.rows.join(pinned, on=list(_ROW), maintain_order="left")
         for column, side, name in (("query", "query", "token"), ("certified_top", "key", "first in every alternative")):
-            held = self.positions.filter(side=side).drop("side").rename({"position": column, "token": name})
-            found = found.join(held, on=["text", "kind", column], how="left", maintain_order="left")
+            names = self.positions.filter(side=side).drop("side").rename({"position": column, "token": name})
+            rows = rows.join(names, on=["text", "kind", column], how="left", maintain_order="left")
         shown = ["token", "simplex_nullity", "keys", "pinned", "first in every alternative", "certified_pairs", "pairs"]
-        return found.select(*_ROW, *shown)
+        return rows.select(*_ROW, *shown)
 
     def summary(self) -> Finding:
         """Return the finding: pinned weights, the least certain one, certain order."""
