@@ -101,11 +101,11 @@ def histogram(
     ``by`` are further columns counted apart, to `choose` by.
     """
     groups = [*by, *([color] if color else [])]
-    held = frame.filter(pl.col(value).is_finite())
-    low, high = held.select(low=pl.col(value).min().fill_null(0), high=pl.col(value).max().fill_null(0)).row(0)
+    finite = frame.filter(pl.col(value).is_finite())
+    low, high = finite.select(low=pl.col(value).min().fill_null(0), high=pl.col(value).max().fill_null(0)).row(0)
     width = (high - low) / bins or 1.0
     place = ((pl.col(value) - low) / width).floor().clip(0, bins - 1)
-    counted = held.with_columns(_low=low + width * place).group_by([*groups, "_low"]).agg(_count=pl.len())
+    counted = finite.with_columns(_low=low + width * place).group_by([*groups, "_low"]).agg(_count=pl.len())
     counts = counted.with_columns(_high=pl.col("_low") + width).sort([*groups, "_low"])
     look = Look(x_title=value, y_title="Count") | look
     base = base_chart(counts, "_low", "_count", color, **look)
@@ -162,11 +162,11 @@ def rule(
     """
     datum = {field(name): shown(value) for name, value in of.items()} | {"label": label}
     place: dict[str, Any] = {"x": alt.datum(x)} if x is not None else {"y": alt.datum(y)}
-    held: Any = 1 if y is None else alt.expr(f"inrange({y}, domain('y')) ? 1 : 0")
-    line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4], opacity=held).encode(**place)
+    within: Any = 1 if y is None else alt.expr(f"inrange({y}, domain('y')) ? 1 : 0")
+    line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4], opacity=within).encode(**place)
     corner: dict[str, Any] = {"y": alt.value(-4)} if x is not None else {"x": alt.value("width")}
     turn: dict[str, Any] = {"baseline": "bottom"} if x is not None else {"align": "right", "dy": -6}
-    word = alt.Chart(inline([datum])).mark_text(opacity=held, **turn).encode(text="label:N", **place, **corner)
+    word = alt.Chart(inline([datum])).mark_text(opacity=within, **turn).encode(text="label:N", **place, **corner)
     return layered([chart, line, word])
 
 

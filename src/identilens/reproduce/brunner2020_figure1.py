@@ -22,11 +22,11 @@ class Figure1Settings(BrunnerSettings, AuditSettings):
     max_length: Annotated[int | None, Ge(1)] = 128
 
 
-def compare(found: Audit) -> Rows:
+def compare(result: Audit) -> Rows:
     """Return the paper's numbers on correlation, null space and structural tokens beside those of an audit."""
-    table, d_v = found.table, int(found.table["d_v"][0])
+    table, d_v = result.table, int(result.table["d_v"][0])
     bounded = table.select(((pl.col("n_key") - pl.col("d_v")).clip(0) == pl.col("nullity")).mean()).item()
-    short, lengths = table.filter(pl.col("n_key") <= d_v), found.by_length().sort("n_key")
+    short, lengths = table.filter(pl.col("n_key") <= d_v), result.by_length().sort("n_key")
     first, last = lengths.row(0, named=True), lengths.row(-1, named=True)
     rows = [
         ("1a", "correlation, texts of at most d_v tokens", "1", _mean(short["pearson"])),
@@ -34,25 +34,25 @@ def compare(found: Audit) -> Rows:
          f"{first['pearson']:.3f} (n = {first['n_key']}), {last['pearson']:.3f} (n = {last['n_key']})"),
         ("1a", "maps whose nullity is max(n − d_v, 0)", "all", f"{100 * bounded:.1f} % (d_v = {d_v})"),
     ]  # fmt: skip
-    for token, raw, effective, layer in _peaks(found).iter_rows():
+    for token, raw, effective, layer in _peaks(result).iter_rows():
         rows.append(("1b, 1c", f"largest layer mean of attention on {token}, raw and effective",
                      "a peak of [SEP] in raw attention, none in effective",
                      f"{raw:.3f}, {effective:.4f} (layer {layer})"))  # fmt: skip
     return rows
 
 
-def tables(found: Audit) -> Mapping[str, pl.DataFrame]:
+def tables(result: Audit) -> Mapping[str, pl.DataFrame]:
     """Return correlation by length, and attention by token type."""
-    return {"by_length": found.by_length(), "received": found.received(), "token_types": found.token_types}
+    return {"by_length": result.by_length(), "received": result.received(), "token_types": result.token_types}
 
 
 def _mean(values: pl.Series) -> str:
     return "no such text" if values.is_empty() else f"{values.mean():.6f}"
 
 
-def _peaks(found: Audit) -> pl.DataFrame:
+def _peaks(result: Audit) -> pl.DataFrame:
     """Return token, raw and effective attention and layer where a structural token's mean raw attention is largest."""
-    layers = found.received().filter(pl.col("key_type").is_in(STRUCTURAL)).group_by("key_type", "layer").agg(
+    layers = result.received().filter(pl.col("key_type").is_in(STRUCTURAL)).group_by("key_type", "layer").agg(
         pl.col("raw", "effective").mean()
     )  # fmt: skip
     largest = layers.sort("raw", descending=True).unique("key_type", keep="first").sort("key_type")

@@ -113,50 +113,52 @@ def run_settings(out: Path, settings: Sequence[DyckSetting], run: Run) -> DyckRu
     )  # fmt: skip
 
 
-def models_of(found: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
+def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
     """Return the models that a run in a folder has saved for a setting, by seed."""
-    folder = (found.folder or Path()) / "models" / folder_name(setting.name)
+    folder = (result.folder or Path()) / "models" / folder_name(setting.name)
     return [DyckForCausalLM.from_pretrained(one).eval() for one in sorted(folder.glob("seed*"))]
 
 
 def reproduction(
-    name: str, source: str, found: DyckRuns, settings: Sequence[DyckSetting], run: Run, findings: str,
+    name: str, source: str, result: DyckRuns, settings: Sequence[DyckSetting], run: Run, findings: str,
     tables: Mapping[str, pl.DataFrame] | None = None, figures: tuple[str, ...] = ("",),
 ) -> Reproduction:  # fmt: skip
     """Return a reproduction with the tables and figures that all have, and further tables by file name.
 
     ``figures`` are the beginnings of the names of figures to draw; all by default.
     """
-    charts = {title: chart for title, chart in found.charts().items() if title.startswith(figures)}
+    charts = {title: chart for title, chart in result.charts().items() if title.startswith(figures)}
     used: dict[str, Any] = {"seeds": run.settings.seeds}
     for one in settings:
         used[one.name] = ", ".join(f"{key} {value}" for key, value in {**one.config, **asdict(one.training)}.items())
     if run.settings.epochs is not None:
         used["epochs, instead of the paper's"] = run.settings.epochs
     shared = {
-        "runs": found.table, "means": found.means(), "variation": found.variation, "heads": found.heads,
-        "misleading": found.misleading(),
+        "runs": result.table, "means": result.means(), "variation": result.variation, "heads": result.heads,
+        "misleading": result.misleading(),
     }  # fmt: skip
-    return Reproduction(name, source, used, {**shared, **(tables or {})}, f"{accuracy(found)}\n\n{findings}", charts, 0)
+    return Reproduction(
+        name, source, used, {**shared, **(tables or {})}, f"{accuracy(result)}\n\n{findings}", charts, 0
+    )
 
 
-def accuracy(found: DyckRuns) -> str:
+def accuracy(result: DyckRuns) -> str:
     """Return accuracies as a Markdown table, and how many models reach the paper's accuracy in distribution."""
     shown = ["setting", "seeds", "argmax", "threshold", "long_argmax", "long_threshold"]
-    models = found.table.sort("argmax")
+    models = result.table.sort("argmax")
     reached = int((models["argmax"] >= PUBLISHED_ACCURACY).sum())
     least = models.row(0, named=True)
     return (
-        f"{markdown_table(found.means().select(shown))}\n\n"
+        f"{markdown_table(result.means().select(shown))}\n\n"
         f"In distribution {reached} of {len(models)} models close at least {100 * PUBLISHED_ACCURACY:.0f} % of the "
         f"brackets correctly, as the paper reports for all its models; the least is {100 * least['argmax']:.2f} % "
         f"({least['setting']}, seed {least['seed']}). Long prefixes have 400 to 500 brackets."
     )
 
 
-def variations(found: DyckRuns) -> str:
+def variations(result: DyckRuns) -> str:
     """Return the attention variation as a Markdown table, with and without the start token."""
-    rows = found.variation.with_columns(
+    rows = result.variation.with_columns(
         pl.col("error").fill_nan(None), start=pl.when("with_start").then(pl.lit("in")).otherwise(pl.lit("out"))
     )
     shown = rows.select(
@@ -169,6 +171,6 @@ def variations(found: DyckRuns) -> str:
     )
 
 
-def misleading(found: DyckRuns) -> str:
+def misleading(result: DyckRuns) -> str:
     """Return how many heads look like a stack and are used, as a Markdown table."""
-    return markdown_table(found.misleading())
+    return markdown_table(result.misleading())

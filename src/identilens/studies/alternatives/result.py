@@ -28,8 +28,8 @@ class Alternatives(Result):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
-        >>> found.changes.columns
+        >>> result = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
+        >>> result.changes.columns
         ['text', 'layer', 'head', 'kind', 'alternative', 'state', 'state_layer', 'largest_change',
         'relative_change']
     """

@@ -62,8 +62,8 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
-        >>> found.table.select("alternative", "mean_total_variation")
+        >>> result = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
+        >>> result.table.select("alternative", "mean_total_variation")
         shape: (3, 2)
         ┌─────────────────┬──────────────────────┐
         │ alternative     ┆ mean_total_variation │

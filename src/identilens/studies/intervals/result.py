@@ -29,8 +29,8 @@ class Intervals(Result):
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
         >>> text = "The ferry left the harbour before dawn, and nobody could say who had paid."
-        >>> found = idl.intervals(lens, text, layers=3, heads=5, queries=(2, 5))
-        >>> found.by_query()
+        >>> result = idl.intervals(lens, text, layers=3, heads=5, queries=(2, 5))
+        >>> result.by_query()
         shape: (2, 12)
         ┌──────┬───────┬──────┬─────────┬───┬────────┬────────────────┬─────────────────┬───────┐
         │ text ┆ layer ┆ head ┆ kind    ┆ … ┆ pinned ┆ first in every ┆ certified_pairs ┆ pairs │

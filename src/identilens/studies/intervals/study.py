@@ -51,8 +51,8 @@ class IntervalStudy(RowStudy[IntervalSettings, Intervals]):
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
         >>> text = "The ferry left the harbour before dawn, and nobody could say who had paid."
-        >>> found = idl.intervals(lens, text, layers=3, heads=5, queries="harbour")
-        >>> found.table.select("key", "weight", "lo", "hi").head(3)
+        >>> result = idl.intervals(lens, text, layers=3, heads=5, queries="harbour")
+        >>> result.table.select("key", "weight", "lo", "hi").head(3)
         shape: (3, 4)
         ┌─────┬──────────┬──────────┬──────────┐
         │ key ┆ weight   ┆ lo       ┆ hi       │

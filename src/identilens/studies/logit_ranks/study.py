@@ -56,8 +56,8 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.logit_ranks(lens, idl.examples()[1], layers=3, heads=5, count=10)
-        >>> found
+        >>> result = idl.logit_ranks(lens, idl.examples()[1], layers=3, heads=5, count=10)
+        >>> result
         LogitRanks: 0.0 % of 10 random alternatives of ...
     """
 

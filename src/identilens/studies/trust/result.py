@@ -25,8 +25,8 @@ class Trust(Result):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.trust(lens, idl.examples()[0], layers=3, heads=9, queries=(10, 11))
-        >>> found.by_query()
+        >>> result = idl.trust(lens, idl.examples()[0], layers=3, heads=9, queries=(10, 11))
+        >>> result.by_query()
         shape: (2, 13)
         ┌──────┬───────┬──────┬─────────┬───┬────────────────┬────────────────┬───────────────┬────────────┐
         │ text ┆ layer ┆ head ┆ kind    ┆ … ┆ determined,    ┆ free,          ┆ free, little  ┆ negligible │

@@ -104,9 +104,9 @@ def axes(table: pl.DataFrame) -> AnyChart:
     frame = _classified(seen.with_columns(certain=pl.col("lo") / pl.col("weight"))).sort("order", maintain_order=True)
     also = ("weight", "token", "query_token", "verdict")
     chart = scatter(
-        frame.select("certain", "influence", "determinacy", *also), "certain", "influence", "determinacy", log_y=True,
-        also=also,
-        size=24, color_title="Weight", x_title="Share of the weight that is certain (lo / weight)", x_domain=(0, 1),
+        frame.select("certain", "influence", "determinacy", *also), "certain", "influence", "determinacy",
+        also=also, size=24, log_y=True, color_title="Weight",
+        x_title="Share of the weight that is certain (lo / weight)", x_domain=(0, 1),
         y_title="Norm share, in even shares", title="Every weight on both axes",
     )  # fmt: skip
     return rule(_colored(chart), y=1, label="an even share")
