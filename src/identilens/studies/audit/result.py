@@ -236,7 +236,7 @@ class Audit(Result):
 
     def _sentences(self) -> Iterator[str]:
         if others := self.provenance["model"].get("layers_without_attention"):
-            yield f"Only attention is audited. {len(others)} of the model's layers hold none: {', '.join(others)}."
+            yield f"Only attention is audited. {len(others)} of the model's layers have none: {', '.join(others)}."
         table, texts = self.table, self.table["text"].n_unique()
         looked = table.filter(pl.col("certain_rows") > 0)
         if len(looked):
@@ -245,7 +245,7 @@ class Audit(Result):
             low, high = (percent(one["certain_mass"]) for one in (least, most))
             apart = "" if low == high else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
             yield (
-                f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention lies where it is seen in "
+                f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention stays on the same keys in "
                 f"every alternative with the same output (mean certain mass of {int(looked['certain_rows'].sum()):,} "
                 f"rows{apart})."
             )
@@ -253,8 +253,8 @@ class Audit(Result):
             yield "Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."
         token = table["sink_token"].mode().sort()[0]
         yield (
-            f"Influential: {percent(table['sink_mass'].mean())} of the attention goes to one structural token a map, "
-            f"mostly {token}, which brings {percent(table['sink_norm_share'].mean())} of the norms that are added up."
+            f"Influential: on average {percent(table['sink_mass'].mean())} of a map's attention goes to one structural "
+            f"token, mostly {token}, which contributes {percent(table['sink_norm_share'].mean())} of the summed norms."
         )
         over = f"{len(table)} attention maps over {texts} {'text' if texts == 1 else 'texts'}"
         maps = table.filter(pl.col("nullity") > 0)
