@@ -23,7 +23,7 @@ VERDICTS = {
 
 OPENING = """# Reproductions
 
-Every figure and table of the five papers below, published beside measured. Layers are counted from 1, as in the
+Every figure and table of five papers, and the measures of a sixth, published beside measured. Layers are counted from 1, as in the
 papers. Brunner et al. measured BERT-base (12 layers, d_v = 64); the measured numbers are of the bundled encoder (6
 layers, d_v = 32), so that claims can agree and numbers need not. The commands take any model (`--model
 bert-base-uncased`); their defaults are the paper's settings, and the linked pages say in which settings the numbers
