@@ -6,12 +6,13 @@ import platform
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from runpy import run_path
 from statistics import median
 from typing import Any
 
 import torch
 
-DATA = Path(__file__).parents[2] / "shared" / "data"
+DATA: Path = run_path(str(Path(__file__).parents[1] / "tools" / "data_folder.py"))["DATA"]
 """Real data sets, where present."""
 QUICK = "BENCH_QUICK" in os.environ
 """Only what shows a slow-down within seconds."""

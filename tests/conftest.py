@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Container
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 from hypothesis import settings
@@ -20,8 +21,7 @@ settings.register_profile("repeatable", derandomize=True, database=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 _FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-DATA = Path(__file__).parents[2] / "shared" / "data"
-
+DATA: Path = run_path(str(Path(__file__).parents[1] / "tools" / "data_folder.py"))["DATA"]
 
 SLOW = (Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines()
 """Tests, or beginnings of their names, that take longer than a second or two: `make test` leaves them out."""
@@ -64,7 +64,7 @@ def bundled(bundled_path):
 def data() -> Path:
     """Folder of real data sets; skips where it is absent."""
     if not DATA.is_dir():
-        pytest.skip(f"the real data sets are not at {DATA}")
+        pytest.skip(f"the real data sets are not at {DATA}; name their folder by IDENTILENS_DATA")
     return DATA
 
 

@@ -1,6 +1,9 @@
 """Trains the bundled decoder, a Llama of four million parameters, on English Wikipedia; called again, it resumes.
 
 Usage: python tools/decoder.py [--tokens N] [--seed N] [--work FOLDER] [--out FOLDER]
+
+The text is wiki_en/train_100mb.txt.xz and wiki_en/valid.txt.xz in the folder that IDENTILENS_DATA names (default:
+data).
 """
 
 import argparse
@@ -19,13 +22,15 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from data_folder import DATA
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 ROOT = Path(__file__).parents[1]
-WIKI = ROOT.parent / "shared" / "data" / "wiki_en"
+WIKI = DATA / "wiki_en"
+TEXTS = (WIKI / "train_100mb.txt.xz", WIKI / "valid.txt.xz")
 BEGIN, END = "<|begin|>", "<|end|>"
 VOCABULARY, CONTEXT, BATCH = 4096, 256, 8
 RATE, WARM_UP, DECAY, CLIP = 2e-3, 200, 0.1, 1.0
@@ -199,7 +204,7 @@ def publish(run: Training, out: Path) -> None:
         "torch": torch.__version__, "transformers": transformers.__version__, "processor": platform.machine(),
         "sha256": {
             file.name: hashlib.sha256(file.read_bytes()).hexdigest()
-            for file in (WIKI / "train_100mb.txt.xz", WIKI / "valid.txt.xz", out / "model.safetensors")
+            for file in (*TEXTS, out / "model.safetensors")
         },
     }  # fmt: skip
     lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in record.items())
@@ -222,6 +227,8 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "build" / "decoder", help="where a stopped run is kept")
     parser.add_argument("--out", type=Path, default=ROOT / "src" / "identilens" / "demo" / "decoder")
     given = parser.parse_args()
+    if missing := [str(file) for file in TEXTS if not file.is_file()]:
+        sys.exit(f"missing: {', '.join(missing)}; put them there, or name the folder of wiki_en by IDENTILENS_DATA.")
     given.work.mkdir(parents=True, exist_ok=True)
     run = Training(given.work, given.tokens, given.seed)
     run.run()

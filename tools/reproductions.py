@@ -23,11 +23,15 @@ VERDICTS = {
 
 OPENING = """# Reproductions
 
-Every figure and table of five papers, and the measures of a sixth, published beside measured. Layers are counted from 1, as in the
-papers. Brunner et al. measured BERT-base (12 layers, d_v = 64); the measured numbers are of the bundled encoder (6
-layers, d_v = 32), so that claims can agree and numbers need not. The commands take any model (`--model
-bert-base-uncased`); their defaults are the paper's settings, and the linked pages say in which settings the numbers
-here were measured.
+Every figure and table of the first four papers below, and one measurement each of the last two, published beside
+measured. Layers are counted from 1, as in the papers. Brunner et al. measured BERT-base (12 layers, d_v = 64); the
+measured numbers are of the bundled encoder (6 layers, d_v = 32), so that claims can agree and numbers need not.
+The commands take any model (`--model bert-base-uncased`; the default is the bundled encoder); their other defaults are
+the paper's settings where it states them. The linked pages say in which settings the numbers here were measured.
+
+The folder of `--data` (default: `data`) holds mrpc/dev.tsv.xz, cola/dev.tsv, mnli/dev_matched.tsv.xz,
+ud_ewt/en_ewt-ud-test.conllu.xz and wiki_en/segments_1000.jsonl.xz; fine-tuning also needs train.tsv.xz in mrpc, cola
+and sst, and sst/dev.tsv.xz. The commands of Bhardwaj et al. read the files of their tasks ([tasks](encoder.md#tasks)).
 """
 
 

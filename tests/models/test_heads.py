@@ -134,13 +134,16 @@ def test_every_study_of_heads_runs_in_half_precision(family, dtype):
         assert idl.logit_ranks(lens, text, count=2).table["original_rank"].max() <= 8
 
 
-@pytest.mark.parametrize("dtype", HALF)
-def test_sinks_in_half_precision_name_the_remedy(dtype):
-    lens = idl.Lens(build("gpt_oss").to(HALF[dtype]))
+@pytest.mark.parametrize("dtype", [*HALF, "float32"])
+def test_sinks_are_refused_however_small(dtype):
+    model = build("gpt_oss").to(HALF.get(dtype, torch.float32))
+    for name, parameter in model.named_parameters():
+        if "sinks" in name:
+            parameter.data.fill_(-20.0)
     text = {"input_ids": torch.arange(5, 30)[None]}
-    for study in (idl.intervals, idl.alternatives):
-        with pytest.raises(UnsupportedModelError, match="--dtype float32"):
-            study(lens, text, layers=0, heads=0)
+    for study in (idl.intervals, idl.alternatives, idl.trust):
+        with pytest.raises(InputError, match="has an attention sink"):
+            study(idl.Lens(model), text, layers=0, heads=0)
 
 
 def test_an_audit_leaves_out_what_half_precision_hides(tmp_path):

@@ -84,12 +84,14 @@ def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
 def proven_row(head: Head, query: int) -> Columns:
     """Return weight, proven interval, influence and verdict of the keys that a query sees."""
     _require_query(head, query)
+    head.refuse_sink()
     visible = None if head.visible is None else head.visible[query]
     return trust_rows(head.attention[query], head.projected, visible)
 
 
 def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) -> dict[str, Any]:
     """Return another attention of a head with the same output, put back into the model, and what that changed."""
+    head.refuse_sink()
     generator = torch.Generator().manual_seed(0)
     if which == "far":
         found = far_alternatives(head.attention, head.projected, visible=head.visible, generator=generator)

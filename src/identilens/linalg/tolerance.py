@@ -1,5 +1,10 @@
 """When a singular value counts as zero: one rule for the whole package."""
 
+import torch
+
+HALF = (torch.float16, torch.bfloat16)
+"""Precisions whose rounding errors would change ranks, intervals and alternatives."""
+
 FLOAT32_EPS = 1.1920929e-07
 """Machine epsilon of float32, the precision in which models compute their values."""
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError, UnsupportedModelError
-from identilens.linalg import FLOAT32_EPS, ProjectedValues, attention_logits, visible_softmax
+from identilens.linalg import FLOAT32_EPS, HALF, ProjectedValues, attention_logits, visible_softmax
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.models.sequences import Kind
@@ -34,6 +34,7 @@ class Head:
         bias: Position bias added to the logits, if the family has one.
         softcap: c, if the logits are c tanh(s Q Kᵀ / c); None without a soft cap.
         group: Number of query heads that share these keys and values.
+        sink: Whether a learnt sink, a key without value, takes part in the softmax: rows then sum to less than one.
     """
 
     site: Site
@@ -48,6 +49,7 @@ class Head:
     bias: Float[Tensor, "query key"] | None
     softcap: float | None
     group: int
+    sink: bool = False
 
     @property
     def layer(self) -> int:
@@ -90,7 +92,7 @@ class Head:
         """
         if self.follows_logits:
             return self.recomputed
-        if self.family_weights.dtype in (torch.float16, torch.bfloat16):
+        if self.family_weights.dtype in HALF:
             raise UnsupportedModelError(
                 f"{self.kind} layer {self.layer}, head {self.head} computes its weights in half precision, and not as "
                 "a softmax of its queries and keys (an attention sink, or logits that the family changes), so that "
@@ -131,6 +133,8 @@ class Head:
         norms = (torch.linalg.vector_norm(one.double(), dim=-1) for one in (self.queries, self.keys))
         product = abs(self.scaling) * next(norms) * next(norms).max()
         limit = STORED_ROUNDINGS * eps * (1 + size.abs().amax(-1)) + rounding * (1 + product)
+        if self.sink:
+            return False
         near = (self.recomputed - given).abs().amax(-1) <= limit
         return bool((near & ((given.double().sum(-1) - 1).abs() <= eps / 2 + rounding)).all())
 
@@ -148,6 +152,19 @@ class Head:
         if self.weights is None:
             raise InputError("this head was captured without its weights; capture with weights=True.")
         return self.weights
+
+    def refuse_sink(self) -> None:
+        """Raise for a head with a learnt sink, whose rows are no distributions over its keys.
+
+        Raises:
+            InputError: If the head has a sink.
+        """
+        if self.sink:
+            raise InputError(
+                f"{self.kind} layer {self.layer}, head {self.head} has an attention sink (a learnt key without value), "
+                "so that its rows do not sum to 1. Intervals and alternatives are not made for such heads; "
+                "use audit, which counts the sink as one more key."
+            )
 
     def output_error(self, weights: Float[Tensor, "query key"]) -> float:
         """Return ‖(A' − A) T‖_F / ‖A T‖_F of other weights A'."""
@@ -173,6 +190,7 @@ class CapturedLayer:
     scaling: float
     bias: Float[Tensor, "biases query key"] | None
     softcap: float | None
+    sink: bool = False
 
     @classmethod
     def of(cls, call: AttentionCall, site: Site, output: Tensor, weights: Tensor | None) -> "CapturedLayer":
@@ -185,7 +203,7 @@ class CapturedLayer:
             None if visible is None or bool(visible.all()) else visible[0].expand(rows, columns).clone(),
             call.query.shape[-1] ** -0.5 if scaling is None else float(scaling),
             None if bias is None else bias[0].expand(-1, rows, columns),
-            call.arguments.get("softcap"),
+            call.arguments.get("softcap"), call.has_sink,
         )  # fmt: skip
 
     @property
@@ -200,5 +218,5 @@ class CapturedLayer:
         bias = None if self.bias is None else self.bias[head if len(self.bias) > 1 else 0]
         return Head(
             self.site, head, self.queries[head], self.keys[head // size], self.values[head // size],
-            self.head_output[head], weights, self.visible, self.scaling, bias, self.softcap, size,
+            self.head_output[head], weights, self.visible, self.scaling, bias, self.softcap, size, self.sink,
         )  # fmt: skip

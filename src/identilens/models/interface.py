@@ -68,6 +68,12 @@ class AttentionCall:
         key, value = self.key[places, :, :keys], self.value[places, :, :keys]
         return replace(self, query=query, key=key, value=value, mask=mask, arguments=arguments)
 
+    @property
+    def has_sink(self) -> bool:
+        """Whether a learnt sink, a key without value, takes part in the softmax, however little attention it gets."""
+        parameters = vars(self.module)["_parameters"]
+        return self.arguments.get("s_aux") is not None or any("sink" in name for name in parameters)
+
     def rows(self, queries: Sequence[int]) -> "AttentionCall":
         """Return the call for some query rows only, with their mask."""
         arguments, bias = dict(self.arguments), self.arguments.get("position_bias")

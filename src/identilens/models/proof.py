@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from identilens.errors import JoinedTextsError, UnsupportedModelError
+from identilens.linalg import HALF
 from identilens.models.affine import channels_last
 from identilens.models.capture import Lengths
 from identilens.models.heads import CapturedLayer
@@ -198,10 +199,7 @@ class Proof:
 
     def _check_sums(self, call: AttentionCall, weights: Tensor) -> None:
         sums, least = weights.double().sum(-1), float(weights.min())
-        sinks = call.arguments.get("s_aux") is not None or any(
-            "sink" in name for name in vars(call.module)["_parameters"]
-        )
-        over = float((sums - 1).max()) if sinks else float((sums - 1).abs().max())
+        over = float((sums - 1).max()) if call.has_sink else float((sums - 1).abs().max())
         name = "rows sum to 1, or to 1 less a sink"
         self._note(name, max(over, -least), self.noise, f"smallest sum {float(sums.min()):.3f}")
 
@@ -300,7 +298,7 @@ def _blocks(call: AttentionCall) -> list[slice]:
 
 def _in_float32(call: AttentionCall) -> AttentionCall:
     def exact(value: Any) -> Any:
-        half = isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+        half = isinstance(value, Tensor) and value.dtype in HALF
         return value.float() if half else value
 
     return replace(

@@ -135,8 +135,14 @@ class TextHeads:
         return isinstance(self.items, LazyItems)
 
     def read(self, place: Place) -> Head:
-        """Return a head as it computes on its text."""
-        return read_head(self.lens, self.items[place.text], place.site.layer, place.head, place.site.kind)
+        """Return a head as it computes on its text.
+
+        Raises:
+            InputError: If the head has an attention sink.
+        """
+        head = read_head(self.lens, self.items[place.text], place.site.layer, place.head, place.site.kind)
+        head.refuse_sink()
+        return head
 
     def tokens(self, head: Head, text: int) -> dict[str, tuple[str, ...]]:
         """Return what stands at each position of a text, by sequence; a head's own where they are no tokens."""

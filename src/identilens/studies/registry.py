@@ -31,7 +31,7 @@ STUDIES: dict[str, Entry] = {
     ),
     "faithfulness": Entry(
         "identilens.studies.faithfulness.study:FaithfulnessStudy",
-        "Do explanations of attention follow the model, and are they determined.",
+        "Do explanations of attention follow the model, and are they stable over other weights with the same output.",
     ),
     "rationales": Entry(
         "identilens.studies.rationales.study:RationaleStudy",

@@ -50,7 +50,7 @@ def reference_rows(lens, inputs):
                 "first_mass": float(weights[:, 0].mean()),
                 "received": weights.mean(0),
                 "norm_shares": (norms / norms.sum(-1, keepdim=True)).mean(0),
-                "value_norms": torch.linalg.vector_norm(T, dim=-1) / torch.linalg.vector_norm(T, dim=-1).median(),
+                "value_norms": torch.linalg.vector_norm(T, dim=-1) / torch.linalg.vector_norm(T, dim=-1).quantile(0.5),
             }
         for (layer, kind), sizes in outputs.items():
             for head, share in enumerate((torch.stack(sizes) / torch.stack(sizes).sum(0)).mean(-1)):

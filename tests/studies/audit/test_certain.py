@@ -8,6 +8,7 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers.audits import TEXTS
 from helpers.zoo import BUILDERS, build, example, ids
+from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals
 from identilens.models import Lens
@@ -29,7 +30,7 @@ def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled):
         values, keys, sink = head.projected.compact, len(weights), audit.table.filter(
             text=row["text"], layer=row["layer"], head=row["head"], kind=row["kind"])["sink"].item()  # fmt: skip
         rest = 1 - weights.sum()
-        if float(head.attention.sum(-1).min()) < 0.999:  # a sink of the model's own: one more key of value zero
+        if head.sink:  # one more key of value zero
             weights, values = torch.cat([weights, rest[None]]), torch.cat([values, torch.zeros_like(values[:1])])
             visible = None if visible is None else torch.cat([visible, torch.ones(1, dtype=torch.bool)])
         found = attention_intervals(weights, ProjectedValues(values, head.projected.d_model), visible=visible)
@@ -73,3 +74,44 @@ def test_the_error_of_a_mean_of_rows():
     assert mean_and_error([0.5], 5) == (0.5, None)
     mean, error = mean_and_error([0.2, 0.4, 0.6], 12)
     assert (mean, error) == pytest.approx((0.4, 0.2 / 3**0.5 * 0.75**0.5))
+
+
+def test_kept_weights_of_half_precision_are_computed_again(bundled_path):
+    lens = idl.load(bundled_path, dtype="bfloat16", device="cpu")
+    audit = idl.audit(lens, TEXTS[:1], examples=1, certain_rows=0)
+    head = next(lens.capture(TEXTS[0], weights=True)).layers[2].head(3)
+    raw = audit.matrices["text0.layer2.head3.encoder.raw"]
+    torch.testing.assert_close(raw.double(), head.recomputed, atol=1e-7, rtol=1e-6)
+    assert float((raw - head.family_weights.float()).abs().max()) > 1e-5, "rounded weights are another map"
+    kept, made = audit.trust(0, 2, 3, 4).table, idl.trust(lens, TEXTS[0], layers=2, heads=3, queries=[4]).table
+    assert_frame_equal(kept.select("lo", "hi"), made.select("lo", "hi"), abs_tol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_of_kept_maps_with_a_sink_nothing_is_proven(dtype, tmp_path):
+    lens = Lens(build("gpt_oss").to(getattr(torch, dtype)))
+    audit = idl.audit(lens, [ids(14)], examples=1, certain_rows=0)
+    assert not [name for name in audit.matrices if name.endswith(".values")]
+    with pytest.raises(InputError, match="has an attention sink, or weights that are known in half precision"):
+        audit.trust(0, 0, 0, 5)
+    assert audit.to_html(tmp_path / "report.html").is_file()
+
+
+def test_a_small_sink_is_one_more_key():
+    model = build("gpt_oss")
+    for name, parameter in model.named_parameters():
+        if "sinks" in name:
+            parameter.data.fill_(-30.0)
+    lens = Lens(model)
+    rows = idl.audit(lens, [ids(14)], certain_rows=14, examples=0).rows
+    for row in rows.filter(layer=0, head=0).iter_rows(named=True):
+        head = next(lens.capture([ids(14)], weights=True)).layers[0].head(0)
+        weights, seen = head.attention[row["query"]], head.visible[row["query"]]
+        rest = (1 - weights.sum()).clamp_min(0)[None]
+        assert float(rest) < 1e-6
+        values = torch.cat([head.projected.compact, torch.zeros_like(head.projected.compact[:1])])
+        found = attention_intervals(
+            torch.cat([weights, rest]), ProjectedValues(values, head.projected.d_model),
+            visible=torch.cat([seen, torch.ones(1, dtype=torch.bool)]),
+        )  # fmt: skip
+        assert row["certain_mass"] == pytest.approx(float(found.lo[:-1].sum()), abs=1e-6)

@@ -102,7 +102,7 @@ def test_attribution_is_of_the_class_and_keeps_its_sign(lens):
             lens.model.classifier(lens.body.pooler(lens.body.encoder(one).last_hidden_state))[0, decision.label]
             for one in (inputs, zeroed)
         ]
-        assert float(found["occlusion"][token]) == pytest.approx(float(drop[0] - drop[1]), abs=1e-6)
+        assert float(found["occlusion"][token]) == pytest.approx((drop[0] - drop[1]).item(), abs=1e-6)
     assert (found["occlusion"] < 0).any()
 
 

@@ -5,7 +5,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import ProjectedValues, SimplexSpace, Visible
+from identilens.linalg import HALF, ProjectedValues, SimplexSpace, Visible
 from identilens.linalg.checks import check_finite, check_mask
 
 SUM_ERROR = 1e-3
@@ -18,7 +18,7 @@ def check_precision(weights: Tensor) -> None:
     Raises:
         InputError: Weights in float16 or bfloat16.
     """
-    if weights.dtype in (torch.float16, torch.bfloat16):
+    if weights.dtype in HALF:
         raise InputError(
             f"expected attention weights in float32 or float64; got {str(weights.dtype).removeprefix('torch.')}; "
             "compute them as softmax(scaling * Q @ K.T) with Q and K in float64 (values may stay in half precision), "

@@ -64,8 +64,9 @@ class ParkedBuilder:
         """Return the result over all rows added."""
         mass, share = (self._sums / self._rows).unbind(1)
         place = mass.masked_fill(self._elsewhere, -1.0).argmax(1, keepdim=True)
-        norm = self._norms.gather(1, place)[:, 0]
-        value_norm = share_of(norm, self._norms.median(1).values)
+        norm, count = self._norms.gather(1, place)[:, 0], self._norms.shape[1]
+        median = self._norms.sort(1).values[:, [(count - 1) // 2, count // 2]].mean(1)
+        value_norm = share_of(norm, median)
         mass_there, share_there = (sums.gather(1, place)[:, 0] for sums in (mass, share))
         return ParkedAttention(
             place[:, 0], mass_there, share_there * norm, value_norm, mass[:, 0], self._output / self._rows

@@ -123,7 +123,7 @@ class TiedAlternative:
         original: A.
         distance: Mean total variation distance between the rows of A and A' of the head that is looked at.
         row_distance: The distance of every row.
-        output_error: ‖(A' − A) C‖_F / ‖A C‖_F, C the bases of the outputs.
+        output_error: ‖(A' − A) C‖_F / max(‖A C‖_F, 0.001 ‖A‖_F), C the orthonormal bases of the outputs.
         reached: Whether ``distance`` is at least the requested distance.
         steps: Number of accepted steps.
     """

@@ -1,4 +1,4 @@
-"""Explanations of attention and of input tokens, and how faithful and how determined each of them is."""
+"""Explanations of attention and of input tokens, and how faithful and how stable each of them is."""
 
 from identilens.measures.explanations.agreement import rank_agreement as rank_agreement
 from identilens.measures.explanations.bootstrap import Interval as Interval

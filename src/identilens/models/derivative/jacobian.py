@@ -29,8 +29,8 @@ Function = Callable[[Tensor], tuple[Tensor, ...]]
 
 Method = Literal["exact", "sketch"]
 
-Path = Literal["recorded", "forward"]
-"""How tangents were computed: through a recording, or by `torch.func.jvp` for each chunk."""
+Path = Literal["recorded", "forward", "reverse"]
+"""How it was computed: tangents through a recording, or by `torch.func.jvp` for each chunk, or reverse passes."""
 
 DEFAULT_BUDGET = 256 * 2**20
 DEFAULT_PROBES = 32
@@ -89,7 +89,7 @@ def jacobian_norms(
     if method != "sketch":
         raise InputError(f"method must be exact or sketch; got {method!r}.")
     leading = probes // 4 if leading is None else leading
-    _check_probes(probes, leading, width)
+    check_probes(probes, leading, width)
     directions = leading_directions(function, inputs, leading, 3 * probes, generator, memory_budget)
     frames = orthonormal_probes(directions, probes, generator)
     return _sweep(function, inputs, frames, leading, memory_budget, frames.nbytes, path)
@@ -129,10 +129,11 @@ def _sweep(
             for total, squares in zip(sums, push(run, token, probe), strict=True):
                 statistics = torch.stack([squares * (1 - random), squares * random, squares.square() * random], 1)
                 total.index_add_(0, token, statistics)
-    return tuple(_estimate(total, width, k, leading, path) for total in sums)
+    return tuple(estimate(total, width, k, leading, path) for total in sums)
 
 
-def _estimate(sums: Float[Tensor, "input 3 hidden"], width: int, k: int, leading: int, path: Path) -> SquaredNorms:
+def estimate(sums: Float[Tensor, "input 3 hidden"], width: int, k: int, leading: int, path: Path) -> SquaredNorms:
+    """Return the norms from sums over k probes: squares of leading ones, squares and their squares of random ones."""
     fixed, total, squares = sums.unbind(1)
     if not bool(torch.isfinite(sums).all()):
         raise NumericalError(NOT_FINITE)
@@ -146,9 +147,10 @@ def _estimate(sums: Float[Tensor, "input 3 hidden"], width: int, k: int, leading
     return SquaredNorms((fixed + space * mean).T, variance.T, path, count - 1)
 
 
-def _check_probes(probes: int, leading: int, width: int) -> None:
+def check_probes(probes: int, leading: int, width: int) -> None:
+    """Refuse numbers of probes, leading ones among them, that vectors of this width do not allow."""
     if not 2 <= probes <= width:
-        raise InputError(f"probes must be from 2 to {width}, the size of an input vector; got {probes}.")
+        raise InputError(f"probes must be from 2 to {width}, the size of a vector; got {probes}.")
     if not 0 <= leading <= probes - 2 and not leading == 0:
         raise InputError(
             f"leading must be from 0 to {probes - 2}: two of the {probes} probes must stay random, "

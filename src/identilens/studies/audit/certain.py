@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
-from identilens.measures.attention.checks import SUM_ERROR, checked_weights
+from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import RowSolver, filled
 from identilens.models.heads import CapturedLayer, Head
 
@@ -72,10 +72,10 @@ def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> 
         weights, visible, keys = head.attention, head.visible, T.keys
     except UnsupportedModelError:
         return []
-    rest = 1 - weights.sum(-1, keepdim=True)
-    if rest.max() > SUM_ERROR:
-        # A learnt sink takes part in the softmax as one more key, of value zero.
-        weights, T = torch.cat([weights, rest.clamp_min(0.0)], -1), replace(T, compact=pad(T.compact, (0, 0, 0, 1)))
+    if head.sink:
+        # It takes part in the softmax as one more key, of value zero, however little attention it gets now.
+        rest = (1 - weights.sum(-1, keepdim=True)).clamp_min(0.0)
+        weights, T = torch.cat([weights, rest], -1), replace(T, compact=pad(T.compact, (0, 0, 0, 1)))
         visible = None if visible is None else pad(visible, (0, 1), value=True)
     rows = checked_weights(weights, T, visible)
     measured = []

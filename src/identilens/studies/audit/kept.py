@@ -27,7 +27,12 @@ def kept_trust(maps: pl.DataFrame, audit: Result, query: int | str) -> Trust:
     row = maps.row(0, named=True)
     key = MatrixKey(**{name: row[name] for name in HEAD}, name="raw")
     queries, keys = axis_tokens(audit.tokens.get(row["text"], {}), row)
-    projected = ProjectedValues(audit.matrices[str(key.named("values"))], row["d_model"])
+    if (values := audit.matrices.get(str(key.named("values")))) is None:
+        raise InputError(
+            "nothing was proven of this map: its head has an attention sink, or weights that are known in half "
+            'precision only. Against the latter, load the model with dtype="float32" (--dtype float32).'
+        )
+    projected = ProjectedValues(values, row["d_model"])
     visible = audit.matrices.get(str(key.named("visible")))
     rows = []
     for place in named_places(queries, query, row["text"]):

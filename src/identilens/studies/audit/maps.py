@@ -108,8 +108,8 @@ def _telling(row: Mapping[str, Any]) -> float:
 
 
 def _facts(row: Mapping[str, Any]) -> str:
-    space = f"nullity {row['nullity']}" if row["nullity"] else "no null space"
-    said = [f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}, rank {row['rank']}, {space}."]
+    sizes = f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}"
+    said = [f"{sizes}, rank {row['rank']}, nullity {row['nullity']}."]
     if row["certain_mass"] is not None:
         said.append(f"Certain mass {row['certain_mass']:.2f} ({_counted(row['certain_rows'])}).")
     said.append(f"{percent(row['sink_mass'])} of the attention on {visible_text(row['sink_token'])}, which contributes")

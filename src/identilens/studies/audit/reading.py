@@ -22,9 +22,9 @@ NO_ROWS = (
     "map with --certain-rows 4 (in Python: certain_rows=4)."
 )
 HEADS = (
-    "Null share is the part of a map's squared weight that has no effect on the head's output (0: all of it counts, 1: "
-    "none does). Correlation compares a map with its effective attention (1: the same pattern). Both are means "
-    "over texts."
+    "Null share is the part of a map's squared weight in directions without effect on the head's output; it does not "
+    "say that weights are free. Correlation compares a map with its effective attention (1: the same pattern). Both "
+    "are means over texts."
 )
 LENGTH = (
     "How much the raw map looks like the effective one, by the number of keys (Brunner et al. 2020, Fig. 1a). The "
@@ -69,8 +69,8 @@ READING = (
     "Simplex null share. The squared share of A that also keeps the sum of each row (the part in the null space of T "
     "with a column of ones); it is never larger than the null share. Both count directions and say nothing about how "
     "far a weight can go before one turns negative.",
-    "Null share. ‖null‖² / ‖A‖², over all entries of a map; between 0 and 1: the share of the squared weight that has "
-    "no effect on the output.",
+    "Null share. ‖null‖² / ‖A‖², over all entries of a map; between 0 and 1: the share of the squared weight that lies "
+    "in directions without effect on the output.",
     "Correlation. Pearson's correlation between the entries of raw and of effective attention, over the keys that "
     "each query may see. It is undefined where all entries are equal, as for a text of one token.",
     "Masked attention. Where a query sees only some keys (decoders, sliding windows), its null space is that of T "
@@ -82,8 +82,8 @@ READING = (
     "What this does not say. A large null share does not mean that the weights are free: weights must also be "
     "non-negative and sum to 1. Certain mass says how much is fixed; “identilens intervals” and “identilens trust” "
     "give the range of each weight. A fixed weight can still be unimportant: look at its share of the norm. A map "
-    "with a large null share is not wrong: the model did compute it. But an interpretation of its null part says "
-    "nothing about the output. A map without a null space is not an explanation of a prediction.",
+    "with a large null share is not wrong: the model did compute it. But an interpretation of its null part alone is "
+    "one of directions without effect on the output. A map without a null space is not an explanation of a prediction.",
     "Sources. G. Brunner, Y. Liu, D. Pascual, O. Richter, M. Ciaramita, R. Wattenhofer. On Identifiability in "
     "Transformers. ICLR 2020. — R. Bhardwaj, N. Majumder, S. Poria, E. Hovy. More Identifiable yet Equally Performant "
     "Transformers for Text Classification. ACL 2021. — K. Clark, U. Khandelwal, O. Levy, C. D. Manning. What Does "

@@ -25,6 +25,9 @@ _MEASURES = (
     "reconstruction_error",
 )  # fmt: skip
 
+# Of a masked map the nullity is that of the last row: others may see more keys. Shares below 1e-6 are rounding.
+_NULL_SPACE = (pl.col("nullity") > 0) | (pl.col("null_share") > 1e-6)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Audit(Result):
@@ -143,7 +146,7 @@ class Audit(Result):
         """Return the finding: how much is determined, how much has influence, how much has no effect."""
         mean = pl.col("certain_mass", "sink_mass", "sink_norm_share", "null_share", "pearson").mean()
         numbers = self.table.select(
-            pl.len().alias("maps"), mean, with_null_space=(pl.col("nullity") > 0).mean(),
+            pl.len().alias("maps"), mean, with_null_space=_NULL_SPACE.mean(),
             certain_rows=pl.col("certain_rows").sum(),
         ).row(0, named=True)  # fmt: skip
         pearson = numbers["pearson"]
@@ -214,7 +217,11 @@ class Audit(Result):
         title = "Four groups of heads"
         if self.rows.is_empty():
             return Section("groups", title, note=reading.NO_ROWS)
-        rows = f"Certain mass rests on {len(self.rows):,} rows, drawn by the seed. A click on a head opens its map."
+        texts = f"{self.rows['text'].n_unique()} of {self.table['text'].n_unique()} texts"
+        rows = (
+            f"Certain mass rests on {len(self.rows):,} rows of {texts}, drawn by the seed; the other figures rest on "
+            "all texts. A click on a head opens its map."
+        )
         charts = ["determined_and_influential", "certain_mass_map"]
         return Section("groups", title, [reading.GROUPS], charts, groups_table(self.heads()), note=rows)
 
@@ -243,11 +250,12 @@ class Audit(Result):
             layers = self.by_layer().drop_nulls("certain_mass").sort("certain_mass", maintain_order=True)
             least, most = (layers.row(place, named=True) for place in (0, -1))
             low, high = (percent(one["certain_mass"]) for one in (least, most))
+            some = "" if (part := looked["text"].n_unique()) == texts else f" in {part} of the {texts} texts"
             apart = "" if low == high else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
             yield (
                 f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention stays on the same keys in "
                 f"every alternative with the same output (mean certain mass of {int(looked['certain_rows'].sum()):,} "
-                f"rows{apart})."
+                f"rows{some}{apart})."
             )
         else:
             yield "Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."
@@ -257,16 +265,16 @@ class Audit(Result):
             f"token, mostly {token}, which contributes {percent(table['sink_norm_share'].mean())} of the summed norms."
         )
         over = f"{len(table)} attention maps over {texts} {'text' if texts == 1 else 'texts'}"
-        maps = table.filter(pl.col("nullity") > 0)
+        maps = table.filter(_NULL_SPACE)
         if maps.is_empty():
-            yield f"No effect: none of {over} has a null space; every direction of the weights has an effect."
-            return
-        worst = self.by_layer().sort("null_share", maintain_order=True).row(-1, named=True)
-        yield (
-            f"No effect: {len(maps)} of {over} have a null space; on average {percent(table['null_share'].mean())} of "
-            "the squared weight lies in directions that have no effect on the output, most in "
-            f"{_layer(worst)} ({percent(worst['null_share'])}). That does not make these weights free."
-        )
+            yield f"No effect: no part of the weights of {over} lies in directions without effect on the output."
+        else:
+            worst = self.by_layer().sort("null_share", maintain_order=True).row(-1, named=True)
+            yield (
+                f"No effect: {len(maps)} of {over} have a null space; on average {percent(table['null_share'].mean())} "
+                "of the squared weight lies in directions that have no effect on the output, most in "
+                f"{_layer(worst)} ({percent(worst['null_share'])}). That does not make these weights free."
+            )
         if said := heads_in_words(self.heads()):
             yield said
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import NumericalError
-from identilens.linalg import ProjectedValues, Visible
+from identilens.errors import NumericalError, UnsupportedModelError
+from identilens.linalg import HALF, ProjectedValues, Visible
 from identilens.linalg.full_rows import FullRows
 from identilens.measures.attention.parked import ParkedAttention, ParkedBuilder
 from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
@@ -61,6 +61,7 @@ class TextMeasure:
         # The last type contains every token without a type of its own.
         self._parked = ParkedBuilder(self.compact, torch.stack([one[:, :-1].any(-1) for one in types[1]]))
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
+        self._unproven = set(range(site.heads)) if call.has_sink else set()
 
     def run(self, step: int) -> Float[Tensor, "text query head d_v"]:
         """Return the attention output, taking the weights ``step`` rows at a time."""
@@ -70,6 +71,10 @@ class TextMeasure:
             rows = slice(start, min(start + step, n_query))
             output, weights = self.call.attend(rows)
             self._add(rows, weights if weights.dtype == torch.float64 else weights.float(), output)
+            if self._kept is not None:
+                exact = self._exact(rows, weights)
+                effective = self.builder.projector.effective(rows, exact).to(exact.dtype)
+                self._kept.append((exact, effective))
             outputs[:, rows] = output
         return outputs
 
@@ -90,7 +95,11 @@ class TextMeasure:
         return certain_rows(layer, ProjectedValues(mixed, self.counts["d_model"]), queries, sinks)
 
     def matrices(self) -> Mapping[str, Tensor]:
-        """Return raw and effective attention by key, with each row's rank where rows are masked."""
+        """Return raw and effective attention by key, with each row's rank where rows are masked.
+
+        Values are kept of heads of whose weights something can be proven: the others have a sink, or weights that are
+        known in half precision only.
+        """
         if not self._kept:
             return {}
         raw, effective = (torch.cat(blocks, 1) for blocks in zip(*self._kept, strict=True))
@@ -104,6 +113,7 @@ class TextMeasure:
             str(MatrixKey(self.texts[0], self.site.layer, head, self.site.kind, name)): tensor[head].cpu().contiguous()
             for head in range(self.site.heads)
             for name, tensor in kept.items()
+            if name != "values" or head not in self._unproven
         }
 
     def _add(
@@ -116,8 +126,18 @@ class TextMeasure:
         projected, weights = (outputs @ self._factor).flatten(0, 1), weights.flatten(0, 1)
         self.builder.add(rows, weights, projected)
         self._parked.add(weights, projected)
-        if self._kept is not None:
-            self._kept.append((weights, self.builder.projector.effective(rows, weights).to(weights.dtype)))
+
+    def _exact(self, rows: slice, weights: Float[Tensor, "1 head row key"]) -> Float[Tensor, "head row key"]:
+        """Return the weights of a text that is kept; of a model in half precision computed again, where possible."""
+        if weights.dtype not in HALF:
+            return weights[0].to(torch.promote_types(weights.dtype, torch.float32))
+        call, exact = self.call.rows(range(self.counts["n_query"])[rows]), weights[0].float()
+        for head in CapturedLayer.of(call, self.site, *call.attend()).heads:
+            try:
+                exact[head.head] = head.attention.float()
+            except UnsupportedModelError:
+                self._unproven.add(head.head)
+        return exact
 
     def _visible(self) -> Visible:
         if self.call.mask is None:

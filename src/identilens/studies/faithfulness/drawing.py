@@ -93,6 +93,7 @@ def drawn_maps(lens: Lens, item: Item, text: int, settings: FaithfulnessSettings
     for number in sorted(random.choice(len(places), min(settings.maps, len(places)), replace=False)):
         site, head = places[number]
         read = read_head(lens, item, site.layer, head, site.kind)
+        read.refuse_sink()
         queries = _rows(read, settings, random)
         if queries:
             generator = torch.Generator().manual_seed(int(random.integers(2**31)))

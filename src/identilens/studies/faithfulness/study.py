@@ -1,4 +1,4 @@
-"""How faithful explanations of attention maps are to the model, and how far its output determines them."""
+"""How faithful explanations of attention maps are to the model, and how stable over weights with the same output."""
 
 from typing import Any, ClassVar
 
@@ -17,13 +17,13 @@ from identilens.studies.items import read_items
 
 
 class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
-    """Test explanations of attention rows: do they follow what removing keys does, and does the output determine them.
+    """Test explanations of attention rows: do they follow what removing keys does; are they stable over alternatives.
 
     From each text some maps and rows are drawn. Faithful: keys are removed in each explanation's order, and one by one;
     the change of the final hidden states, logits and loss gives a rank correlation and the normalised area over the
-    perturbation curve. Determined: the same explanation of other weights with the same output. As a control, each of
-    these alternatives is put into the model, which must change nothing beyond a measured noise floor. Definitions:
-    docs/faithfulness.md.
+    perturbation curve. Stable: the agreement of the explanation with itself over drawn weights with the same output. As
+    a control, each of these alternatives is put into the model, which must change nothing beyond a measured noise
+    floor. Definitions: docs/faithfulness.md.
 
     Args:
         lens: The model.

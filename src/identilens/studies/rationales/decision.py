@@ -62,8 +62,9 @@ class Decision:
         output = decide.run(decide.inputs.clone().requires_grad_())
         [gradient] = torch.autograd.grad(output.logits[0, self.label], [output.hidden_states[-1]])
         reading = torch.linalg.vector_norm(gradient[0].double(), dim=-1).cpu()
-        states = FinalStates(self._lens, self._item).explained(range(len(reading)), seed, False)
-        found = {name: reading / reading.sum() @ scores for name, scores in states.items()}
+        read = reading.nonzero()[:, 0]
+        states = FinalStates(self._lens, self._item).explained(read.tolist(), seed, False)
+        found = {name: reading[read] / reading.sum() @ scores for name, scores in states.items()}
         if attribution:
 
             def logit(batch: Tensor) -> Tensor:

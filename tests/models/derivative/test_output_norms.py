@@ -1,0 +1,48 @@
+"""Norms of one hidden token by reverse mode, against exact ones by forward mode and against the sketch's promises."""
+
+import pytest
+import torch
+
+from identilens.errors import InputError, NumericalError
+from identilens.models.derivative.jacobian import jacobian_norms
+from identilens.models.derivative.output_norms import output_norms
+from models.derivative.test_jacobian import hidden_map
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+@pytest.mark.parametrize("token", [0, 4])
+def test_as_many_probes_as_dimensions_are_exact(family, token):
+    hidden = hidden_map(family, length=6)
+    expected = jacobian_norms(hidden, hidden.inputs, method="exact")[-1].squares[token]
+    found = output_norms(lambda x: hidden(x)[-1], hidden.inputs, token, probes=hidden.inputs.shape[1])
+    torch.testing.assert_close(found.squares[0], expected, rtol=1e-9, atol=1e-14)
+    assert not found.variances.any()
+    assert found.path == "reverse"
+
+
+def test_fewer_probes_are_unbiased_and_know_their_variance():
+    jacobian = torch.randn(5, 24, 4, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = jacobian[2].square().sum((0, 2))
+    inputs = torch.zeros(4, 16, dtype=torch.float64)
+    runs = [
+        output_norms(lambda x: torch.einsum("jaib,ib->ja", jacobian, x), inputs, 2, probes=8, seed=seed)
+        for seed in range(200)
+    ]
+    squares = torch.cat([run.squares for run in runs])
+    variances = torch.cat([run.variances for run in runs])
+    # Of the mean of 200 runs, 4 standard errors.
+    assert bool(((squares.mean(0) - expected).abs() <= 4 * squares.std(0) / len(runs) ** 0.5).all())
+    torch.testing.assert_close(variances.mean(0), squares.var(0), rtol=0.35, atol=0)
+
+
+def test_a_small_budget_changes_nothing_and_bad_options_are_refused():
+    hidden = hidden_map("bert", length=6)
+    whole = output_norms(lambda x: hidden(x)[-1], hidden.inputs, 2, probes=8)
+    parts = output_norms(lambda x: hidden(x)[-1], hidden.inputs, 2, probes=8, memory_budget=300_000)
+    torch.testing.assert_close(whole.squares, parts.squares)
+    with pytest.raises(InputError, match="too small"):
+        output_norms(lambda x: hidden(x)[-1], hidden.inputs, 2, probes=8, memory_budget=100)
+    with pytest.raises(InputError, match="from 2 to"):
+        output_norms(lambda x: hidden(x)[-1], hidden.inputs, 2, probes=1)
+    with pytest.raises(NumericalError):
+        output_norms(lambda x: x * float("nan"), hidden.inputs, 2, probes=8)
