@@ -8,7 +8,7 @@ from tempfile import mkdtemp
 from typing import Any
 from weakref import finalize
 
-from identilens.errors import InputError, SettingError
+from identilens.errors import InputError
 from identilens.measures.tokens.splits import split_sentences
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
@@ -115,10 +115,8 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         return Output(tables)
 
     def _planned(self) -> list[Part]:
-        settings, sentences = self.settings, len(self.items["model"])
-        if settings.folds > sentences > 0:
-            raise SettingError("folds", f"of at most {sentences}, the number of sentences", settings.folds)
-        splits = split_sentences(sentences, folds=settings.folds, seed=settings.seed)
+        settings = self.settings
+        splits = split_sentences(len(self.items["model"]), folds=settings.folds, seed=settings.seed)
         return [
             Part(name, kind, split)
             for name in self.lenses
