@@ -10,7 +10,6 @@ from identilens.charts import (
     boxes,
     choose,
     heat,
-    histogram,
     intervals,
     lines,
     rule,
@@ -75,13 +74,6 @@ def test_few_numbers_get_a_symbol_each_and_many_a_gradient():
     )
     assert few["encoding"]["color"]["legend"]["values"] == [0, 1, 2]
     assert "legend" not in many["encoding"]["color"]
-
-
-def test_histograms_count_every_finite_value():
-    frame = pl.DataFrame({"v": [0.0, 0.1, 0.9, 1.0, float("nan")], "kind": ["a", "a", "b", "b", "b"]})
-    counts = rows(histogram(frame, "v", "kind", bins=2).to_dict())
-    assert [(row["kind"], row["_low"], row["_count"]) for row in counts] == [("a", 0.0, 2), ("b", 0.5, 2)]
-    assert rows(histogram(frame.head(1), "v").to_dict()) == [{"_low": 0.0, "_count": 1, "_high": 1.0}]
 
 
 def test_intervals_and_boxes_span_their_columns():

@@ -6,6 +6,7 @@ import pytest
 
 import identilens as idl
 from helpers.command import failing, identilens
+from helpers.toy import toy
 from identilens.cli.app import make_app
 from identilens.runs.request import Request
 from identilens.studies.registry import STUDIES, study_named
@@ -108,6 +109,12 @@ def test_a_run_is_made_again_and_says_what_differs(bundled_path, tmp_path):
 
 def test_a_folder_without_a_request(tmp_path):
     assert "contains no run.toml" in failing("rerun", tmp_path)
+
+
+def test_a_run_that_cannot_be_compared_is_not_made_again(tmp_path):
+    toy(out=tmp_path / "run")
+    (tmp_path / "run" / "provenance.json").write_text("{")
+    assert "provenance.json is not valid JSON" in failing("rerun", tmp_path / "run")
 
 
 def test_python_makes_a_run_again(bundled, tmp_path):

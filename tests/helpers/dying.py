@@ -2,8 +2,8 @@
 
 A point is the so-manieth change that the process makes in the file system. Who dies is the process that runs the
 study, or with ``--engine`` the driver, a worker (``--dies worker``) or a Ray cluster's head node (``--dies head``). For
-the head node a point is the so-manieth time that parts are handed out, so that parts are open when it dies. Every run
-is a fork of this process, which imports everything and computes nothing.
+the head node a point is the so-manieth time that parts are handed out, so that parts are open when it dies; for a
+driver half of the points are such. Every run is a fork of this process, which imports everything and computes nothing.
 Prints the points as JSON: for each what differs from an undisturbed run in one process, and the parts that were missing
 and that were run again.
 """
@@ -20,7 +20,9 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from contextlib import ExitStack, suppress
+from math import ceil
 from pathlib import Path
 
 import polars as pl
@@ -32,6 +34,7 @@ from helpers.killing import CHANGES, contents
 from helpers.made_tasks import write_trec
 from identilens.dyck.settings import DyckSetting
 from identilens.runs.engines import cluster, local
+from identilens.runs.engines.driver import Driver
 from identilens.studies.registry import study_named
 
 SITE = Path(__file__).with_name("worker_site")
@@ -78,7 +81,7 @@ CASES = {
 }
 """A small run of every study; ``at`` holds what it reads."""
 
-SHARED = {**CASES, "audit": lambda at, **run: idl.audit(model(), [*MANY, *MANY], certain_rows=0, examples=1, **run)}
+SHARED = {**CASES, "audit": lambda at, **run: idl.audit(model(), 4 * MANY, certain_rows=0, examples=1, **run)}
 """Runs for several workers: more parts, so that some are open when someone dies."""
 
 
@@ -116,13 +119,13 @@ def forked(work, *given, patience=600):
     return json.loads(content) if content else None
 
 
-def watched(study, ran, tick, hands_out=False):
-    """From now on parts that are run, here or by workers, are noted, and changes of the file system call ``tick``.
+def watched(study, ran, tick):
+    """From now on parts that are run, here or by workers, are noted.
 
-    With ``hands_out`` it is called after parts were handed out instead.
+    ``tick`` is called before each change of the file system, and after parts were handed out, with which it was.
     """
 
-    def told(change, note=lambda *_: None, before=tick, after=lambda: None):
+    def told(change, note=lambda *_: None, before=lambda: None, after=lambda: None):
         def changed(*given, **options):
             before()
             note(*given)
@@ -132,12 +135,13 @@ def watched(study, ran, tick, hands_out=False):
 
         return changed
 
-    for name in () if hands_out else CHANGES:
-        setattr(Path, name, told(getattr(Path, name)))
-    ticks = {"before": lambda: None, "after": tick} if hands_out else {}
-    study.run = told(study.run, lambda _, part: ran.append(part), **ticks)
+    for name in CHANGES:
+        setattr(Path, name, told(getattr(Path, name), before=lambda: tick("change")))
+    study.run = told(study.run, lambda _, part: ran.append(part))
     for pool in (local.LocalPool, cluster.RayPool):
-        pool.submit = told(pool.submit, lambda _, worker, parts: ran.extend(parts), **ticks)
+        pool.submit = told(
+            pool.submit, lambda _, worker, parts: ran.extend(parts), after=lambda: tick("handed out")
+        )  # fmt: skip
 
 
 class Trial:
@@ -148,15 +152,11 @@ class Trial:
         self.study, self.case = study_named(name), (CASES if made is None else SHARED)[name]
 
     def undisturbed(self, folder, engine):
-        """How many changes a run makes."""
-        count = [0]
-
-        def tick():
-            count[0] += 1
-
-        watched(self.study, [], tick, self.dies == "head")
+        """The points of a run, in order: what happened at each."""
+        happened = []
+        watched(self.study, [], happened.append)
         self.run(folder, engine)
-        return count[0]
+        return happened
 
     def run(self, folder, engine, **run):
         if engine is not None:
@@ -167,19 +167,19 @@ class Trial:
         """Run until the point, or to the end where it is a worker that dies."""
         left, ran = [point], []
 
-        def tick():
+        def tick(_):
             left[0] -= 1
             if left[0] == -1 and kill is not None:
                 kill()
 
-        watched(self.study, ran, tick, self.dies == "head")
+        watched(self.study, ran, tick)
         self.run(folder, self.made)
         return {"ran": ran}
 
     def resumed(self, folder):
         """What differs in the end, and the parts that were missing and that were run."""
         ran, missing = [], self.missing(folder)
-        watched(self.study, ran, lambda: None)
+        watched(self.study, ran, lambda _: None)
         self.run(folder, self.made, resume=True)
         return {"missing": missing, "ran": sorted(ran), "differs": self.differs(folder)}
 
@@ -258,25 +258,57 @@ def engines(options, head):
     return made.get(options.engine)
 
 
-def worker_run(trial, folder, point):
-    """Run with a worker that is killed, and say what differs."""
-    plan = {"folder": str(folder), "point": point, "mark": str(folder) + ".killed"}
+def workers_run(trial, folder, points):
+    """Run with workers that are killed, one at each point, and say what differs.
+
+    Missing are the parts that they had been given and that were not whole when their deaths were noticed.
+    """
+    missing, lose = [], Driver._lose
+
+    def noted(self, pool, event):
+        missing.extend(part for part in self._running.get(event.worker, ()) if part in trial.missing(folder))
+        lose(self, pool, event)
+
+    Driver._lose = noted
+    plan = {"folder": str(folder), "points": points, "mark": f"{folder}.killed"}
     os.environ["KILLED_WORKER"] = json.dumps(plan)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    found = trial.killed(folder, -2, None)
-    twice = sorted({part for part in found["ran"] if found["ran"].count(part) > 1})
-    died = Path(plan["mark"]).exists()
-    return {"missing": twice, "ran": twice if died else [], "differs": trial.differs(folder), "died": died}
+    handed_out = Counter(trial.killed(folder, -2, None)["ran"])
+    again = sorted((handed_out - Counter(set(handed_out))).elements())
+    died = len(list(trial.at.glob(f"{folder.name}.killed*")))
+    return {"missing": sorted(missing), "ran": again, "differs": trial.differs(folder), "died": died}
 
 
-def row_of(trial, folder, point, head):
-    """What becomes of a run that is killed at a point."""
+def row_of(trial, folder, points, head):
+    """What becomes of a run that is killed at a point, or of whose workers one is killed at each of several points."""
     if trial.dies == "worker":
-        return forked(worker_run, trial, folder, point) or {"error": "killed"}
-    ended = forked(trial.killed, folder, point, head.kill if head else die)
-    if head:
+        return forked(workers_run, trial, folder, points) or {"error": "killed"}
+    (point,) = points
+    ended = forked(trial.killed, folder, point, head.kill if trial.dies == "head" else die)
+    if trial.dies == "head":
         head.restart()
     return {"killed": ended is None or "error" in ended, **(forked(trial.resumed, folder) or {"error": "killed"})}
+
+
+def undisturbed(trial):
+    """What happens at each point of a run."""
+    trial.parts = forked(prepare, trial.name, trial.at, trial.case)
+    if isinstance(trial.parts, int) and trial.dies == "worker":
+        return ["change"] * (5 * trial.parts)  # of the first parts: a worker makes some 20 changes for each
+    happened = forked(trial.undisturbed, trial.at / "counted", trial.made)
+    for counted in (trial.parts, happened):
+        if not isinstance(counted, int | list):
+            sys.exit(counted["error"] if counted else "the undisturbed run took too long")
+    return happened
+
+
+def drawn_points(drawn, happened, options):
+    """Points at which someone dies."""
+    places = {what: [at for at, one in enumerate(happened) if one == what] for what in ("handed out", "change")}
+    wanted = options.points if options.dies == "head" else options.points // 2
+    first = drawn.sample(places["handed out"], min(len(places["handed out"]), wanted))
+    more = 0 if options.dies == "head" else min(len(places["change"]), options.points - len(first))
+    return sorted(first + drawn.sample(places["change"], more))
 
 
 def main():
@@ -285,29 +317,27 @@ def main():
     words.add_argument("--points", type=int, default=20)
     words.add_argument("--engine", choices=["local", "ray"])
     words.add_argument("--dies", choices=["driver", "worker", "head"], default="driver")
+    words.add_argument("--together", type=int, default=1, help="workers that die in one run")
     options = words.parse_args()
     torch.set_num_threads(1)
     sys.path.insert(0, str(SITE))
     drawn = random.Random(f"{options.study} {options.engine} {options.dies}")
     with tempfile.TemporaryDirectory() as place, ExitStack() as ends:
-        head = Head() if options.dies == "head" else None
+        # Drivers share a cluster, which outlives them; a worker reads in its environment when it is to die.
+        head = Head() if options.engine == "ray" and options.dies != "worker" else None
         if head:
             ends.callback(head.kill)
         at = Path(place).resolve()
         trial = Trial(options.study, at, engines(options, head), options.dies)
-        trial.parts = forked(prepare, options.study, at, trial.case)
-        changes = forked(trial.undisturbed, at / "counted", trial.made)
-        for counted in (trial.parts, changes):
-            if not isinstance(counted, int):
-                sys.exit(counted["error"] if counted else "the undisturbed run took too long")
-        if options.dies == "worker":
-            changes = 10 * trial.parts  # of a worker: temporary file, its permissions, its place, three files a part
-        points = sorted(drawn.sample(range(changes), min(options.points, changes)))
+        happened = undisturbed(trial)
+        points = drawn_points(drawn, happened, options)
         rows = []
-        for point in points:
-            rows.append({"point": point, **row_of(trial, at / f"run{point}", point, head)})
+        runs = ceil(len(points) / options.together)
+        for run in range(runs):
+            row = row_of(trial, at / f"run{run}", points[run::runs], head)
+            rows.append({"points": points[run::runs], **row})
             print(rows[-1], file=sys.stderr, flush=True)
-    print(json.dumps({"study": options.study, "changes": changes, "parts": trial.parts, "points": rows}))
+    print(json.dumps({"study": options.study, "happened": len(happened), "parts": trial.parts, "points": rows}))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 import json
 import lzma
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
+from identilens.errors import OutputFolderError
+from identilens.models.loading import load
 from identilens.reproduce.record import write_reproduction
 from identilens.reproduce.registry import recipe_named
 
@@ -85,6 +88,14 @@ def test_token_types_before_and_after_fine_tuning(data, tmp_path):
     assert len(sums) == 4
     assert sums["raw"].to_list() == pytest.approx([1.0] * 4)
     assert sums["effective"].to_list() == pytest.approx([1.0] * 4)
+    tuned = load(tmp_path / "tuned-cola").digest
+    again = recipe.make(settings, tmp_path, resume=True, overwrite=False, progress=None)
+    assert again.settings["weights, cola, fine-tuned (sha256)"] == tuned
+    other = replace(settings, epochs=2)
+    with pytest.raises(OutputFolderError, match="epochs is 1 there and 2 here"):
+        recipe.make(other, tmp_path, resume=True, overwrite=False, progress=None)
+    made = recipe.make(other, tmp_path, resume=False, overwrite=True, progress=None)
+    assert made.settings["weights, cola, fine-tuned (sha256)"] == load(tmp_path / "tuned-cola").digest != tuned
 
 
 def test_faithfulness_of_fine_tuned_classifiers(data, tmp_path):

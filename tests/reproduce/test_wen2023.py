@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from helpers.dycks import MEASURING
+from identilens.errors import InputError
 from identilens.reproduce import (
     wen2023,
     wen2023_c7,
@@ -100,5 +101,15 @@ def test_variation_on_other_prefixes_uses_the_models_of_a_finished_run(small, tm
     probe = by_prefix.filter(prefix="all brackets")["value"].to_list()
     variation = found.tables["variation"].filter(~pl.col("with_start"))
     assert probe == pytest.approx(variation["value"].to_list())
-    settings = replace(run.settings, trained=tmp_path / "run")
-    assert wen2023_prefixes.footnote13(tmp_path, replace(run, settings=settings)).findings == found.findings
+    assert by_prefix["random rows"].to_list() == pytest.approx([2.50] * len(by_prefix), abs=0.005)
+    loaded = Run(wen2023_prefixes.PrefixSettings(seeds=30, prefixes=2, trained=tmp_path / "run"))
+    again = wen2023_prefixes.footnote13(tmp_path, loaded)
+    assert again.findings == found.findings
+    assert again.settings == found.settings
+    assert (again.settings["seeds"], again.settings["epochs, instead of the paper's"]) == (2, "1")
+    with pytest.raises(InputError, match="no models of the setting 'no positions'; it has no positions, rate 0.003"):
+        wen2023_prefixes.figure8(tmp_path, loaded)
+    gone = next(tmp_path.glob("run/models/*/seed001"))
+    gone.rename(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="seed001 is missing"):
+        wen2023_prefixes.footnote13(tmp_path, loaded)

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +17,13 @@ import identilens as idl
 from helpers import dycks, engine_toys, zoo
 from helpers.killing import contents
 from helpers.made_tasks import write_trec
-from helpers.toy import toy
+from helpers.toy import ToyStudy, toy
 from identilens.dyck.settings import DyckSetting
 from identilens.errors import CheckFailedError, InputError, SettingError
 from identilens.runs.engines.cluster import Ray
+from identilens.runs.engines.engine import Done, Engine, Lost, Pool, Ready
 from identilens.runs.engines.local import Local
+from identilens.runs.engines.worker import PartWorker
 from identilens.studies.audit.study import audit
 
 TESTS = Path(__file__).parents[1]
@@ -55,12 +58,48 @@ def test_workers_give_what_one_process_gives_and_dead_ones_are_replaced(tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"run", "killed-1", "killed-4"}
 
 
+class Frail(Engine, Pool):
+    """One worker at a time, in this process; the first that gets several parts dies when one of them is whole."""
+
+    workers = 1
+
+    def pool(self, job):
+        self.job, self.heard, self.died = job, [], 0
+        return self
+
+    def start(self, worker):
+        self.heard.append(Ready(worker))
+
+    def submit(self, worker, parts):
+        self.died += (dies := len(parts) > 1 and not self.died)
+        done = PartWorker(self.job).run(parts[:1] if dies else parts)
+        self.heard.append(Lost(worker, "killed") if dies else Done(worker, done))
+
+    def events(self):
+        return [self.heard.pop(0)]
+
+    def close(self):
+        pass
+
+
+def test_parts_that_a_dead_worker_left_whole_are_not_done_again(tmp_path):
+    ToyStudy.runs.clear()
+    told, engine = [], Frail()
+    toy(layers="1-16", out=tmp_path / "run", engine=engine, progress=lambda *place: told.append(place[0]))
+    assert engine.died == 1
+    assert sorted(ToyStudy.runs) == list(range(16))
+    assert told == list(range(17))
+
+
 def test_a_part_that_fails_is_named_and_tried_again_on_resume(tmp_path, whole):
     with pytest.raises(CheckFailedError, match=r"1 of 7 parts failed 3 times; .*failed.jsonl.*no luck.*--resume"):
         engine_toys.failing(layers=NUMBERS, out=tmp_path / "run", engine=Local())
     (row,) = [json.loads(line) for line in (tmp_path / "run" / "failed.jsonl").read_text().splitlines()]
     assert row == {"part": 1, "numbers": [1, 1], "tries": 3, "error": "no luck"}
+    shutil.copytree(tmp_path / "run", tmp_path / "alone")
     (tmp_path / "mended").touch()
+    engine_toys.failing(layers=NUMBERS, out=tmp_path / "alone", resume=True)
+    assert contents(tmp_path / "alone") == whole
     before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "parts").iterdir()}
     assert len(before) == 6 * 4
     engine_toys.failing(layers=NUMBERS, out=tmp_path / "run", engine=Local(), resume=True)

@@ -34,16 +34,22 @@ def test_a_killed_study_is_resumed_to_the_same_files(study):
         assert point["ran"] == point["missing"], point
 
 
-@pytest.mark.parametrize("dies", ["driver", "worker"])
-def test_a_killed_driver_is_resumed_and_a_killed_worker_replaced(dies):
-    for point in trials("audit", "--engine", "local", "--dies", dies, "--points", "3"):
-        assert point["differs"] == [], point
-        assert set(point["ran"]) <= set(point["missing"]), point
-
-
-@pytest.mark.parametrize("dies", ["driver", "worker", "head"])
-def test_whoever_dies_of_a_cluster(dies):
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_killed_workers_are_replaced_and_what_they_left_unfinished_is_done_again(engine):
     pytest.importorskip("ray")
-    for point in trials("audit", "--engine", "ray", "--dies", dies, "--points", "1"):
-        assert point["differs"] == [], point
-        assert set(point["ran"]) <= set(point["missing"]), point
+    (run,) = trials("audit", "--engine", engine, "--dies", "worker", "--points", "3", "--together", "3")
+    assert run["died"] == 3, run
+    assert run["differs"] == [], run
+    assert run["ran"] == run["missing"], run
+
+
+@pytest.mark.parametrize(
+    ("engine", "dies", "points"), [("local", "driver", 3), ("ray", "driver", 2), ("ray", "head", 1)]
+)
+def test_whoever_dies_the_run_is_resumed(engine, dies, points):
+    pytest.importorskip("ray")
+    for run in trials("audit", "--engine", engine, "--dies", dies, "--points", str(points)):
+        assert run["killed"], run
+        assert run["differs"] == [], run
+        # A worker may end its part after its driver has died.
+        assert set(run["ran"]) <= set(run["missing"]), run

@@ -18,6 +18,8 @@ from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import OutputFolderError
 from identilens.runs import provenance
 from identilens.runs.lock import hold
+from identilens.runs.manifest import Manifest, digest_of
+from identilens.runs.request import Request
 
 
 def same(found, expected):
@@ -189,6 +191,59 @@ def test_a_damaged_part_runs_again(tmp_path):
     ToyStudy.runs.clear()
     same(toy(layers="1-4", out=tmp_path / "run", resume=True), toy(layers="1-4"))
     assert ToyStudy.runs[:2] == [1, 3]
+
+
+def test_a_run_without_its_provenance_is_left_alone(tmp_path):
+    toy(out=tmp_path / "run")
+    (tmp_path / "run" / "provenance.json").unlink()
+    left = contents(tmp_path / "run")
+    for options in ({"resume": True}, {}):
+        with pytest.raises(
+            OutputFolderError, match=r"provenance.json is missing or no file, but manifest.txt lists other files"
+        ):
+            toy(out=tmp_path / "run", **options)
+    assert contents(tmp_path / "run") == left
+    same(toy(out=tmp_path / "run", overwrite=True), toy())
+
+
+@pytest.mark.parametrize(
+    "change", [{"texts": {}}, {"texts": {"count": "3", "sha256": []}}, {"libraries": None}, {"later_versions": 7}]
+)
+def test_a_record_of_another_form_is_named(tmp_path, change):
+    toy(out=tmp_path / "run")
+    file = tmp_path / "run" / "provenance.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    Manifest(tmp_path / "run").add(file, digest_of(file))
+    with pytest.raises(OutputFolderError, match=r"provenance.json was not written by identilens"):
+        Toy.load(tmp_path / "run")
+
+
+def test_a_changed_request_is_named(tmp_path):
+    toy(out=tmp_path / "run")
+    assert Request.read(tmp_path / "run", ["toy"]).study == "toy"
+    with (tmp_path / "run" / "run.toml").open("a") as file:
+        file.write("seed = 3\n")
+    with pytest.raises(OutputFolderError, match=r"run.toml differs from what the run wrote"):
+        Request.read(tmp_path / "run", ["toy"])
+
+
+@pytest.mark.parametrize("content", ["[1]", '{"encoder": null}', '{"encoder": [1]}'])
+def test_tokens_of_another_form_are_named(tmp_path, content):
+    toy(out=tmp_path / "run")
+    file = tmp_path / "run" / "matrices" / "text0.json"
+    file.write_text(content)
+    Manifest(tmp_path / "run").add(file, digest_of(file))
+    with pytest.raises(OutputFolderError, match=r"text0.json cannot be read: expected lists of tokens by sequence"):
+        Toy.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["table.parquet", "matrices/text0.json", "matrices/text0.safetensors", "manifest.txt"])
+def test_a_pipe_in_place_of_a_file_is_named_and_not_waited_for(tmp_path, name):
+    toy(out=tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    os.mkfifo(tmp_path / "run" / name)
+    with pytest.raises(OutputFolderError, match=name):
+        Toy.load(tmp_path / "run")
 
 
 def damaged(content, draw):

@@ -5,7 +5,6 @@ from identilens.charts.cells import token_map as token_map
 from identilens.charts.kit import bars as bars
 from identilens.charts.kit import boxes as boxes
 from identilens.charts.kit import choose as choose
-from identilens.charts.kit import histogram as histogram
 from identilens.charts.kit import intervals as intervals
 from identilens.charts.kit import lines as lines
 from identilens.charts.kit import rule as rule

@@ -92,27 +92,6 @@ def bars(
     return layered([base.mark_bar(), _error_bars(base, y, error)]) if error else base.mark_bar()
 
 
-def histogram(
-    frame: pl.DataFrame, value: str, color: str | None = None, *, bins: int = 30, by: Sequence[str] = (),
-    **look: Unpack[Look],
-) -> alt.Chart:  # fmt: skip
-    """Return how often values fall into ``bins`` bins of one width, values of ``color`` apart, over each other.
-
-    ``by`` are further columns counted apart, to `choose` by.
-    """
-    groups = [*by, *([color] if color else [])]
-    finite = frame.filter(pl.col(value).is_finite())
-    low, high = finite.select(low=pl.col(value).min().fill_null(0), high=pl.col(value).max().fill_null(0)).row(0)
-    width = (high - low) / bins or 1.0
-    place = ((pl.col(value) - low) / width).floor().clip(0, bins - 1)
-    counted = finite.with_columns(_low=low + width * place).group_by([*groups, "_low"]).agg(_count=pl.len())
-    counts = counted.with_columns(_high=pl.col("_low") + width).sort([*groups, "_low"])
-    look = Look(x_title=value, y_title="Count") | look
-    base = base_chart(counts, "_low", "_count", color, **look)
-    ends = {"x2": "_high", "y": base.encoding.y.stack(None), "y2": alt.datum(0)}
-    return base.mark_rect(opacity=0.6 if color else 1).encode(**ends)
-
-
 def intervals(
     frame: pl.DataFrame, label: str, low: str, high: str, value: str, color: str | None = None, **look: Unpack[Look]
 ) -> alt.LayerChart:

@@ -53,11 +53,12 @@ def rerun(
     """
     with told_by_url(folder):
         first = present(folder)
+        before = read_record(first)
         study, groups = _asked(first, {"lens": lens, "texts": texts})
     given = {"lens": lens, "texts": texts}
     inputs = [groups[name].load() if given[name] is None else given[name] for name in study.takes]
     result = run_study(bound_study(study, inputs, groups["settings"]), out=out, progress=progress)
-    if changed := _changed(first, result.provenance):
+    if changed := _changed(before, result.provenance):
         warnings.warn(f"not the run of {folder}: {changed}", stacklevel=2)
     return result
 
@@ -76,10 +77,11 @@ def rerun_folder(
     """
     with told_by_url(folder):
         first = present(folder)
+        before = read_record(first)
         study, groups = _asked(first, {})
     new = out or f"{folder.rstrip('/') if url_in(folder) else first.absolute()}-again"
     study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
-    changed = _changed(first, read_record(present(new)) or {})
+    changed = _changed(before, read_record(present(new)) or {})
     console.print(f"results: {new}", soft_wrap=True, highlight=False)
     console.print(f"against {folder}: {changed or 'the same model and texts'}.", soft_wrap=True, highlight=False)
 
@@ -104,6 +106,5 @@ def _made(kind: type[Settings], options: Mapping[str, Any]) -> Any:
     return kind.of(None, {name: value for name, value in options.items() if name in hints_of(kind)})
 
 
-def _changed(folder: Path, record: Mapping[str, Any]) -> str:
-    before = read_record(folder)
+def _changed(before: Mapping[str, Any] | None, record: Mapping[str, Any]) -> str:
     return "" if before is None else model_and_texts(before, record)

@@ -62,7 +62,7 @@ class Baseline:
 
     Attributes:
         name: How rows are drawn.
-        causal: Whether row i (from 1) has i entries; otherwise every row has all entries.
+        causal: Whether row i (from 1) is over i tokens; otherwise every row is over all tokens.
         value: Expected ‖A₁ − A₂‖²_F of two independent patterns.
         error: Standard error of a simulation; 0 if the value is exact.
     """
@@ -73,28 +73,34 @@ class Baseline:
     error: float
 
 
-def random_baselines(size: int, *, draws: int = 4000, seed: int = 0) -> list[Baseline]:
+def random_baselines(
+    size: int, *, with_start: bool = False, draws: int = 4000, seed: int = 0
+) -> list[Baseline]:  # fmt: skip
     """Return the variation of random patterns: rows uniform on the simplex, and softmax of standard normal logits.
 
-    Two rows uniform on the simplex of m entries (Dirichlet(1)) have the expected squared distance 2 (1 − 1/m)/(m + 1),
-    exactly. The softmax is simulated with ``draws`` pairs of patterns.
+    The patterns have ``size`` rows, the start token's included, and are treated as in `attention_variation`: by default
+    the start token's row and column are left out, and the rest is not scaled. Two rows uniform on the simplex of m
+    entries (Dirichlet(1)) have the expected squared distance 2 (1 − 1/m)/(m + 1), exactly; without one of the entries
+    2 (1 − 1/m)²/(m + 1). The softmax is simulated with ``draws`` pairs of patterns.
 
     Examples:
-        >>> import torch
         >>> from identilens.dyck import random_baselines
-        >>> [round(one.value, 1) for one in random_baselines(8, draws=500)]
+        >>> [round(one.value, 1) for one in random_baselines(9, draws=500)]
+        [1.3, 1.4, 1.5, 1.6]
+        >>> [round(one.value, 1) for one in random_baselines(8, with_start=True, draws=500)]
         [1.6, 1.7, 1.9, 1.8]
     """
     baselines = []
     generator = torch.Generator().manual_seed(seed)
+    left_out = 0 if with_start else 1
     for causal in (False, True):
-        entries = torch.arange(1, size + 1) if causal else torch.full((size,), size)
-        exact = float((2 * (1 - 1 / entries.double()) / (entries.double() + 1)).sum())
+        entries = (torch.arange(1, size + 1) if causal else torch.full((size,), size))[left_out:].double()
+        exact = float((2 * (1 - 1 / entries) ** (1 + left_out) / (entries + 1)).sum())
         baselines.append(Baseline("even on the simplex", causal, exact, 0.0))
         logits = torch.randn(2, draws, size, size, generator=generator)
         if causal:
             logits = logits.masked_fill(~torch.ones(size, size, dtype=torch.bool).tril(), -torch.inf)
-        one, other = torch.softmax(logits, -1)
+        one, other = torch.softmax(logits, -1)[..., left_out:, left_out:]
         distances = (one - other).square().sum((1, 2)).double()
         error = float(distances.std() / draws**0.5)
         baselines.append(Baseline("softmax of normals", causal, float(distances.mean()), error))

@@ -10,7 +10,7 @@ from identilens.encoder.layer import XavierLinear
 
 
 @torch.no_grad()
-def initialise(module: nn.Module, embedding_std: float = 1.0) -> None:
+def initialise(module: nn.Module, embedding_std: float) -> None:
     """Set the initial weights of a module.
 
     Embeddings are normal (Bhardwaj et al. 2021, section 6: N(0, 1)). Maps to queries, keys and values are Xavier

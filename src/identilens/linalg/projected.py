@@ -157,6 +157,12 @@ class ProjectedValues:
         known = {name: self.simplex_space(row) for name, row in dict(zip(names, visible, strict=True)).items()}
         return [known[name] for name in names]
 
+    def output_bases(self, queries: int, visible: Bool[Tensor, "query key"] | None = None) -> tuple[Tensor, ...]:
+        """Return an orthonormal basis of T's columns off the constant for every row, shared as in `simplex_spaces`."""
+        spaces = self.simplex_spaces(queries, visible)
+        bases = {id(space): space.kept[:, 1:] for space in spaces}
+        return tuple(bases[id(space)] for space in spaces)
+
 
 HeadValues = Float[Tensor, "key d_model"] | ProjectedValues
 """T of one head, as a tensor or as factors."""

@@ -26,6 +26,11 @@ READABLE = ("eager", "sdpa")
 """Implementations whose masks can be read. During capture, others (flash, flex) are replaced by one of these."""
 
 
+def seen_keys(mask: Tensor) -> Tensor:
+    """Return True where a mask of transformers, of booleans or of terms added to the logits, hides nothing."""
+    return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
 @dataclass(frozen=True)
 class AttentionCall:
     """One call of a model's attention function, padding included, as the model family makes it.
@@ -76,11 +81,10 @@ class AttentionCall:
 
     def rows(self, queries: Sequence[int]) -> "AttentionCall":
         """Return the call for some query rows only, with their mask."""
-        arguments, bias = dict(self.arguments), self.arguments.get("position_bias")
-        if bias is not None and bias.shape[-2] > 1:
-            arguments["position_bias"] = bias[..., queries, :]
         places = list(queries)
-        return replace(self, query=self.query[:, :, places], mask=self._mask_rows(places), arguments=arguments)
+        return replace(
+            self, query=self.query[:, :, places], mask=self._mask_rows(places), arguments=self._row_arguments(places)
+        )
 
     @property
     def bias(self) -> Float[Tensor, "batch heads queries key"] | None:
@@ -89,7 +93,7 @@ class AttentionCall:
         if self.mask is None or self.mask.dtype == torch.bool:
             return given
         mask = self.mask[..., : self.key.shape[-2]]
-        finite = mask.masked_fill(mask <= torch.finfo(mask.dtype).min / 2, 0.0)
+        finite = mask.masked_fill(~seen_keys(mask), 0.0)
         if not bool(finite.any()):
             return given
         return finite if given is None else given + finite
@@ -103,7 +107,7 @@ class AttentionCall:
         mask = self._mask_rows(rows)
         if mask is None:
             return None
-        seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+        seen = seen_keys(mask)
         if seen.shape[1] > 1 and not torch.equal(seen, seen[:, :1].expand_as(seen)):
             raise UnsupportedModelError(
                 f"{type(self.module).__name__} gives heads of one layer different masks; "
@@ -124,10 +128,7 @@ class AttentionCall:
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, least)
         elif mask is not None:
             mask = mask.clamp_min(least)
-        arguments = dict(self.arguments)
-        bias = arguments.get("position_bias")
-        if bias is not None and bias.shape[-2] > 1:
-            arguments["position_bias"] = bias[..., rows, :]
+        arguments = self._row_arguments(rows)
         output, weights = self.eager(self.module, query, self.key, self.value, mask, **arguments)
         if arguments.get("s_aux") is not None and weights is not None:
             weights = weights * self._sink_factor(output, weights)
@@ -155,6 +156,11 @@ class AttentionCall:
         causal = self.arguments.get("is_causal")
         causal = getattr(self.module, "is_causal", True) if causal is None else causal
         return "causal" if causal and self.query.shape[-2] > 1 else None
+
+    def _row_arguments(self, rows: slice | list[int]) -> dict[str, Any]:
+        bias = self.arguments.get("position_bias")
+        cut = {} if bias is None or bias.shape[-2] == 1 else {"position_bias": bias[..., rows, :]}
+        return {**self.arguments, **cut}
 
     def _mask_rows(self, rows: slice | list[int]) -> Tensor | None:
         if self.mask is not None:

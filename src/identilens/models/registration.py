@@ -15,6 +15,7 @@ from transformers.masking_utils import eager_mask
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
+from identilens.models.interface import seen_keys
 
 EFFECTIVE = "identilens_effective"
 
@@ -70,9 +71,7 @@ def effective_batch(
 
 
 def _seen(mask: Tensor, shape: torch.Size) -> Bool[Tensor, "texts heads query key"]:
-    mask = mask[..., : shape[-1]]
-    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    return seen.expand(-1, -1, *shape[-2:])
+    return seen_keys(mask[..., : shape[-1]]).expand(-1, -1, *shape[-2:])
 
 
 def _projected(

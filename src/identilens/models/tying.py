@@ -89,9 +89,7 @@ class GroupParameters:
         kept: list[Tensor] = []
         for one in _heads(head):
             T = ProjectedValues.of(head.values, head.site.head_projection(one))
-            spaces = T.simplex_spaces(rows, visible)
-            bases = {id(space): space.kept[:, 1:] for space in spaces}
-            kept += [bases[id(space)] for space in spaces]
+            kept += T.output_bases(rows, visible)
         place = head.head % head.group
         return TiedHeads(
             self.logits, self.start, (seen if visible is None else visible).repeat(head.group, 1), tuple(kept),
@@ -101,10 +99,12 @@ class GroupParameters:
     def formula(self, tied: TiedHeads) -> int | None:
         """Return the generic dimension if the parameters can make any queries and keys of the text, else None.
 
-        The heads of the group then are like one head with the queries of all of them.
+        The heads of the group then are like one head with the queries of all of them. Linear maps can make any if the
+        inputs of the text are independent: those of repeated tokens are not, and biases make up for none.
         """
         head, generator = self.head, torch.Generator().manual_seed(0)
-        sizes = (head.group * head.queries.numel() + head.keys.numel(), self.start.numel())
+        reached = sum(part.start.numel() for part in self.parts if part.back is not None)
+        sizes = (head.group * head.queries.numel() + head.keys.numel(), reached)
         if head.softcap is not None or not head.bias_fixed or sizes[0] > sizes[1] or not nested(tied.visible):
             return None
         move = torch.randn(self.start.shape, generator=generator, dtype=torch.float64).to(self.start)

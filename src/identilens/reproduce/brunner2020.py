@@ -22,14 +22,14 @@ Corpus = Literal["mrpc", "cola", "mnli", "ewt", "wiki"]
 Rows = list[tuple[str, str, str, str]]
 """Rows of a comparison: figure, quantity, published, measured."""
 
-FILES: dict[Corpus, tuple[str, tuple[str, ...], int | None]] = {
-    "mrpc": ("mrpc/dev.tsv.xz", ("#1 String", "#2 String"), None),
-    "cola": ("cola/dev.tsv", (), None),
-    "mnli": ("mnli/dev_matched.tsv.xz", ("premise", "hypothesis"), 500),
-    "ewt": ("ud_ewt/en_ewt-ud-test.conllu.xz", (), None),
-    "wiki": ("wiki_en/segments_1000.jsonl.xz", ("par1", "par2"), None),
+FILES: dict[Corpus, tuple[str, tuple[str, ...]]] = {
+    "mrpc": ("mrpc/dev.tsv.xz", ("#1 String", "#2 String")),
+    "cola": ("cola/dev.tsv", ()),
+    "mnli": ("mnli/dev_matched.tsv.xz", ("premise", "hypothesis")),
+    "ewt": ("ud_ewt/en_ewt-ud-test.conllu.xz", ()),
+    "wiki": ("wiki_en/segments_1000.jsonl.xz", ("par1", "par2")),
 }
-"""File of each corpus, the columns of its texts, and the number of texts in the paper where it is not all."""
+"""File of each corpus, and the columns of its texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +46,14 @@ class BrunnerSettings(Settings):
     data: Annotated[Path, NOT_RECORDED] = Path("data")
     limit: Annotated[int | None, Ge(1)] = None
 
-    def texts(self, corpus: Corpus) -> Sequence[Any]:
-        """Return the texts of a corpus, or the first ``limit`` of them.
+    def texts(self, corpus: Corpus, most: int | None = None) -> Sequence[Any]:
+        """Return the first texts of a corpus: ``limit`` of them, by default the ``most`` of the paper, or all.
 
         Raises:
             InputError: If its file cannot be read.
         """
-        file, columns, count = FILES[corpus]
-        limit = count if self.limit is None else self.limit
+        file, columns = FILES[corpus]
+        limit = most if self.limit is None else self.limit
         if corpus == "cola":  # Its file has no header.
             return cola_sentences(self.data / file)[:limit]
         return read_texts(self.data / file, columns=columns, pairs=len(columns) == 2, limit=limit)
@@ -70,6 +70,8 @@ class Figures:
         compare: Function that returns rows of (figure, quantity, published, measured).
         charts: Beginnings of the names of the charts.
         tables: Function that returns further tables by file name.
+        most: Number of texts in the paper, the first of the corpus; None where it takes all.
+        note: A sentence on how the data differ from the paper's.
     """
 
     name: str
@@ -78,13 +80,15 @@ class Figures:
     compare: Callable[[Any], Rows]
     charts: tuple[str, ...]
     tables: Callable[[Any], Mapping[str, pl.DataFrame]]
+    most: int | None = None
+    note: str = ""
 
 
 def figures(study: Callable[..., Result], options: type[Settings], settings_type: Any, one: Figures) -> Recipe:
     """Return the recipe of figures: the study runs on the corpus, in the folder ``run`` of the output."""
 
     def make(settings: Any, out: Path, **run: Any) -> Reproduction:
-        lens, texts = load(settings.model), settings.texts(one.corpus)
+        lens, texts = load(settings.model), settings.texts(one.corpus, one.most)
         result = study(lens, texts, settings=options(**settings.values_of(options)), out=out / "run", **run)
         return reproduction(one, settings, lens, result, len(texts))
 
@@ -92,17 +96,22 @@ def figures(study: Callable[..., Result], options: type[Settings], settings_type
     return Recipe(settings_type, make, "texts")
 
 
-def reproduction(one: Figures, settings: Settings, lens: Lens, result: Result, count: int) -> Reproduction:
-    """Return the reproduction: published numbers beside measured ones, tables, and the charts that are drawn."""
+def reproduction(
+    one: Figures, settings: Settings, lens: Lens, result: Result, count: int, more: Mapping[str, str] | None = None
+) -> Reproduction:
+    """Return the reproduction: published numbers beside measured ones, tables, and the charts that are drawn.
+
+    ``more`` are further facts for the record, by name.
+    """
     comparison = pl.DataFrame(
         one.compare(result), schema=["figure", "quantity", "published (BERT-base)", "measured"], orient="row"
     )
     findings = (
         f"{markdown_table(comparison)}\n\nPublished numbers are those in the paper's text; it gives others only as "
-        f"curves. {result.summary().text}"
+        f"curves. {one.note}{' ' if one.note else ''}{result.summary().text}"
     )
     charts = {name: chart for name, chart in result.charts().items() if name.startswith(one.charts)}
-    used = {**settings.recorded(), "texts": f"{count} of {one.corpus}", "weights (sha256)": lens.digest}
+    used = {**settings.recorded(), "texts": f"{count} of {one.corpus}", "weights (sha256)": lens.digest, **(more or {})}
     tables = {"comparison": comparison, **one.tables(result)}
     return Reproduction(one.name, f"Brunner et al. 2020, {one.source}", used, tables, findings, charts)
 

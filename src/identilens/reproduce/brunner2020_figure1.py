@@ -12,7 +12,13 @@ from identilens.studies.audit.result import Audit
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.study import audit
 
-STRUCTURAL = ("[CLS]", "[SEP]", "<s>", "</s>")
+SEPARATORS = ("[SEP]", "</s>")
+STRUCTURAL = ("[CLS]", "<s>", *SEPARATORS)
+SAID = {
+    "raw": "“the [SEP] tokens attract more in middle layers”",
+    "effective": "“the peak of [SEP] token observed by raw attention has disappeared”",
+}
+"""The paper's words on attention to the separator; of other tokens it shows curves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,10 +40,21 @@ def compare(result: Audit) -> Rows:
          f"{first['pearson']:.3f} (n = {first['n_key']}), {last['pearson']:.3f} (n = {last['n_key']})"),
         ("1a", "maps whose nullity is max(n − d_v, 0)", "all", f"{100 * bounded:.1f} % (d_v = {d_v})"),
     ]  # fmt: skip
-    for token, raw, effective, layer in _peaks(result).iter_rows():
-        rows.append(("1b, 1c", f"largest layer mean of attention on {token}, raw and effective",
-                     "a peak of [SEP] in raw attention, none in effective",
-                     f"{raw:.3f}, {effective:.4f} (layer {layer})"))  # fmt: skip
+    return rows + peaks(result)
+
+
+def peaks(found: Audit) -> Rows:
+    """Return where each structural token receives most raw, and most effective attention, in the mean of a layer."""
+    layers = found.received().filter(pl.col("key_type").is_in(STRUCTURAL)).group_by("key_type", "layer").agg(
+        pl.col("raw", "effective").mean()
+    )  # fmt: skip
+    rows: Rows = []
+    for token in layers["key_type"].unique().sort():
+        for figure, measure in (("1b", "raw"), ("1c", "effective")):
+            most = layers.filter(key_type=token).sort("layer").sort(measure, maintain_order=True).row(-1, named=True)
+            rows.append((figure, f"largest layer mean of {measure} attention on {token}",
+                         SAID[measure] if token in SEPARATORS else "curve only",
+                         f"{most[measure]:.4f} (layer {most['layer'] + 1}, from 1)"))  # fmt: skip
     return rows
 
 
@@ -48,15 +65,6 @@ def tables(result: Audit) -> Mapping[str, pl.DataFrame]:
 
 def _mean(values: pl.Series) -> str:
     return "no such text" if values.is_empty() else f"{values.mean():.6f}"
-
-
-def _peaks(result: Audit) -> pl.DataFrame:
-    """Return token, raw and effective attention and layer where a structural token's mean raw attention is largest."""
-    layers = result.received().filter(pl.col("key_type").is_in(STRUCTURAL)).group_by("key_type", "layer").agg(
-        pl.col("raw", "effective").mean()
-    )  # fmt: skip
-    largest = layers.sort("raw", descending=True).unique("key_type", keep="first").sort("key_type")
-    return largest.select("key_type", "raw", "effective", "layer")
 
 
 RECIPE = figures(

@@ -54,20 +54,20 @@ def _tuned(
     figure: str, task: Literal["mrpc", "cola"], settings: TunedSettings, out: Path, *, progress: Progress | None,
     **run: bool,
 ) -> Reproduction:  # fmt: skip
-    tuned = tuned_model(
-        task, settings.model, settings.data, out, FineTuning(**settings.values_of(FineTuning)), progress
-    )
+    how = FineTuning(**settings.values_of(FineTuning))
+    tuned = tuned_model(task, settings.model, settings.data, out, how, progress, overwrite=run.get("overwrite", False))
     # The paper looks up tokens of MRPC in both figures.
     lens, texts = load(settings.model), settings.texts("mrpc")
     found = token_identifiability(
         lens, texts, experiment="layer-to-layer", probes="naive", folds=settings.folds, compare_model=str(tuned),
         out=out / "run", progress=progress, **run,
     )  # fmt: skip
+    digest = found.provenance["settings"]["compared"]["sha256"]
     one = Figures(
         f"brunner2020-figure{figure}", f"Figure {figure}", "mrpc", lambda result: compare(figure, result),
         ("rate_by_layer",), tables,
     )  # fmt: skip
-    return reproduction(one, settings, lens, found, len(texts))
+    return reproduction(one, settings, lens, found, len(texts), {"fine-tuned weights (sha256)": digest})
 
 
 FIGURE12 = Recipe(TunedSettings, figure12, "folds")

@@ -17,6 +17,10 @@ OWN = {"first": ("30.6 %", "0"), "middle": ("14.4 %", "18 %"), "last": ("10.7 %"
 SPEECH = {"[CLS]": "over 40 %", "NN": "less than 35 %", "DT": "less than 35 %"}
 """Median own contribution of some parts of speech in the first layer (Fig. 26)."""
 
+TREEBANK = (
+    "Figures 26 to 37 are measured here on single sentences of UD English EWT; the paper's section C.5 names no corpus."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Figure3Settings(BrunnerSettings, MixingSettings):
@@ -65,13 +69,22 @@ def speech(result: Mixing) -> Rows:
     """Return median own contributions of parts of speech in the first and the last layer."""
     frame = result.series.speech
     first, last = frame["layer"].min(), frame["layer"].max()
-    rows = []
-    for tag, published in SPEECH.items():
-        for figure, layer, words in (("26", first, published), ("37", last, "nouns above determiners")):
-            medians = frame.filter(layer=layer, tag=tag)["median"]
-            rows.append((figure, f"median own contribution of {tag}, layer {layer}", words,
-                         percent(medians[0]) if len(medians) else "no such token"))  # fmt: skip
-    return rows
+    medians = {
+        (layer, tag): of_tag[0]
+        for layer in (first, last) for tag in SPEECH if len(of_tag := frame.filter(layer=layer, tag=tag)["median"])
+    }  # fmt: skip
+    rows = [
+        ("26", f"median own contribution of {tag}, layer {first}", published,
+         percent(medians[first, tag]) if (first, tag) in medians else "no such token")
+        for tag, published in SPEECH.items()
+    ]  # fmt: skip
+    noun, determiner = medians.get((last, "NN")), medians.get((last, "DT"))
+    difference = (
+        "no such tokens"
+        if noun is None or determiner is None
+        else f"{100 * (noun - determiner):+.1f} points ({percent(noun)} − {percent(determiner)})"
+    )
+    return [*rows, ("37", f"median own contribution, NN − DT, layer {last}", "nouns above determiners", difference)]
 
 
 def tables(result: Mixing) -> Mapping[str, pl.DataFrame]:
@@ -84,12 +97,15 @@ def tables(result: Mixing) -> Mapping[str, pl.DataFrame]:
 
 def _ends(layers: pl.DataFrame) -> list[dict[str, Any]]:
     layers = layers.sort("layer")
-    return [layers.row(index, named=True) for index in (0, (len(layers) - 1) // 2, -1)]
+    return [layers.row(index, named=True) for index in (0, (len(layers_sorted) - 1) // 2, -1)]
 
 
-def recipe(name: str, source: str, corpus: Corpus, compare: Callable[[Mixing], Rows], *charts: str) -> Recipe:
+def recipe(
+    name: str, source: str, corpus: Corpus, compare: Callable[[Mixing], Rows], *charts: str, most: int | None = None,
+    note: str = "",
+) -> Recipe:  # fmt: skip
     """Return the recipe of figures of Hidden Token Attribution."""
-    one = Figures(name, source, corpus, compare, charts, tables)
+    one = Figures(name, source, corpus, compare, charts, tables, most, note)
     return figures(mixing, MixingSettings, Figure3Settings, one)
 
 
@@ -97,6 +113,6 @@ CHARTS = ("own_contribution", "not_largest", "neighbours", "relative_positions")
 FIGURE3 = recipe(
     "brunner2020-figure3", "Figures 3, 4 and 18 to 25", "mrpc", mrpc, *CHARTS, "class_token", "tracked_token"
 )
-FIGURE26 = recipe("brunner2020-figure26", "Figures 26 to 37", "ewt", speech, "part_of_speech")
+FIGURE26 = recipe("brunner2020-figure26", "Figures 26 to 37", "ewt", speech, "part_of_speech", note=TREEBANK)
 FIGURE40 = recipe("brunner2020-figure40", "Figures 40 and 41 (CoLA)", "cola", other("40", "41"), *CHARTS)
-FIGURE42 = recipe("brunner2020-figure42", "Figures 42 and 43 (MNLI)", "mnli", other("42", "43"), *CHARTS)
+FIGURE42 = recipe("brunner2020-figure42", "Figures 42 and 43 (MNLI)", "mnli", other("42", "43"), *CHARTS, most=4000)

@@ -46,11 +46,12 @@ def faithfulness_tasks(
     settings: TaskSettings, out: Path, *, progress: Progress | None = None, **run: bool
 ) -> Reproduction:
     """Are explanations of classifiers of SST, MRPC and CoLA faithful: comprehensiveness and sufficiency."""
-    tables = [
-        _tested(task, seed, settings, out, progress, run)
-        for task in settings.tasks
-        for seed in range(settings.seed, settings.seed + settings.repeats)
-    ]
+    tables, weights = [], {}
+    for task in settings.tasks:
+        for seed in range(settings.seed, settings.seed + settings.repeats):
+            tested, digest = _tested(task, seed, settings, out, progress, run)
+            tables.append(tested)
+            weights[f"weights, {task}, seed {seed} (sha256)"] = digest
     table = pl.concat(tables)
     right = pl.col("predicted") == pl.col("label")
     found = {
@@ -63,7 +64,7 @@ def faithfulness_tasks(
     shown = [f"{words}:\n\n{markdown_table(found[name])}" for name, words in _SHOWN.items()]
     charts = {name: _chart(found[name], measure) for measure in MEASURES for name in [_against(measure)]}
     return Reproduction(
-        "faithfulness-tasks", "DeYoung et al. 2020, section 4.2", settings.recorded(),
+        "faithfulness-tasks", "DeYoung et al. 2020, section 4.2", {**settings.recorded(), **weights},
         {"rationales": table, **found}, "\n\n".join(shown), charts, settings.seed,
     )  # fmt: skip
 
@@ -92,19 +93,22 @@ def _chart(against: pl.DataFrame, measure: str) -> AnyChart:
 
 def _tested(
     task: Task, seed: int, settings: TaskSettings, out: Path, progress: Progress | None, run: dict[str, bool]
-) -> pl.DataFrame:
-    """Return the table of one fine-tuned model, with task, seed and each text's label; what is finished is kept."""
+) -> tuple[pl.DataFrame, str]:
+    """Return one fine-tuned model's table, with task, seed and labels, and its digest; what is finished is kept."""
     how = FineTuning(**{**settings.values_of(FineTuning), "seed": seed})
-    tuned = tuned_model(task, settings.model, settings.data, out / f"seed{seed}", how, progress)
+    tuned = tuned_model(
+        task, settings.model, settings.data, out / f"seed{seed}", how, progress, overwrite=run.get("overwrite", False)
+    )
     texts, labels = held_out(task, settings.data, settings.limit)
     found = rationales(
         load(tuned), texts, draws=settings.draws, attribution=settings.attribution, max_length=settings.longest,
         seed=seed, out=out / f"{task}-seed{seed}", progress=progress, **run,
     )  # fmt: skip
     named = pl.DataFrame({"text": range(len(labels)), "label": labels})
-    return found.table.join(named, on="text", how="left", maintain_order="left").select(
+    table = found.table.join(named, on="text", how="left", maintain_order="left").select(
         pl.lit(task).alias("task"), pl.lit(seed).alias("seed"), pl.all()
     )
+    return table, found.provenance["model"]["sha256"]
 
 
 RECIPE = Recipe(TaskSettings, faithfulness_tasks, "texts")

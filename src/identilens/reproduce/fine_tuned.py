@@ -1,8 +1,10 @@
 """Fine-tuning an encoder on MRPC, CoLA or SST with BERT's own recipe."""
 
 import csv
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,8 +12,14 @@ import torch
 from annotated_types import Ge, Gt
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from identilens.errors import InputError, OutputFolderError
 from identilens.models.bundled import resolved
+from identilens.models.loading import load
+from identilens.models.saving import save_model
 from identilens.runs.compressed import MAX_TEXT_BYTES, open_text
+from identilens.runs.differences import changed
+from identilens.runs.files import write_folder, write_json
+from identilens.runs.manifest import digest_of
 from identilens.runs.progress import Progress
 from identilens.runs.settings import Settings
 
@@ -26,6 +34,12 @@ FIELDS: dict[Task, tuple[list[str] | None, str, tuple[str, ...]]] = {
 
 HELD_OUT: dict[Task, str] = {"mrpc": "dev.tsv.xz", "cola": "dev.tsv", "sst": "dev.tsv.xz"}
 """File of each task's validation part."""
+
+TRAINING = "train.tsv.xz"
+"""File of every task's training part."""
+
+RECORD = "tuning.json"
+"""File beside a checkpoint that says how it was made; it is written last, so that a checkpoint with it is complete."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +106,55 @@ def fine_tune(
             right += int((output.logits.argmax(-1) == targets[chosen]).sum())
         accuracy = right / len(texts)
         told(f"{task}, epoch {epoch + 1} of {how.epochs}: training accuracy {accuracy:.3f}")
-    tuned.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    write_folder(folder, partial(save_model, tuned, tokenizer))
     return accuracy
 
 
-def tuned_model(task: Task, model: str, data: Path, out: Path, how: FineTuning, progress: Progress | None) -> Path:
-    """Return the folder of a checkpoint fine-tuned on a task's training part; a finished one is used again."""
-    folder = out / f"tuned-{task}"
-    if not (folder / "tokenizer_config.json").exists():
-        told = None if progress is None else lambda note: progress(0, 1, note)
-        fine_tune(task, model, data / task / "train.tsv.xz", folder, how, *([told] if told else []))
+def tuning_record(task: Task, model: str | Path, data: Path, how: FineTuning) -> dict[str, Any]:
+    """Return what decides the weights of a fine-tuned checkpoint: task, settings, base model and training part.
+
+    Raises:
+        InputError: If the training part cannot be read.
+    """
+    file = data / task / TRAINING
+    try:
+        digest = digest_of(file)
+    except OSError as error:
+        raise InputError(
+            f"{file} cannot be read: {error.strerror}. Name the folder of the data sets by --data."
+        ) from error
+    return {"task": task, **how.recorded(), "model sha256": load(model).digest, "training part sha256": digest}
+
+
+def tuned_model(
+    task: Task, model: str, data: Path, out: Path, how: FineTuning, progress: Progress | None, *,
+    overwrite: bool = False,
+) -> Path:  # fmt: skip
+    """Return the folder of a checkpoint fine-tuned on a task's training part; one of the same record is used again.
+
+    Raises:
+        OutputFolderError: If the folder contains anything else, and ``overwrite`` is not set.
+    """
+    folder, record = out / f"tuned-{task}", tuning_record(task, model, data, how)
+    stored = _stored_record(folder)
+    if stored == record:
+        return folder
+    if not overwrite and folder.exists() and any(folder.iterdir()):
+        found = (
+            f"no {RECORD}: it is not known whether the checkpoint is complete and how it was made"
+            if stored is None
+            else f"a checkpoint that was fine-tuned in another way: {'; '.join(changed(stored, record))}"
+        )
+        raise OutputFolderError(f"{folder} contains {found}. Remove it, use --overwrite, or choose another --out.")
+    (folder / RECORD).unlink(missing_ok=True)
+    told = None if progress is None else lambda note: progress(0, 1, note)
+    fine_tune(task, model, data / task / TRAINING, folder, how, *([told] if told else []))
+    write_json(folder / RECORD, record)
     return folder
+
+
+def _stored_record(folder: Path) -> dict[str, Any] | None:
+    try:
+        return json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,7 +1,7 @@
 """The reproductions by name, each imported when it is called. Imports nothing heavy itself."""
 
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 
@@ -62,5 +62,4 @@ REPRODUCTIONS = {
 
 def recipe_named(name: str) -> Any:
     """Return the `Recipe` of a reproduction."""
-    module, _, member = REPRODUCTIONS[name].place.partition(":")
-    return getattr(import_module(module), member)
+    return resolve_name(REPRODUCTIONS[name].place)

@@ -38,14 +38,17 @@ class SunSettings(BrunnerSettings, FineTuning):
 
 def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = None, **run: bool) -> Reproduction:
     """Raw and effective attention by token type, before and after fine-tuning on SST, MRPC and CoLA."""
-    how, tables = FineTuning(**settings.values_of(FineTuning)), []
+    how, tables, weights = FineTuning(**settings.values_of(FineTuning)), [], {}
     for task in settings.tasks:
         given, _ = held_out(task, settings.data, settings.limit)
-        tuned = tuned_model(task, settings.model, settings.data, out, how, progress)
+        tuned = tuned_model(
+            task, settings.model, settings.data, out, how, progress, overwrite=run.get("overwrite", False)
+        )
         for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
             result = audit(
                 load(model), given, certain_rows=0, examples=0, out=out / f"{task}-{name}", progress=progress, **run
             )
+            weights[f"weights, {task}, {name} (sha256)"] = result.provenance["model"]["sha256"]
             tables.append(by_type(result).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
     table = pl.concat(tables).select("task", "checkpoint", "key_type", "raw", "effective")
     findings = (
@@ -59,7 +62,7 @@ def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = Non
         y_title="Share of attention received", color_title="Attention", title="Attention by token type, fine-tuned",
     )  # fmt: skip
     return Reproduction(
-        "sun2021", "Sun and Marasović 2021", settings.recorded(), {"token_types": table}, findings,
+        "sun2021", "Sun and Marasović 2021", {**settings.recorded(), **weights}, {"token_types": table}, findings,
         {"token_types": choose(chart, "task", "Task", list(settings.tasks))}, settings.seed,
     )  # fmt: skip
 

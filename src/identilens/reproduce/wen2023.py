@@ -1,7 +1,8 @@
 """Shared parts of the reproductions of Wen et al. 2023: settings of models, a run that can be resumed, and a page."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ from annotated_types import Ge
 from identilens.dyck.embeddings import Minimal
 from identilens.dyck.modeling import DyckForCausalLM
 from identilens.dyck.settings import Data, DyckSetting, DyckTraining
+from identilens.errors import InputError
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.progress import Progress
 from identilens.runs.settings import Settings
@@ -21,12 +23,16 @@ from identilens.studies.dyck_train.study import folder_name, train_dyck
 CONTRAST = 0.3
 """λ of the contrastive term."""
 
-PUBLISHED_ACCURACY = 0.97
-"""Least accuracy in distribution of the paper's models (section 4.1)."""
+ACCURATE = 0.97
+"""Accuracy in distribution that counts as learned; the paper's own (section 4.1) is missing in the available text."""
 
-LOST = (
-    "The paper's numbers of this table or figure are missing in the text that we have; only our measurements are given."
+LOST = "The paper's numbers of this table or figure are missing in the available text; only our measurements are given."
+
+RANDOM = (
+    "Random patterns are treated as the models' are: causal, over all tokens with the start token, whose row and "
+    "column are then left out without scaling the rest."
 )
+"""How random patterns are compared with the models' where the start token is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +119,40 @@ def run_settings(out: Path, settings: Sequence[DyckSetting], run: Run) -> DyckRu
     )  # fmt: skip
 
 
+def trained_run(folder: Path, settings: Sequence[DyckSetting]) -> DyckRuns:
+    """Return the finished run of a folder, which has trained models of these settings.
+
+    Raises:
+        InputError: If it has none of a setting's name, or made them with another configuration.
+        OutputFolderError: If the folder contains no finished run.
+    """
+    found = DyckRuns.load(folder)
+    there = training_of(found)
+    for one in settings:
+        if one.name not in there:
+            raise InputError(f"{folder} has no models of the setting {one.name!r}; it has {', '.join(there)}.")
+        if there[one.name]["config"] != one.config:
+            raise InputError(f"{folder} has other models of the setting {one.name!r}: {there[one.name]['config']}.")
+    return found
+
+
+def training_of(found: DyckRuns) -> dict[str, dict[str, Any]]:
+    """Return configuration, and settings of training, of each setting of a run, by its name."""
+    return {one["name"]: one for one in map(json.loads, found.provenance["settings"]["settings"])}
+
+
 def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
-    """Return the models that a run in a folder has saved for a setting, by seed."""
+    """Return the models that a run in a folder has saved for a setting, by seed.
+
+    Raises:
+        InputError: If the folder lacks the model of a seed.
+    """
     folder = (result.folder or Path()) / "models" / folder_name(setting.name)
-    return [DyckForCausalLM.from_pretrained(one).eval() for one in sorted(folder.glob("seed*"))]
+    places = [folder / f"seed{seed:03d}" for seed in result.table.filter(setting=setting.name)["seed"].sort()]
+    for place in places:
+        if not place.is_dir():
+            raise InputError(f"{place} is missing: the run has a model of this seed. Train it again.")
+    return [DyckForCausalLM.from_pretrained(place).eval() for place in places]
 
 
 def reproduction(
@@ -128,31 +164,39 @@ def reproduction(
     ``figures`` are the beginnings of the names of figures to draw; all by default.
     """
     charts = {title: chart for title, chart in result.charts().items() if title.startswith(figures)}
-    used: dict[str, Any] = {"seeds": run.settings.seeds}
-    for one in settings:
-        used[one.name] = ", ".join(f"{key} {value}" for key, value in {**one.config, **asdict(one.training)}.items())
-    if run.settings.epochs is not None:
-        used["epochs, instead of the paper's"] = run.settings.epochs
     shared = {
         "runs": result.table, "means": result.means(), "variation": result.variation, "heads": result.heads,
         "misleading": result.misleading(),
     }  # fmt: skip
+    used = used_settings(result, settings)
     return Reproduction(
         name, source, used, {**shared, **(tables or {})}, f"{accuracy(result)}\n\n{findings}", charts, 0
     )
 
 
+def used_settings(found: DyckRuns, settings: Sequence[DyckSetting]) -> dict[str, Any]:
+    """Return how the models of some settings were trained, by the record of their run."""
+    records, names = training_of(found), [one.name for one in settings]
+    used: dict[str, Any] = {"seeds": found.table.filter(pl.col("setting").is_in(names))["seed"].n_unique()}
+    for name in names:
+        training = {key: value for key, value in records[name].items() if key not in ("name", "config")}
+        used[name] = ", ".join(f"{key} {value}" for key, value in {**records[name]["config"], **training}.items())
+    other = {records[one.name]["epochs"] for one in settings if records[one.name]["epochs"] != one.training.epochs}
+    return used | ({"epochs, instead of the paper's": ", ".join(map(str, sorted(other)))} if other else {})
+
+
 def accuracy(result: DyckRuns) -> str:
-    """Return accuracies as a Markdown table, and how many models reach the paper's accuracy in distribution."""
+    """Return accuracies as a Markdown table, and how many models have learned the language in distribution."""
     shown = ["setting", "seeds", "argmax", "threshold", "long_argmax", "long_threshold"]
     models = result.table.sort("argmax")
-    reached = int((models["argmax"] >= PUBLISHED_ACCURACY).sum())
+    reached = int((models["argmax"] >= ACCURATE).sum())
     least = models.row(0, named=True)
     return (
         f"{markdown_table(result.means().select(shown))}\n\n"
-        f"In distribution {reached} of {len(models)} models close at least {100 * PUBLISHED_ACCURACY:.0f} % of the "
-        f"brackets correctly, as the paper reports for all its models; the least is {100 * least['argmax']:.2f} % "
-        f"({least['setting']}, seed {least['seed']}). Long prefixes have 400 to 500 brackets."
+        f"In distribution {reached} of {len(models)} models close at least {100 * ACCURATE:.0f} % of the brackets "
+        "correctly. The paper gives one number that all its models reach; it is missing in the available text. The "
+        f"least is {100 * least['argmax']:.2f} % ({least['setting']}, seed {least['seed']}). Long prefixes have 400 to "
+        "500 brackets."
     )
 
 
@@ -167,7 +211,7 @@ def variations(result: DyckRuns) -> str:
     return (
         f"{markdown_table(shown)}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds, "
         "patterns causal, with its standard error over seeds; the last two columns are random causal patterns: rows "
-        "uniform on the simplex, and softmax of standard normal logits."
+        f"uniform on the simplex, and softmax of standard normal logits. {RANDOM}"
     )
 
 

@@ -28,7 +28,7 @@ def c7(out: Path, run: Run) -> Reproduction:
     result = run_settings(out, SETTINGS, run)
     findings = (
         f"{variations(result)}\n\nThe paper says that models of Eq. 6 learn bounded Dyck languages (its accuracy is "
-        "missing in the text that we have), and that their attention is as little interpretable as that of standard "
+        "missing in the available text), and that their attention is as little interpretable as that of standard "
         f"models.\n\n{misleading(result)}"
     )
     return reproduction("wen2023-c7", "Wen et al. 2023, section C.7", result, SETTINGS, run, findings)

@@ -19,7 +19,8 @@ def figure1(out: Path, run: wen.Run) -> Reproduction:
     findings = (
         f"{wen.variations(runs)}\n\n{wen.LOST} Its claim is that patterns of standard training vary nearly as much as "
         "random ones and are mostly not stack-like; an independent reimplementation found 1.02 without positions and "
-        f"0.54 with linear positions (without the start token, second layer).\n\n{wen.misleading(runs)}"
+        "0.54 with linear positions (16 tokens, without the start token, causal; its layer and learning rate are not "
+        f"known).\n\n{wen.misleading(runs)}"
     )
     return wen.reproduction("wen2023-figure1", "Wen et al. 2023, Figure 1", runs, SETTINGS, run, findings)
 

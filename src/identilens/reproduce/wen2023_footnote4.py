@@ -25,8 +25,8 @@ def footnote4(out: Path, run: Run) -> Reproduction:
     result = run_settings(out, SETTINGS, run)
     findings = (
         "W_Q and W_K are 0 and not trained, so that every position attends equally to all positions up to its own. The "
-        "paper says that such models fit the distribution almost perfectly; its number is missing in the text that we "
-        "have."
+        "paper says that such models fit the distribution almost perfectly; its number is missing in the available "
+        "text."
     )
     return reproduction("wen2023-footnote4", "Wen et al. 2023, footnote 4", result, SETTINGS, run, findings)
 

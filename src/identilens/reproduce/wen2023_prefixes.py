@@ -31,7 +31,7 @@ class PrefixSettings(wen.WenSettings):
 
     Attributes:
         trained: Folder `run` of a finished reproduction of Figure 1 (footnote 13) or 7 (Figure 8), whose models are
-            used. Default: train them.
+            used, however many seeds and epochs they have. Default: train them.
         prefixes: Number of random prefixes of each length.
     """
 
@@ -55,7 +55,7 @@ def _measured(
     how = run.settings
     if not isinstance(how, PrefixSettings):
         raise TypeError(f"expected PrefixSettings, got {how}")
-    result = wen.run_settings(out, settings, run) if how.trained is None else DyckRuns.load(how.trained)
+    result = wen.run_settings(out, settings, run) if how.trained is None else wen.trained_run(how.trained, settings)
     table = pl.concat([by_prefix(result, one, lengths, how.prefixes) for one in settings])
     means = table.group_by("setting", "layer", "prefix", maintain_order=True).agg(
         pl.len().alias("prefixes"), pl.col("brackets").first(), pl.col("value").mean(),
@@ -64,8 +64,9 @@ def _measured(
         (pl.col("value") / pl.col("even_on_simplex")).mean().alias("over random"),
     )  # fmt: skip
     findings = (
-        f"{markdown_table(means)}\n\nVariation as in wen2023-figure1, without the start token. *all brackets* is the "
-        f"prefix with all brackets at all depths, the others are drawn from Definition 1. {wen.LOST} It says that "
+        f"{markdown_table(means)}\n\nVariation as in wen2023-figure1, without the start token. {wen.RANDOM} *all "
+        f"brackets* is the prefix with all brackets at all depths, the others are drawn from Definition 1. {wen.LOST} "
+        "It says that "
         "variation is also high on other prefixes, and that the difference is even larger on longer ones."
     )
     return wen.reproduction(

@@ -7,7 +7,7 @@ import polars as pl
 
 from identilens.dyck.settings import DyckSetting
 from identilens.reproduce.record import Reproduction
-from identilens.reproduce.wen2023 import LOST, FewSeeds, Run, deep, gpt, recipe, reproduction, run_settings
+from identilens.reproduce.wen2023 import LOST, RANDOM, FewSeeds, Run, deep, gpt, recipe, reproduction, run_settings
 from identilens.runs.tables import markdown_table
 from identilens.studies.dyck_train.result import DyckRuns
 
@@ -26,7 +26,8 @@ def table1(out: Path, run: Run) -> Reproduction:
     findings = (
         f"{markdown_table(table, 2)}\n\n{LOST} Variation is the mean of ‖A₁ − A₂‖² over pairs of seeds, ± standard "
         "error over seeds, on the prefix with all brackets at all depths, for causal patterns without the start token. "
-        "variation.csv has the same with the start token. Random rows: causal, uniform on the simplex."
+        "variation.csv has the same with the start token. Random rows: uniform on the simplex. "
+        f"{RANDOM}"
     )
     return reproduction(
         "wen2023-table1", "Wen et al. 2023, Table 1", result, SETTINGS, run, findings, {"table1": table}

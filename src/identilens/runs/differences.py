@@ -26,17 +26,21 @@ def differences(previous: dict[str, Any], record: dict[str, Any]) -> str:
         else [_apart("the analysis", previous["analysis"], here["analysis"])]
     )
     for what, group in (("", "settings"), ("model ", "model")):
-        there, now = previous[group], here[group]
-        lines += [
-            _apart(f"{what}{name}", there.get(name), now.get(name))
-            for name in dict.fromkeys([*now, *there])
-            if there.get(name) != now.get(name)
-        ]
+        lines += changed(previous[group], here[group], what)
     if previous.get("seed") != here["seed"]:
         lines.append(_apart("seed", previous.get("seed"), here["seed"]))
     lines += _texts(previous["texts"], here["texts"])
     more = len(lines) - _MOST
     return "; ".join(lines[:_MOST]) + (f"; and {more} more" if more > 0 else "")
+
+
+def changed(there: Mapping[str, Any], here: Mapping[str, Any], what: str = "") -> list[str]:
+    """Return the differences of two records, a line for each name, with ``what`` before it."""
+    return [
+        _apart(f"{what}{name}", there.get(name), here.get(name))
+        for name in dict.fromkeys([*here, *there])
+        if there.get(name) != here.get(name)
+    ]
 
 
 def model_and_texts(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:

@@ -51,7 +51,7 @@ class RunFolder:
         fetch(path, parts=leads)
         previous = self._read_previous(overwrite)
         if previous is None:
-            self._refuse_foreign_files()
+            self._refuse_foreign_files(overwrite)
         if leads and (overwrite or previous is None or not previous["finished"] or self.manifest.names(_PARTS)):
             with translated_write_errors(path):
                 path.mkdir(parents=True, exist_ok=True)
@@ -137,8 +137,17 @@ class RunFolder:
             )
         return previous
 
-    def _refuse_foreign_files(self) -> None:
-        """Refuse a folder with files of others; a run that was killed while it started leaves only known names."""
+    def _refuse_foreign_files(self, overwrite: bool) -> None:
+        """Refuse a folder with files of others, or of a run whose provenance is lost.
+
+        A run that was killed while it started leaves only known names, and none of a result.
+        """
+        listed_files = self.manifest.digests.keys() - {PROVENANCE}
+        if not overwrite and any((self.path / name).exists() for name in listed_files):
+            raise OutputFolderError(
+                f"{self.path / PROVENANCE} is missing or no file, but {NAME} lists other files of a run. Restore it "
+                "from a copy, choose another folder, or pass --overwrite to delete the run."
+            )
         known = {NAME, LOCK, *(name.split("/")[0] for name in self.manifest.digests)}
         with translated_write_errors(self.path):
             foreign = self.path.exists() and (

@@ -136,7 +136,7 @@ class Manifest:
 
     def _lines(self) -> list[str]:
         try:
-            return self.file.read_text(encoding="utf-8", errors="replace").split("\n")
+            return self.file.read_text(encoding="utf-8", errors="replace").split("\n") if self.file.is_file() else []
         except OSError:
             return []
 

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
-from identilens.errors import OutputFolderError
 from identilens.runs.files import write_json, write_tensors
 from identilens.runs.manifest import Manifest
-from identilens.runs.reading import check_file, read_json
+from identilens.runs.reading import check_file, read_tokens, tensor_names
 
 Tokens = Mapping[str, Sequence[str]]
 """Tokens of a text by sequence ("encoder", "decoder")."""
@@ -53,7 +52,7 @@ class StoredMatrices(Mapping[str, Tensor]):
 
     def __init__(self, manifest: Manifest, files: Iterable[Path]) -> None:
         self._manifest = manifest
-        self._files = {key: file for file in files for key in _keys(manifest, file)}
+        self._files = {key: file for file in files for key in tensor_names(manifest, file)}
         self._checked: set[Path] = set()
 
     def __getitem__(self, key: str) -> Tensor:
@@ -74,7 +73,7 @@ class StoredMatrices(Mapping[str, Tensor]):
 def stored_matrices(manifest: Manifest) -> tuple[StoredMatrices, dict[int, dict[str, list[str]]]]:
     """Return the saved matrices of a finished run, and the tokens of each text that has a file."""
     files = sorted((manifest.root / name for name in manifest.names("matrices/")), key=_place)
-    tokens = {_place(file): read_json(manifest, file) for file in files if file.suffix == ".json"}
+    tokens = {_place(file): read_tokens(manifest, file) for file in files if file.suffix == ".json"}
     return StoredMatrices(manifest, [file for file in files if file.suffix == ".safetensors"]), tokens
 
 
@@ -89,15 +88,6 @@ def write_matrices(folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping
         write_json(folder / "matrices" / f"text{text}.json", words)
     for name, keys in groups.items():
         write_tensors(folder / "matrices" / f"{name}.safetensors", {key: matrices[key] for key in keys})
-
-
-def _keys(manifest: Manifest, file: Path) -> list[str]:
-    try:
-        with safe_open(file, framework="pt") as tensors:
-            return list(tensors.keys())
-    except (OSError, SafetensorError) as error:
-        check_file(manifest, file)
-        raise OutputFolderError(f"{file} cannot be read: {error}.") from error
 
 
 def _place(file: Path) -> int:

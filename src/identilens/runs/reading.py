@@ -5,11 +5,12 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from errno import EINVAL
 from pathlib import Path
 from typing import IO, Any
 
 import polars as pl
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load
 from torch import Tensor
 
@@ -25,6 +26,8 @@ _RECORD = {
     "analysis": str, "fingerprint": str, "model": dict, "settings": dict, "texts": dict, "libraries": dict,
     "finished": bool,
 }  # fmt: skip
+_TEXTS = {"count": int, "sha256": list}
+_LATER = {"later_versions": list}
 
 
 def read_bytes(manifest: Manifest, file: Path) -> bytes:
@@ -33,21 +36,24 @@ def read_bytes(manifest: Manifest, file: Path) -> bytes:
     Raises:
         OutputFolderError: If it cannot be read, or differs from what the run wrote.
     """
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise OutputFolderError(f"{file} cannot be read: {error.strerror}. {_REMEDY}") from error
+    with _translated_errors(file):
+        content = _regular(file).read_bytes()
     _check(manifest, file, hashlib.sha256(content).hexdigest())
     return content
 
 
 def check_file(manifest: Manifest, file: Path) -> None:
     """Raise OutputFolderError if a file of a run cannot be read, or differs from what the run wrote."""
-    try:
-        digest = digest_of(file)
-    except OSError as error:
-        raise OutputFolderError(f"{file} cannot be read: {error.strerror}. {_REMEDY}") from error
+    with _translated_errors(file):
+        digest = digest_of(_regular(file))
     _check(manifest, file, digest)
+
+
+def _regular(file: Path) -> Path:
+    """Return a path, if it does not lead to a pipe or a device, which could not be read to its end."""
+    if file.exists() and not file.is_file():
+        raise OSError(EINVAL, "it is no file")
+    return file
 
 
 def read_json(manifest: Manifest, file: Path) -> Any:
@@ -87,6 +93,30 @@ def read_tensors(manifest: Manifest, file: Path) -> dict[str, Tensor]:
         return load(content)
 
 
+def tensor_names(manifest: Manifest, file: Path) -> list[str]:
+    """Return the names of the tensors of a file of a run, whose values are not checked; raises as `read_bytes`."""
+    with _translated_errors(file):
+        try:
+            with safe_open(_regular(file), framework="pt") as tensors:
+                return list(tensors.keys())
+        except SafetensorError:
+            check_file(manifest, file)
+            raise
+
+
+def read_tokens(manifest: Manifest, file: Path) -> dict[str, list[str]]:
+    """Return the tokens of a text by sequence; raises as `read_bytes`, and for other content."""
+    content = read_json(manifest, file)
+    with _translated_errors(file):
+        if not isinstance(content, dict) or not all(map(_are_words, content.values())):
+            raise ValueError("expected lists of tokens by sequence")
+    return content
+
+
+def _are_words(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(one, str) for one in content)
+
+
 def read_record(folder: Path) -> dict[str, Any] | None:
     """Return the provenance of the run that a folder contains, or None.
 
@@ -104,7 +134,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         record = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise OutputFolderError(f"{file} is not valid JSON ({error}). Choose another folder.") from error
-    if not isinstance(record, dict) or any(not isinstance(record.get(key), kind) for key, kind in _RECORD.items()):
+    if not (_has(record, _RECORD) and _has(record["texts"], _TEXTS) and _has(record, _LATER, optional=True)):
         raise OutputFolderError(f"{file} was not written by identilens. Choose another folder.")
     if manifest.digests:
         _check(manifest, file, hashlib.sha256(content).hexdigest())
@@ -125,6 +155,13 @@ def finished_record(folder: Path, analysis: str) -> dict[str, Any]:
     return record
 
 
+def _has(content: Any, kinds: dict[str, type], optional: bool = False) -> bool:
+    """Return whether a value is an object with values of these types under these names."""
+    return isinstance(content, dict) and all(
+        isinstance(content.get(name), kind) or (optional and name not in content) for name, kind in kinds.items()
+    )
+
+
 @contextmanager
 def _translated_errors(file: Path) -> Iterator[None]:
     """Turn errors of libraries on a damaged file into one that names the file."""
@@ -135,7 +172,8 @@ def _translated_errors(file: Path) -> Iterator[None]:
         # polars panics on some files; a panic is no Exception.
         if not isinstance(error, known) and type(error).__name__ != "PanicException":
             raise
-        raise OutputFolderError(f"{file} cannot be read: {error}. {_REMEDY}") from error
+        why = getattr(error, "strerror", None) or error
+        raise OutputFolderError(f"{file} cannot be read: {why}. {_REMEDY}") from error
 
 
 def _check(manifest: Manifest, file: Path, digest: str) -> None:

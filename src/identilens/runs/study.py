@@ -16,7 +16,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.runs.columns import is_columns
-from identilens.runs.engines.driver import Driver
+from identilens.runs.engines.driver import FAILED, Driver
 from identilens.runs.engines.engine import Engine
 from identilens.runs.engines.worker import SENT, Job
 from identilens.runs.folder import RunFolder, joined_folder
@@ -266,6 +266,8 @@ def _into_folder(
     study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine | None
 ) -> None:  # fmt: skip
     study.begin(folder)
+    if study.reports:
+        folder.manifest.remove(FAILED)
     if engine is None:
         for part in _counted(study, progress):
             if not folder.has(part):

@@ -37,6 +37,12 @@ def choose_head(chart: AnyChart, names: dict[int, str], first: int) -> AnyChart:
     return choose(chart, HEAD_NUMBER, "Head", {number: names[number] for number in (first, *names)})
 
 
+def choose_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
+    """Return a chart with a drop-down of the kinds of attention in a table, where there are several."""
+    kinds = frame["kind"].unique().sort().to_list()
+    return choose(chart, "kind", "Kind", kinds) if len(kinds) > 1 else chart
+
+
 def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl.DataFrame:
     """Return the rows of the first groups that fit into so many rows; the first group always does."""
     sizes = frame.group_by(keys, maintain_order=True).len().with_columns(total=pl.col("len").cum_sum())

@@ -1,7 +1,7 @@
 """The studies by name, each imported when it is used. Imports nothing heavy itself."""
 
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from identilens.errors import InputError
@@ -70,5 +70,4 @@ def study_named(name: str) -> Any:
     """
     if name not in STUDIES:
         raise InputError(f"there is no study {name!r}; choose from {', '.join(STUDIES)}.")
-    module, _, member = STUDIES[name].place.partition(":")
-    return getattr(import_module(module), member)
+    return resolve_name(STUDIES[name].place)

@@ -1,4 +1,4 @@
-"""Kills one worker, like kill -9, at the so-manieth change that it makes in the folder of a run.
+"""Kills workers, like kill -9, each at the so-manieth change that it makes in the folder of a run.
 
 Python reads this as it starts, where the folder of this file is on the path: `helpers.dying` sees to that.
 """
@@ -12,15 +12,22 @@ CHANGES = ("replace", "unlink", "rmdir", "mkdir", "touch", "chmod")
 
 if "KILLED_WORKER" in os.environ:
     plan = json.loads(os.environ["KILLED_WORKER"])
-    left = [plan["point"]]
+    made = [0]
+
+    def die_once(mark):
+        try:
+            os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def deadly(change):
         def changed(path, *given, **options):
             if str(path).startswith(plan["folder"]):
-                left[0] -= 1
-                if left[0] < 0 and not os.path.exists(plan["mark"]):  # noqa: PTH110 - Path's own are counted
-                    os.close(os.open(plan["mark"], os.O_CREAT))
-                    os.kill(os.getpid(), signal.SIGKILL)
+                made[0] += 1
+                for number, point in enumerate(plan["points"]):
+                    if made[0] > point:
+                        die_once(f"{plan['mark']}{number}")
             return change(path, *given, **options)
 
         return changed

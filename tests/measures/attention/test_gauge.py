@@ -1,6 +1,7 @@
 """The gauge of tied heads in closed form against the kernels of Jacobians, and alternatives of tied heads."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -33,11 +34,8 @@ def split(vector, *shapes):
 
 def tied_heads(logits, count, values, visible, draw):
     """Heads that mix the same values, with random parameters."""
-    spaces = ProjectedValues.of(values, torch.eye(values.shape[1], dtype=torch.float64)).simplex_spaces(
-        len(visible), None if visible.all() else visible
-    )
-    bases = {id(space): space.kept[:, 1:] for space in spaces}
-    kept = tuple(bases[id(space)] for space in spaces)
+    T = ProjectedValues.of(values, torch.eye(values.shape[1], dtype=torch.float64))
+    kept = T.output_bases(len(visible), None if visible.all() else visible)
     parameters, heads = draw(count) / 2, len(logits(draw(count))) // len(visible)
     return TiedHeads(logits, parameters, visible.repeat(heads, 1), kept * heads, slice(0, len(visible)))
 
@@ -94,6 +92,19 @@ def test_gauge_and_kernel_of_a_group_are_those_of_its_jacobians(shape):
     assert (found.gauge, found.kernel, found.parameters) == (sizes.gauge, sizes.kernel, sizes.parameters)
     assert found.dimension == found.formula
     assert found.gap > 1e3
+    assert found.regular
+
+
+def test_parameters_of_less_than_generic_rank_are_not_regular():
+    """Maps W_Q and W_K without their first coordinate: its products move no weight to first order."""
+    tied, sizes = group(0, 9, 6, 1, (), 3, 2, (False, False), False)
+    assert tied_dimension(tied).regular
+    cut = tied.parameters.clone().view(2, 3, 6)
+    cut[:, 0] = 0
+    found = tied_dimension(replace(tied, parameters=cut.flatten()))
+    assert not found.regular
+    assert found.weights_rank < sizes.weights_rank
+    assert not tied_dimension(replace(tied, parameters=torch.zeros_like(tied.parameters))).regular
 
 
 @pytest.mark.parametrize(("n", "n_query", "heads", "turned", "plain"), [(14, 5, 2, (1,), 1), (9, 16, 1, (1, 1), 0)])

@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+import transformers
 
 import identilens as idl
 from helpers import own_attention, zoo
 from identilens.errors import UnsupportedModelError
+from identilens.measures.attention import tied_dimension
 from identilens.models.exact import Float64
 from identilens.models.reading import read_head
 from identilens.models.tying import group_parameters
@@ -68,6 +70,28 @@ def test_other_parameters_change_the_attention_and_not_the_model(family, kind, c
     assert min(parameters.moved.values()) > 1e-4
     if head.group > 1:
         assert f"its keys serve {head.group} query heads: all of them take new ones, and each keeps" in found.note
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_the_formula_is_for_texts_without_repeated_tokens(repeated):
+    """In layer 0 of Llama equal tokens have equal hidden states; a bias makes up for the parameters that they lose."""
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=24, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+        intermediate_size=16, attention_bias=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    ids = torch.arange(5, 21)[None]
+    if repeated:
+        ids[0, 9] = ids[0, 2]
+    with Float64():
+        lens = idl.Lens(transformers.LlamaModel(config).double().eval())
+        [item] = lens.read({"input_ids": ids})
+        group = group_parameters(lens, item, read_head(lens, item, 0, 1))
+        tied = group.tied()
+        formula = group.formula(tied)
+    found = tied_dimension(tied, formula=formula)
+    assert formula == (None if repeated else found.dimension)
+    assert found.regular
 
 
 def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():

@@ -12,6 +12,7 @@ from helpers.zoo import build, ids
 from identilens.measures.explanations import removal_sets
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
+from identilens.studies.faithfulness.drawing import DrawnMap
 from identilens.studies.faithfulness.judging import judged
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
 from identilens.studies.faithfulness.study import FaithfulnessStudy, faithfulness
@@ -114,15 +115,32 @@ def test_the_control_fails_for_weights_with_another_output(monkeypatch):
     assert "1 of 1 are beyond the limit" in found.summary().text
 
 
+def test_rows_whose_effects_are_rounding_are_left_out_and_counted(monkeypatch, tmp_path):
+    lens, options = lens_of("bert"), {"layers": 1, "heads": 1, **QUICK}
+    plain = faithfulness(lens, [ids(13)], **options)
+    assert plain.left_out().row(0) == ("zero", "hidden", 2, 0, 0)
+    assert plain.table["floor"].is_between(1e-9, 1e-6).all()
+    assert (plain.table["above_floor"] == 13).all()
+    monkeypatch.setattr(DrawnMap, "floor", {"hidden": 10.0})
+    found = faithfulness(lens, [ids(13)], **options)
+    assert found.left_out().row(0) == ("zero", "hidden", 2, 2, 2)
+    assert not found.table["correlation"].count()
+    assert not found.table["above_floor"].sum()
+    assert "effects lie within the noise floor" in found.summary().text
+    assert found.to_html(tmp_path / "page.html").is_file()
+
+
 def test_effects_without_an_order_give_no_correlation_and_scores_without_one_give_none():
     removal = lambda sets: {"same": torch.ones(len(sets)), "last": sets[:, -1].double()}  # noqa: E731
     explained = {"raw": torch.tensor([0.1, 0.2, 0.7]), "even": torch.ones(3)}
     settings = FaithfulnessSettings(groups=(1, 2), searched=3)
-    rows = list(judged(removal, explained, settings, torch.Generator().manual_seed(0)))
+    floor = {"same": 0.0, "last": 1e-7}
+    rows = list(judged(removal, explained, settings, torch.Generator().manual_seed(0), floor))
     found = {(row["outcome"], row["explanation"]): row["correlation"] for row in rows}
     assert found[("same", "raw")] is None
     assert found[("last", "even")] == 0
     assert found[("last", "raw")] > 0.5
+    assert [row["above_floor"] for row in rows] == [3, 3, 1, 1]
 
 
 def test_rows_that_the_output_determines_are_left_out_of_the_agreement():

@@ -42,8 +42,9 @@ class RealisableDimension:
         output_rank: Σ_i rank([T, 1]) − 1 over the rows: the largest possible jacobian_rank.
         gap: Least ratio between the smallest singular value that counts and the next one; infinite if every singular
             value counts. Ranks with a gap near 1 are doubtful.
-        regular: Whether Q and the centred K have full rank. If not, more weights can be reached at second order, and
-            the dimension is only that of first order. None if parameters moved, and not Q and K.
+        regular: Whether the Jacobian of the weights has the rank that it has for generic Q and K (these have full rank,
+            K less its mean), or for generic parameters that make them. If not, more weights can be reached at second
+            order, and the dimension is only that of first order.
         tolerance: Share of the largest singular value below which a singular value counts as zero.
     """
 
@@ -54,7 +55,7 @@ class RealisableDimension:
     weights_rank: int
     output_rank: int
     gap: float
-    regular: bool | None
+    regular: bool
     tolerance: float
 
     @property

@@ -113,16 +113,15 @@ def checked_head(
         )
     check_finite(queries=queries, keys=keys, bias=bias)
     check_mask(visible, n_q, n_k)
-    spaces = T.simplex_spaces(n_q, visible)
-    bases = {id(space): space.kept[:, 1:] for space in spaces}
+    kept = T.output_bases(n_q, visible)
     return SoftmaxMap(
         queries=queries.detach().double(),
         keys=keys.detach().double(),
         scaling=d_k**-0.5 if scaling is None else float(scaling),
         bias=None if bias is None else bias.detach().double(),
         visible=torch.ones((n_q, n_k), dtype=torch.bool, device=queries.device) if visible is None else visible,
-        kept=tuple(bases[id(space)] for space in spaces),
-        shared=len(bases) == 1,
+        kept=kept,
+        shared=all(basis is kept[0] for basis in kept),
     )
 
 

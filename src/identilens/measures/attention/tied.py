@@ -148,7 +148,8 @@ def tied_dimension(
     """Return the local dimension of the alternatives that other parameters give, all outputs of all heads unchanged.
 
     It is rank J_A − rank J_F, of the Jacobians of the weights and of the outputs in the parameters, by dense SVDs.
-    ``formula`` is what is expected of generic tensors, where that is known.
+    ``formula`` is what is expected of generic tensors, where that is known. The parameters are regular if random ones
+    give J_A the same rank, for the rank at random is the largest that analytic logits have.
 
     Examples:
         >>> import torch
@@ -172,12 +173,14 @@ def tied_dimension(
     seen = int((tied.visible.sum(-1) - 1).sum())
     refuse_size(COPIES * 8 * seen * len(point), memory_limit, formula)
     conditions, _ = output_constraints(tied, tied.weights(point), row_tolerance=0.0)
-    weights_rank, gap_a = _rank(tied.jacobian(weight_constraints(tied), point), rank_tolerance)
+    free = weight_constraints(tied)
+    weights_rank, gap_a = _rank(tied.jacobian(free, point), rank_tolerance)
+    generic_rank, _ = _rank(tied.jacobian(free, _random_like(point)), rank_tolerance)
     jacobian_rank, gap = _rank(tied.jacobian(conditions, point), rank_tolerance)
     return RealisableDimension(
         dimension=weights_rank - jacobian_rank, formula=formula, parameters=len(point), jacobian_rank=jacobian_rank,
         weights_rank=weights_rank, output_rank=sum(basis.shape[1] for basis in tied.kept), gap=min(gap, gap_a),
-        regular=None, tolerance=rank_tolerance,
+        regular=weights_rank >= generic_rank, tolerance=rank_tolerance,
     )  # fmt: skip
 
 
@@ -223,6 +226,13 @@ def tied_alternative(
         walk.point[0], walk.weights, walk.original, walk.distance, total_variation(walk.original, walk.weights),
         walk.output_error, walk.distance >= distance * (1 - 1e-6), walk.steps,
     )  # fmt: skip
+
+
+def _random_like(parameters: Tensor) -> Tensor:
+    """Return normal parameters of the same mean square; of 1 in place of 0."""
+    generator = torch.Generator().manual_seed(0)
+    size = float(parameters.square().mean().sqrt()) or 1.0
+    return size * torch.randn(parameters.shape, generator=generator, dtype=torch.float64).to(parameters.device)
 
 
 def _rank(jacobian: Tensor, tolerance: float) -> tuple[int, float]:

@@ -8,17 +8,18 @@ from identilens.errors import InputError
 from identilens.linalg.checks import check_finite
 
 TIE = 1e-6
-"""Scores are rounded to multiples of this share of the row's largest, so that rounding of floats makes few orders."""
+"""Scores of a row are equal if they differ by at most this share of its largest: about eight roundings of float32."""
 
 
 def rank_agreement(
     first: Float[Tensor, "*row part"], second: Float[Tensor, "*row part"],
-    visible: Bool[Tensor, "*#row part"] | None = None, *, tie: float = TIE,
+    visible: Bool[Tensor, "*#row part"] | None = None, *, tie: float = TIE, floor: float = 0.0,
 ) -> Float[Tensor, "*row"]:  # fmt: skip
     """Return Spearman's rank correlation of two rows of scores over their visible parts, in [−1, 1].
 
-    Equal scores share the mean of their ranks. Scores are first rounded to multiples of ``tie`` times the largest
-    absolute score of their row. A row of equal scores has no order: NaN. O(n²) per row.
+    Equal scores share the mean of their ranks. Two scores are equal if they differ by at most ``tie`` times the largest
+    absolute score of their row; in ``second`` also if they differ by at most ``floor``, the noise of measured effects.
+    A row of equal scores has no order: NaN. O(n²) per row.
 
     Examples:
         >>> import torch
@@ -34,17 +35,16 @@ def rank_agreement(
         raise InputError(f"expected scores of the same parts; got shapes {tuple(first.shape)}, {tuple(second.shape)}.")
     check_finite(first=first, second=second)
     seen = torch.ones_like(first, dtype=torch.bool) if visible is None else visible.expand(first.shape)
-    a, b = (_centred_ranks(one, seen, tie) for one in (first, second))
+    a, b = _centred_ranks(first, seen, tie, 0.0), _centred_ranks(second, seen, tie, floor)
     size = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
     return torch.where(size > 0, (a * b).sum(-1) / size, torch.nan)
 
 
-def _centred_ranks(scores: Tensor, seen: Tensor, tie: float) -> Tensor:
+def _centred_ranks(scores: Tensor, seen: Tensor, tie: float, floor: float) -> Tensor:
     """Return ranks less their mean, 0 at hidden parts."""
     held = scores.detach().double().masked_fill(~seen, 0.0)
-    unit = held.abs().amax(-1, keepdim=True) * tie
-    steps = torch.where(unit > 0, held / torch.where(unit > 0, unit, 1.0), 0.0).round()
+    equal = (held.abs().amax(-1) * tie).clamp_min(floor)[..., None, None]
+    apart = held[..., :, None] - held[..., None, :]
     both = seen[..., :, None] & seen[..., None, :]
-    apart = (steps[..., :, None] - steps[..., None, :]).sign() * both
     # Parts below less parts above: twice the rank, centred.
-    return apart.sum(-1)
+    return (apart.sign() * (both & (apart.abs() > equal))).sum(-1)

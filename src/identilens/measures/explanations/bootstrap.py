@@ -1,18 +1,25 @@
-"""Bootstrap intervals over texts."""
+"""Intervals of a mean over texts."""
 
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
+from scipy.stats import t as student
 from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg.checks import check_finite
 
+LEAST_TEXTS = 8
+"""With fewer texts, resamples too often repeat one text; the interval is Student's."""
+
+_SPREAD = 1e-3
+"""A resample whose standard deviation is below this share of the texts' own has no scale."""
+
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean with its bootstrap interval."""
+    """A mean with its interval; NaN at both ends if there is none."""
 
     mean: float
     low: float
@@ -22,11 +29,16 @@ class Interval:
 def bootstrap_interval(
     values: Float[Tensor, " text"], *, level: float = 0.95, draws: int = 2000, seed: int = 0
 ) -> Interval:
-    """Return the mean of one value per text and its percentile bootstrap interval (Efron 1979).
+    """Return the mean of one value per text and its bootstrap-t interval (Efron 1981; Hall 1988).
 
-    Texts are drawn with replacement, ``draws`` times; the ends are quantiles of the means. Texts are the unit: rows and
-    heads of one text are not independent, so average them first. For the difference of two explanations pass the
-    differences text by text. O(draws · texts).
+    Texts are drawn with replacement, ``draws`` times. The quantiles of (mean* − mean) / (s* / √n) take the place of
+    Student's, so that the interval is right for skewed values too. With fewer than `LEAST_TEXTS` texts, or where a
+    resample has no spread (nearly all values equal), they are Student's own. One text has no interval: NaN. In
+    simulations the 95 % interval covers the mean in 94 to 95 % of cases from 8 texts on, and in 88 to 96 % for 3 to 7
+    (docs/faithfulness.md); the percentile bootstrap in 84 to 88 % for 8, and 69 to 74 % for 3.
+
+    Texts are the unit: rows and heads of one text are not independent, so average them first. For the difference of two
+    explanations pass the differences text by text. O(draws · texts).
 
     Examples:
         >>> import torch
@@ -43,8 +55,24 @@ def bootstrap_interval(
         raise InputError(f"expected at least one text and a level in (0, 1); got {len(values)} texts, level {level}.")
     check_finite(values=values)
     held = values.detach().double().cpu()
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(len(held), (draws, len(held)), generator=generator)
-    ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
-    low, high = held[drawn].mean(1).quantile(ends).tolist()
-    return Interval(float(held.mean()), low, high)
+    mean, texts = float(held.mean()), len(held)
+    if texts == 1:
+        return Interval(mean, float("nan"), float("nan"))
+    error = float(held.std()) / texts**0.5
+    lower, upper = _quantiles(held, level, draws, seed)
+    return Interval(mean, mean - upper * error, mean - lower * error)
+
+
+def _quantiles(held: Float[Tensor, " text"], level: float, draws: int, seed: int) -> tuple[float, float]:
+    """Return the quantiles of the studentised mean: by resampling where that can be done, else Student's."""
+    texts, spread = len(held), held.std()
+    if texts >= LEAST_TEXTS and spread > 0:
+        generator = torch.Generator().manual_seed(seed)
+        drawn = held[torch.randint(texts, (draws, texts), generator=generator)]
+        spreads = drawn.std(1)
+        if bool((spreads > _SPREAD * spread).all()):
+            ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+            low, high = ((drawn.mean(1) - held.mean()) / (spreads / texts**0.5)).quantile(ends).tolist()
+            return low, high
+    high = float(student.ppf((1 + level) / 2, texts - 1))
+    return -high, high

@@ -25,7 +25,9 @@ class OrderBounds:
 def removal_order(
     scores: Float[Tensor, "*row part"], generator: torch.Generator | None = None
 ) -> Int[Tensor, "*row part"]:
-    """Return the parts, largest score first; parts of equal score (up to rounding) are in random order.
+    """Return the parts, largest score first; parts of equal score are in random order.
+
+    Scores that differ by more than 1e-6 of the row's largest keep their order; nearer ones may change places.
 
     Examples:
         >>> import torch
@@ -33,11 +35,9 @@ def removal_order(
         >>> removal_order(torch.tensor([0.1, 0.7, 0.2]))
         tensor([1, 2, 0])
     """
-    unit = scores.abs().amax(-1, keepdim=True) * TIE
-    steps = torch.where(unit > 0, scores / torch.where(unit > 0, unit, 1.0), 0.0).round()
-    shuffled = torch.rand(scores.shape, generator=generator).argsort(-1).to(scores.device)
-    largest = steps.gather(-1, shuffled).argsort(dim=-1, descending=True, stable=True)
-    return shuffled.gather(-1, largest)
+    largest = scores.double().abs().amax(-1, keepdim=True)
+    lowered = torch.rand(scores.shape, generator=generator).to(scores.device) * TIE
+    return (scores.double() / torch.where(largest > 0, largest, 1.0) - lowered).argsort(-1, descending=True)
 
 
 def removal_sets(order: Int[Tensor, "*row part"], sizes: Sequence[int]) -> Bool[Tensor, "*row size part"]:
@@ -68,12 +68,12 @@ def area(effects: Float[Tensor, "*row size"]) -> Float[Tensor, "*row"]:
     return effects.mean(-1)
 
 
-def normalised_area(areas: Float[Tensor, "*row"], bounds: OrderBounds) -> Float[Tensor, "*row"]:
+def normalised_area(areas: Float[Tensor, "*row"], bounds: OrderBounds, *, floor: float = 0.0) -> Float[Tensor, "*row"]:
     """Return (AOPC − lowest) / (highest − lowest), in [0, 1]: NAOPC of Edin et al. 2025 (arXiv 2408.08137).
 
     Areas of different inputs and models are not comparable; their places between the worst and the best order of the
     same input are. An area beyond the bounds (which a search may not reach) extends them: the value is 0 or 1. If all
-    orders have one area, NaN.
+    orders have one area, up to the ``floor`` of the effects' noise, NaN.
 
     Examples:
         >>> import torch
@@ -82,7 +82,7 @@ def normalised_area(areas: Float[Tensor, "*row"], bounds: OrderBounds) -> Float[
         tensor([0.2000, 0.8000])
     """
     reach = bounds.highest - bounds.lowest
-    if not reach > 0:
+    if not reach > floor:
         return torch.full_like(areas, torch.nan)
     return ((areas - bounds.lowest) / reach).clamp(0, 1)
 

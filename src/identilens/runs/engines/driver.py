@@ -35,6 +35,7 @@ class Driver:
 
     def __init__(self, job: Job, engine: Engine, sizes: Sequence[int], unit: str, told: Told) -> None:
         self._job, self._engine, self._sizes, self._unit, self._told = job, engine, sizes, unit, told
+        self._has: Callable[[int], bool] = lambda _: False
         self._todo: deque[int] = deque()
         self._running: dict[int, list[int]] = {}
         self._tries: Counter[int] = Counter()
@@ -51,10 +52,10 @@ class Driver:
             CheckFailedError: If parts failed three times; ``failed.jsonl`` names them. All others are saved.
             InputError: If several workers in a row die before they have done a part.
         """
-        self._todo.extend(part for part in range(len(self._sizes)) if not folder.has(part))
+        self._has = folder.has
+        self._todo.extend(part for part in range(len(self._sizes)) if not self._has(part))
         for part in set(range(len(self._sizes))) - set(self._todo):
             self._told(part, "")
-        folder.manifest.remove(FAILED)
         try:
             if self._todo:
                 self._work()
@@ -89,9 +90,12 @@ class Driver:
         if outcome.error:
             self._try_again(outcome.part, outcome.error)
             return
-        self._lost_in_a_row = 0
         self._seconds = self._seconds or outcome.seconds
-        self._told(outcome.part, self._state())
+        self._finish(outcome.part)
+
+    def _finish(self, part: int) -> None:
+        self._lost_in_a_row = 0
+        self._told(part, self._state())
 
     def _try_again(self, part: int, why: str) -> None:
         self._tries[part] += 1
@@ -105,13 +109,16 @@ class Driver:
         self._idle = [worker for worker in self._idle if worker != event.worker]
         self._lost += 1
         self._lost_in_a_row += 1
-        # The first of its parts may have caused its death; the others had not begun.
-        first, *others = self._running.pop(event.worker, None) or [None]
-        self._todo.extendleft(reversed([part for part in others if part is not None]))
-        if first is not None:
-            self._try_again(first, f"its worker died: {event.why}")
-        elif self._lost_in_a_row > _TRIES:
+        parts = self._running.pop(event.worker, [])
+        if not parts and self._lost_in_a_row > _TRIES:
             raise InputError(f"workers die before they do anything: the last one {event.why}")
+        missing = [part for part in parts if not self._has(part)]
+        for part in set(parts) - set(missing):
+            self._finish(part)
+        # The first part that is missing may have caused the death; the others had not begun.
+        if missing:
+            self._todo.extendleft(reversed(missing[1:]))
+            self._try_again(missing[0], f"its worker died: {event.why}")
         if self._todo:
             self._start(pool)
 

@@ -12,10 +12,17 @@ from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.projections import query_key_projections
-from identilens.models.reading import read_head
 from identilens.models.substitution import ModelRun
 from identilens.models.tying import GroupParameters, group_parameters
-from identilens.studies.alternatives.search import Found, by_parameters, none_near, or_note, realisable
+from identilens.studies.alternatives.search import (
+    Found,
+    by_parameters,
+    computed,
+    dimension_notes,
+    none_near,
+    or_note,
+    realisable,
+)
 
 Made = tuple[Found, Found, ModelRun | None]
 """A realisable alternative, what the model computes with the parameters that give it, and its run with them."""
@@ -71,8 +78,7 @@ def _together(
     except IdentilensError as error:
         return _neither(str(error), *_known(counted))
     with group.changed(lens, walked.parameters):
-        weights = read_head(lens, item, head.layer, head.head, head.kind).attention
-        run = lens.substitute({}, item)
+        weights, run = computed(lens, item, head)
     notes = [*_notes(head, counted)]
     if not walked.reached:
         notes.insert(0, f"stopped at {walked.distance:.3f} of {distance:g} after {walked.steps} steps")
@@ -103,5 +109,5 @@ def _notes(head: Head, counted: RealisableDimension | None) -> Iterator[str]:
         yield f"its keys serve {head.group} query heads: all of them take new ones, and each keeps its output"
     if counted is None:
         yield "the dimension was not counted: that takes too much memory"
-    elif counted.formula is not None and counted.formula != counted.dimension:
-        yield f"the dimension differs from the generic {counted.formula}"
+    else:
+        yield from dimension_notes(counted)

@@ -69,6 +69,12 @@ def alternatives_of(head: Head, starts: int, generator: torch.Generator) -> Iter
     yield or_note("maximum_entropy", lambda: _maximum_entropy(head))
 
 
+def computed(lens: Lens, item: Item, head: Head) -> tuple[Tensor, ModelRun]:
+    """Return the weights that the model computes in a head, and what it gives, with the parameters it has now."""
+    weights = read_head(lens, item, head.layer, head.head, head.kind).attention
+    return weights, lens.substitute({}, item)
+
+
 def by_parameters(lens: Lens, item: Item, head: Head, alternative: Found) -> tuple[Found, ModelRun | None]:
     """Return the weights that the model computes, and what it gives, with parameters that make the wanted Q' and K'.
 
@@ -78,8 +84,7 @@ def by_parameters(lens: Lens, item: Item, head: Head, alternative: Found) -> tup
         return Found("parameters", None, note="no queries and keys to make"), None
     try:
         with remade_projections(lens, item, head, alternative.queries, alternative.keys) as moved:
-            weights = read_head(lens, item, head.layer, head.head, head.kind).attention
-            run = lens.substitute({}, item)
+            weights, run = computed(lens, item, head)
     except IdentilensError as error:
         return Found("parameters", None, note=str(error)), None
     return Found("parameters", weights, dimension=alternative.dimension, formula=alternative.formula, moved=moved), run
@@ -169,18 +174,26 @@ def realisable(head: Head, distance: float, generator: torch.Generator) -> Found
         if alternative.reached
         else [f"stopped at {alternative.distance:.3f} of {distance:g} after {alternative.steps} steps"]
     )
-    if counted.formula is not None and counted.formula != counted.dimension:
-        notes.append(f"the dimension differs from the generic {counted.formula}")
+    notes += dimension_notes(counted)
     dimensions = counted.dimension, counted.formula
     return Found(
         "realisable", alternative.weights, alternative.queries, alternative.keys, *dimensions, "; ".join(notes)
     )
 
 
+def dimension_notes(counted: RealisableDimension) -> Iterator[str]:
+    """Yield what a reader of a dimension must know."""
+    if counted.formula is not None and counted.formula != counted.dimension:
+        yield f"the dimension differs from the generic {counted.formula}"
+    if not counted.regular:
+        yield "the dimension is one to first order only: the queries and keys, or what makes them, are not generic"
+
+
 def none_near(counted: RealisableDimension) -> str:
     """Return why a head has no realisable alternative near, if its dimension is 0."""
+    first = "" if counted.regular else ", to first order"
     return (
-        f"no realisable alternative lies near, to first order: the local dimension is 0. Of the {counted.parameters} "
+        f"no realisable alternative lies near{first}: the local dimension is 0. Of the {counted.parameters} "
         f"directions in which the queries and keys, or what makes them, can move, {counted.gauge} change no weight, "
         f"and every combination of the other {counted.weights_rank} changes an output"
     )

@@ -112,7 +112,7 @@ def variation_table(patterns: pl.DataFrame) -> pl.DataFrame:
         maps = torch.tensor(of_head["weights"].to_list()).view(-1, size, size)
         for start in (False, True):
             variation = attention_variation(maps, with_start=start)
-            even, normal = (one.value for one in random_baselines(variation.size, draws=500) if one.causal)
+            even, normal = (one.value for one in random_baselines(size, with_start=start, draws=500) if one.causal)
             random = {"even_on_simplex": even, "softmax_of_normals": normal}
             rows.append({**dict(zip(places, place, strict=True)), "with_start": start, **asdict(variation), **random})
     return table_of(DyckRuns.schema["variation"], rows)

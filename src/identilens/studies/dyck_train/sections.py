@@ -21,7 +21,8 @@ _ACCURACY = (
 _VARIATION = (
     "Mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds. Patterns are causal, entries above the diagonal zero. Whether "
     "the start token's row and column count changes the number; both are given. Random rows are even on the simplex of "
-    "visible tokens, random logits standard normal. Errors are standard errors over seeds (jackknife)."
+    "visible tokens, random logits standard normal; both include the start token and are cut in the same way. Errors "
+    "are standard errors over seeds (jackknife)."
 )
 _USE = (
     "A head looks like a stack where closing brackets put at least half of their attention on the last unmatched "

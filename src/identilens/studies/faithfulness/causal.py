@@ -54,4 +54,5 @@ def causal_rows(
             removed = RemovedKeys(drawn, row, intervention)
             at = {**drawn.place, "query": query, "n_key": len(removed.keys), "intervention": intervention}
             scores = {name: one[row, removed.keys].cpu() for name, one in explained.items()}
-            yield from ({**at, **found} for found in judged(removed.effects, scores, settings, drawn.generator))
+            judgements = judged(removed.effects, scores, settings, drawn.generator, drawn.floor)
+            yield from ({**at, **found} for found in judgements)

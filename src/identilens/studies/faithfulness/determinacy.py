@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from identilens.errors import IdentilensError
-from identilens.linalg import FLOAT32_EPS
 from identilens.measures.attention.entropy import maximum_entropy_alternative
 from identilens.measures.attention.samplers import iterate_alternatives
 from identilens.measures.attention.simplex import total_variation
@@ -20,9 +19,6 @@ from identilens.models.projections import remade_projections
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness.drawing import DrawnMap
-
-ROUNDINGS = 8
-"""Roundings of the head's output with which the noise floor is measured."""
 
 Alternatives = dict[str, list[Float[Tensor, "row key"]]]
 
@@ -102,18 +98,9 @@ def self_agreement(
 
 
 def control_rows(drawn: DrawnMap, others: Alternatives) -> Iterator[dict[str, Any]]:
-    """Yield what the model does when each alternative is put back, beside the noise floor of the same map.
-
-    The floor is the largest change when the rows' outputs are rounded differently: each row is multiplied by 1 + ε u, u
-    uniform on [−1, 1], ε that of the model's precision.
-    """
-    eps = max(torch.finfo(drawn.head.values.dtype).eps, FLOAT32_EPS)
-    shape = (ROUNDINGS, len(drawn.queries), 1)
-    noise = 2 * torch.rand(shape, generator=drawn.generator, dtype=torch.float64).to(drawn.weights.device) - 1
-    rounded = [Rows(drawn.queries, drawn.weights * (1 + eps * one)) for one in noise]
-    floor = {name: float(values.max()) for name, values in drawn.runs.effects(rounded).items()}
+    """Yield what the model does when each alternative is put back, beside the noise floor of the same map."""
     for kind, alternatives in others.items():
         found = drawn.runs.effects([Rows(drawn.queries, one) for one in alternatives])
         for outcome, values in found.items():
             at = {**drawn.place, "alternative": kind, "outcome": outcome}
-            yield {**at, "change": float(values.max()), "floor": floor[outcome]}
+            yield {**at, "change": float(values.max()), "floor": drawn.floor[outcome]}

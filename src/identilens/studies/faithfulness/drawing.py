@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from identilens.models.lens import Lens
 from identilens.models.map_runs import MapRuns
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
+from identilens.studies.faithfulness.noise import roundings
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
 
 
@@ -53,6 +55,13 @@ class DrawnMap:
         spaces = self.head.projected.simplex_spaces(len(self.queries), self.visible)
         return torch.tensor([space.nullity > 0 for space in spaces], device=self.weights.device)
 
+    @cached_property
+    def floor(self) -> dict[str, float]:
+        """The noise floor of each outcome: its largest change when the rows' outputs are rounded differently."""
+        factors = roundings((len(self.queries), 1), self.head.values.dtype, self.generator.initial_seed())
+        rounded = [Rows(self.queries, self.weights * one) for one in factors.to(self.weights.device)]
+        return {name: float(values.max()) for name, values in self.runs.effects(rounded).items()}
+
     def explained(self, weights: Float[Tensor, "row key"]) -> dict[str, Float[Tensor, "row key"]]:
         """Return every explanation of these weights of the rows, the last one a random order."""
         found = explain_rows(weights, self.head.projected, self.visible)
@@ -72,7 +81,8 @@ class DrawnMap:
         except UnsupportedModelError:  # the model has no list of layers
             self.zeroes = False
             return None
-        return value_zeroing(whole[self.queries], torch.stack(without)[:, self.queries])
+        # The root has the same order, and is in proportion to the change, so that small scores do not count as ties.
+        return value_zeroing(whole[self.queries], torch.stack(without)[:, self.queries]).sqrt()
 
 
 def places_of(lens: Lens, item: Item, settings: FaithfulnessSettings) -> list[tuple[Site, int]]:

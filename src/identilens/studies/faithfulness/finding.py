@@ -1,6 +1,7 @@
 """What testing explanations has shown, in words and numbers."""
 
 from collections.abc import Mapping
+from math import isnan
 from typing import Any
 
 import polars as pl
@@ -8,20 +9,30 @@ import polars as pl
 from identilens.runs.result import Finding
 
 
-def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFrame, failed: int) -> Finding:
+def finding(
+    plane: pl.DataFrame, tested: Mapping[str, int], left_out: pl.DataFrame, controls: pl.DataFrame, failed: int
+) -> Finding:
     """Return the most faithful explanation, the least stable, and how the control ended."""
     rows = tested["rows"]
     if not rows:
         return Finding("No row was tested: every row of these texts sees a single key.", {"rows": 0})
     named = plane.filter(pl.col("explanation") != "random").drop_nulls("faithful").sort("faithful", descending=True)
     if not len(named):
-        return Finding(f"Of {rows} rows no order of keys is better than another.", {"rows": rows})
+        return Finding(
+            f"Of {rows} rows no order of keys is better than another: effects lie within the noise floor.",
+            {"rows": rows},
+        )
     best = named.row(0, named=True)
     lines = [
         f"Most faithful: {best['explanation']}, whose order lies {_range(best, 'faithful')} of the way from the worst "
         f"order to the best ({rows} rows of {tested['texts']} texts)."
     ]
-    numbers: dict[str, float | int | None] = {"rows": rows, "faithful": best["faithful"]}
+    lost = int(left_out["no_naopc"].sum())
+    if lost:
+        lines.append(
+            f"{lost} of {left_out['rows'].sum()} tests are left out: their effects lie within the noise floor."
+        )
+    numbers: dict[str, float | int | None] = {"rows": rows, "faithful": best["faithful"], "left_out": lost}
     headline = [(f"{best['faithful']:.2f}", f"of the way from the worst to the best order: {best['explanation']}")]
     if not len(controls):
         lines.append("No row has other weights with the same output: every explanation is determined.")
@@ -43,4 +54,5 @@ def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFra
 
 
 def _range(row: Mapping[str, Any], axis: str) -> str:
-    return f"{row[axis]:.2f} [{row[f'{axis}_low']:.2f}, {row[f'{axis}_high']:.2f}]"
+    low, high = row[f"{axis}_low"], row[f"{axis}_high"]
+    return f"{row[axis]:.2f}" + ("" if isnan(low) else f" [{low:.2f}, {high:.2f}]")

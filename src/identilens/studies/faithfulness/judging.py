@@ -24,11 +24,12 @@ Removal = Callable[[Bool[Tensor, "set part"]], Mapping[str, Float[Tensor, " set"
 
 def judged(
     removal: Removal, explained: Mapping[str, Float[Tensor, " part"]], settings: FaithfulnessSettings,
-    generator: torch.Generator,
+    generator: torch.Generator, floor: Mapping[str, float],
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
     """Yield, for each outcome and explanation, its rank correlation with single effects, its area, and its place.
 
-    The areas of the explanations' orders extend the bounds that the search finds.
+    The areas of the explanations' orders extend the bounds that the search finds. Effects that differ by no more than
+    the outcome's noise ``floor`` are equal.
     """
     scores = torch.stack(list(explained.values()))
     parts = scores.shape[1]
@@ -42,14 +43,14 @@ def judged(
             width=settings.beam, pool=settings.searched,
         )  # fmt: skip
         bounds = OrderBounds(min(bounds.lowest, float(own.min())), max(bounds.highest, float(own.max())))
-        placed = normalised_area(own, bounds)
+        noise, effects = floor[outcome], singles[outcome]
+        placed = normalised_area(own, bounds, floor=noise)
         # Scores without an order follow nothing: 0. Effects without an order leave nothing to follow: no value.
-        effects = singles[outcome]
-        ordered = not bool(rank_agreement(effects, effects).isnan())
-        correlations = rank_agreement(scores, effects.expand_as(scores)).nan_to_num(0.0)
+        ordered = not bool(rank_agreement(torch.arange(parts).double(), effects, floor=noise).isnan())
+        correlations = rank_agreement(scores, effects.expand_as(scores), floor=noise).nan_to_num(0.0)
         for number, name in enumerate(explained):
             yield {
-                "outcome": outcome, "explanation": name,
+                "outcome": outcome, "explanation": name, "floor": noise, "above_floor": int((effects > noise).sum()),
                 "correlation": float(correlations[number]) if ordered else None,
                 "aopc": float(own[number]), "naopc": None if placed[number].isnan() else float(placed[number]),
             }  # fmt: skip

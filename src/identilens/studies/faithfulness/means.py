@@ -1,4 +1,4 @@
-"""Means over texts with bootstrap intervals, by explanation; and paired differences."""
+"""Means over texts with bootstrap intervals, by explanation; paired differences; and rows that were left out."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ MEAN: Columns = {"mean": pl.Float64, "low": pl.Float64, "high": pl.Float64, "tex
 def means(table: pl.DataFrame, by: Sequence[str], measure: str) -> pl.DataFrame:
     """Return the mean of a measure over texts for each group, with its 95 % bootstrap interval.
 
-    Rows of one text are averaged first. Rows without the measure are left out.
+    Rows of one text are averaged first. Rows without the measure are left out. One text has no interval: NaN.
     """
     texts = table.drop_nulls(measure).group_by(*by, "text", maintain_order=True).agg(pl.col(measure).mean())
     groups = texts.group_by(list(by), maintain_order=True)
@@ -43,6 +43,13 @@ def on_axes(faithful: pl.DataFrame, stable: pl.DataFrame) -> pl.DataFrame:
         for one, measure, axis in ((faithful, "naopc", "faithful"), (stable, "agreement", "stable"))
     ]
     return axes[0].join(axes[1], on="explanation", how="left", maintain_order="left")
+
+
+def left_out(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Return how many rows have no correlation and no NAOPC, as the noise floor leaves no order of their effects."""
+    tested = table.filter(explanation="random").group_by(list(by), maintain_order=True)
+    measures = [pl.col(name).null_count().cast(pl.Int64).alias(f"no_{name}") for name in ("correlation", "naopc")]
+    return tested.agg(pl.len().cast(pl.Int64).alias("rows"), *measures)
 
 
 def _interval(at: dict[str, Any], values: pl.Series) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD
 from identilens.studies.faithfulness import views
 from identilens.studies.faithfulness.finding import finding
-from identilens.studies.faithfulness.means import differences, means, on_axes
+from identilens.studies.faithfulness.means import differences, left_out, means, on_axes
 
-_MEASURED = {"correlation": pl.Float64, "aopc": pl.Float64, "naopc": pl.Float64}
+_MEASURED = {
+    "floor": pl.Float64, "above_floor": pl.Int64, "correlation": pl.Float64, "aopc": pl.Float64, "naopc": pl.Float64,
+}  # fmt: skip
 _ROW = {**HEAD, "query": pl.Int64}
 
 ALLOWED = 4.0
@@ -27,7 +29,8 @@ class Faithfulness(Result):
     Attributes:
         table: One row for each attention row, intervention, outcome and explanation: rank correlation with the effects
             of single keys, area over the perturbation curve (``aopc``), and its place between the worst and the best
-            order (``naopc``).
+            order (``naopc``); the noise ``floor`` of the effects, and how many keys' effects lie above it. Where the
+            floor leaves no order of the effects, the measures are null.
         determinacy: One row for each attention row, kind of alternative and explanation: rank agreement of the
             explanation with itself over alternatives, and their total variation distance.
         states: One row for each explained hidden state and explanation by input tokens, with the same measures, and
@@ -87,21 +90,29 @@ class Faithfulness(Result):
         """Return both axes of the explanations of final hidden states by input tokens."""
         return on_axes(self.states, self.states)
 
+    def left_out(self) -> pl.DataFrame:
+        """Return how many rows have no correlation and no NAOPC, as their effects lie within the noise floor."""
+        states = self.states.with_columns(intervention=pl.lit("tokens replaced"))
+        return pl.concat([left_out(one, ["intervention", "outcome"]) for one in (self.table, states)])
+
     def summary(self) -> Finding:
         """Return the finding: the most faithful and the most stable explanation, and the control."""
         tested = self.table.select(pl.struct(*_ROW).n_unique().alias("rows"), pl.col("text").n_unique().alias("texts"))
-        return finding(self.plane(), tested.row(0, named=True), self.controls, len(self.failed_controls()))
+        return finding(
+            self.plane(), tested.row(0, named=True), self.left_out(), self.controls, len(self.failed_controls())
+        )
 
     def failed_controls(self) -> pl.DataFrame:
         """Return the rows of the control in which an alternative changed more than rounding can explain."""
         return self.controls.filter(pl.col("change") > ALLOWED * pl.col("floor"))
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return both axes with intervals, and the mean rank correlations."""
+        """Return both axes with intervals, the mean rank correlations, and how many rows the noise floor leaves out."""
         singles = self.faithful("correlation").with_columns(pl.format("{}, {}", "intervention", "outcome").alias("key"))
         found = {
             "Faithful (NAOPC) and stable (agreement)": self.plane(),
             "Rank correlation with effects of single keys": singles.pivot("key", index="explanation", values="mean"),
+            "Rows without a correlation or NAOPC: their effects lie within the noise floor": self.left_out(),
         }
         return found | ({"Final states by input tokens": self.states_plane()} if len(self.states) else {})
 
@@ -122,6 +133,7 @@ class Faithfulness(Result):
             Section("faithful", "Faithful: removing keys", _FAITHFUL, ["faithful"], self.faithful()),
             Section("correlation", "Single keys", _SINGLE, ["correlation"], self.faithful("correlation")),
             Section("against", "Compared with the raw weights", _AGAINST, frame=self.against()),
+            Section("floor", "Left out: effects within the noise floor", _FLOOR, frame=self.left_out()),
         ]
         if len(self.states):
             drawn = ["states_plane"] if "states_plane" in self.charts() else []
@@ -148,7 +160,12 @@ _FAITHFUL = (
 _SINGLE = ("Each key is removed alone. Spearman's rank correlation of these effects with the scores.",)
 _AGAINST = (
     "Mean difference to raw weights on the same texts (NAOPC), with 95 % bootstrap intervals over texts. They are not "
-    "corrected for their number, and with few texts they are too short; with one text there is none.",
+    "corrected for their number; with one text there is none.",
+)
+_FLOOR = (
+    "The noise floor of a map is the largest change when the rows' outputs are only rounded differently. Effects that "
+    "differ by no more are equal. A row whose effects are all equal has no rank correlation, and a row whose best and "
+    "worst order differ by no more has no NAOPC: these are left out of the means.",
 )
 _STABLE = (
     "The same explanation is computed of other weights of the row with the same head output: drawn evenly from all of "

@@ -17,6 +17,7 @@ from identilens.studies.faithfulness.determinacy import entropy_parameters, self
 from identilens.studies.faithfulness.drawing import DrawnMap
 from identilens.studies.faithfulness.inputs import FinalStates, Scores
 from identilens.studies.faithfulness.judging import judged
+from identilens.studies.faithfulness.noise import roundings
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
 
 
@@ -39,14 +40,25 @@ def token_rows(
     agreed = _agreements(lens, item, positions, seed, maps, explained, seen_parts, settings)
     generator = torch.Generator().manual_seed(seed)
     explained["random"] = torch.rand(len(positions), tokens, generator=generator, dtype=torch.float64)
+    floors = _floors(final, positions, seed).tolist()
     for row, position in enumerate(positions):
         seen = final.seen(position)
         at = {"text": text, "position": position, "n_input": seen}
         scores = {name: one[row, :seen] for name, one in explained.items()}
         removal = partial(final.removed, position)
-        for found in judged(removal, scores, settings, generator) if seen > settings.groups[0] else ():
+        floor = {"hidden": floors[row]}
+        for found in judged(removal, scores, settings, generator, floor) if seen > settings.groups[0] else ():
             agreement = agreed.get(found["explanation"])
             yield {**at, **found, "agreement": None if agreement is None else float(agreement[row])}
+
+
+def _floors(final: FinalStates, positions: list[int], seed: int) -> Float[Tensor, " position"]:
+    """Return how far each state moves at most when the entries of the inputs are rounded differently."""
+    factors = roundings(tuple(final.inputs.shape), final.inputs.dtype, seed).to(final.inputs)
+    with torch.no_grad():
+        moved = torch.stack([final(final.inputs * one)[positions] for one in factors])
+    own, norm = final.own[positions].double(), torch.linalg.vector_norm
+    return (norm(moved.double() - own, dim=-1) / norm(own, dim=-1)).amax(0)
 
 
 def _agreements(

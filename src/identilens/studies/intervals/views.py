@@ -12,7 +12,7 @@ from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import choose, intervals
 from identilens.charts.labels import shortened, visible_text
 from identilens.runs.tables import HEAD
-from identilens.studies.head_views import choose_head, file_name, head_name, numbered, of_whole_groups
+from identilens.studies.head_views import choose_head, choose_kind, file_name, head_name, numbered, of_whole_groups
 
 CELLS = 40_000
 """Weights whose intervals travel inside a page (about 170 characters each)."""
@@ -74,8 +74,7 @@ def width_by_head(heads: pl.DataFrame) -> AnyChart:
         mean, "head", "layer", "mean_width", domain=(0, max(1e-6, *mean["mean_width"])), x_title="Head",
         y_title="Layer", color_title="Mean width", title="Mean width of an interval by head",
     )  # fmt: skip
-    kinds = mean["kind"].unique().sort().to_list()
-    return choose(chart, "kind", "Kind", kinds) if len(kinds) > 1 else chart
+    return choose_kind(chart, mean)
 
 
 def width_maps(table: pl.DataFrame, positions: pl.DataFrame) -> dict[str, AnyChart]:

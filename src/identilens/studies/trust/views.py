@@ -12,7 +12,7 @@ from identilens.charts.kit import choose, intervals, rule, scatter
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.runs.tables import HEAD
-from identilens.studies.head_views import head_name, of_whole_groups
+from identilens.studies.head_views import choose_kind, head_name, of_whole_groups
 from identilens.studies.trust.rows import VERDICTS
 
 ROW = [*HEAD, "query"]
@@ -118,8 +118,7 @@ def certain_by_head(heads: pl.DataFrame) -> AnyChart:
         heads.select("kind", "layer", "head", "certain_mass"), "head", "layer", "certain_mass", domain=(0, 1),
         x_title="Head", y_title="Layer", color_title="Certain mass", title="Attention that is certain, by head",
     )  # fmt: skip
-    kinds = heads["kind"].unique().sort().to_list()
-    return choose(chart, "kind", "Kind", kinds) if len(kinds) > 1 else chart
+    return choose_kind(chart, heads)
 
 
 def within_page(table: pl.DataFrame) -> pl.DataFrame:
