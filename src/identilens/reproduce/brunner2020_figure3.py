@@ -97,7 +97,7 @@ def tables(result: Mixing) -> Mapping[str, pl.DataFrame]:
 
 def _ends(layers: pl.DataFrame) -> list[dict[str, Any]]:
     layers = layers.sort("layer")
-    return [layers.row(index, named=True) for index in (0, (len(layers_sorted) - 1) // 2, -1)]
+    return [layers.row(index, named=True) for index in (0, (len(layers) - 1) // 2, -1)]
 
 
 def recipe(
