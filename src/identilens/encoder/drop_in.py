@@ -1,5 +1,7 @@
 """An identifiable layer that can replace `torch.nn.TransformerEncoderLayer`."""
 
+from functools import partial
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -35,7 +37,7 @@ class IdentifiableTransformerLayer(nn.Module):
         )  # fmt: skip
         config._attn_implementation = "sdpa"
         self.layer = IdentifiableEncoderLayer(config)
-        self.layer.apply(initialise)
+        self.layer.apply(partial(initialise, embedding_std=config.initializer_std))
 
     @property
     def self_attn(self) -> nn.Module:
