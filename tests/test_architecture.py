@@ -35,6 +35,7 @@ BELOW = {
     "reproduce": {"errors", "linalg", "measures", "models", "runs", "charts", "encoder", "dyck", "studies"},
     "explorer": {"errors", "measures", "models", "charts", "studies"},
     "cli": {"errors", "models", "runs", "studies", "reproduce", "families", "demo", "explorer"},
+    "__main__": {"cli"},
 }
 """What each package may import, beside itself."""
 
