@@ -49,7 +49,6 @@ def test_killed_workers_are_replaced_and_what_they_left_unfinished_is_done_again
 def test_whoever_dies_the_run_is_resumed(engine, dies, points):
     pytest.importorskip("ray")
     for run in trials("audit", "--engine", engine, "--dies", dies, "--points", str(points)):
-        assert run["killed"], run
         assert run["differs"] == [], run
         # A worker may end its part after its driver has died.
         assert set(run["ran"]) <= set(run["missing"]), run

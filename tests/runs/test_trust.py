@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from helpers.killing import contents, killed_at
 from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import OutputFolderError
 from identilens.runs import provenance
+from identilens.runs.files import write_table
 from identilens.runs.lock import hold
 from identilens.runs.manifest import Manifest, digest_of
 from identilens.runs.request import Request
@@ -134,21 +136,36 @@ def test_a_folder_that_vanishes_is_told(tmp_path):
     assert len(toy(layers="1-4", out=tmp_path / "run", resume=True).table) == 4
 
 
-@pytest.mark.parametrize("size", [0, 60, 300, 500, 700, 900, 1100, 1300])
-def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path, size):
+@contextmanager
+def room_for(size):
+    """No file may become larger than this."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-        with pytest.raises(OutputFolderError) as failed:
-            toy(layers="1-3", out=tmp_path / "run")
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("size", [0, 60, 300, 500, 700, 900, 1100, 1300])
+def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path, size):
+    with room_for(size), pytest.raises(OutputFolderError) as failed:
+        toy(layers="1-3", out=tmp_path / "run")
     assert "could not write" in str(failed.value)
     assert "File too large" in str(failed.value)
     assert "--resume" in str(failed.value)
     same(toy(layers="1-3", out=tmp_path / "run", resume=True), toy(layers="1-3"))
+
+
+def test_a_full_disk_is_told_wherever_a_table_is_cut(tmp_path):
+    table = toy(layers="1-3").table
+    write_table(tmp_path / "whole.parquet", table)
+    for size in range(0, (tmp_path / "whole.parquet").stat().st_size, 15):
+        with room_for(size), pytest.raises(OutputFolderError, match="could not write .*cut.parquet: File too large"):
+            write_table(tmp_path / "cut.parquet", table)
+    assert [file.name for file in tmp_path.iterdir()] == ["whole.parquet"]
 
 
 def test_files_follow_the_umask(tmp_path):

@@ -1,5 +1,6 @@
 """Writing files atomically, and adding them to the manifest of the run that they belong to."""
 
+import io
 import json
 import os
 import shutil
@@ -101,8 +102,10 @@ def write_table(path: Path, table: pl.DataFrame) -> None:
     """Write a parquet file atomically."""
 
     def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            table.write_parquet(file)
+        content = io.BytesIO()
+        # Not into the file: on a full disk polars tells of a file out of specification.
+        table.write_parquet(content)
+        temporary.write_bytes(content.getbuffer())
 
     write_atomically(path, write)
 
