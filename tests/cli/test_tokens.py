@@ -106,7 +106,7 @@ def test_a_killed_run_is_resumed(bundled_path, file, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--folds", 99], "no more folds than sentences, got 99 folds for 18 sentences"),
+        (["--folds", 99], "expected --folds of at most 18, the number of sentences; got 99."),
         (["--experiment", "neighbours", "--offsets", 40], "neighbours at +40, got at most"),
         (
             ["--probes", "ridge", "--distances", "cosine"],

@@ -50,7 +50,7 @@ def failing(*arguments):
 
 def command(*arguments):
     """What starts the program with these arguments."""
-    return [sys.executable, "-c", "from identilens.cli.app import main; main()", *map(str, arguments)]
+    return [sys.executable, "-m", "identilens", *map(str, arguments)]
 
 
 def run(*arguments, cwd=None):

@@ -28,7 +28,7 @@ def test_an_audit_says_what_it_leaves_out():
     audit = idl.audit(lens, [ids(9), ids(6)], layers=(3,))
     assert audit.table["layer"].unique().to_list() == [3]
     assert audit.provenance["model"]["layers_without_attention"] == list(lens.other_layers)
-    assert "Only attention is audited. 2 of the model's layers hold none: layers.0 (JambaMamba" in audit.summary().text
+    assert "Only attention is audited. 2 of the model's layers have none: layers.0 (JambaMamba" in audit.summary().text
     with pytest.raises(InputError, match=r"the model has attention in layers 1, 3; got \[0\]"):
         idl.audit(lens, [ids(9)], layers=(0, 3))
     assert "layers_without_attention" not in Lens(build("bert")).facts

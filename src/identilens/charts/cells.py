@@ -95,9 +95,9 @@ def _colors(
 
 
 def _ends(values: pl.Series, diverging: bool) -> tuple[float, float]:
-    held = [float(value) for value in values.filter(values.is_finite())] or [0.0]
-    reach = max(map(abs, held))
-    return (-reach, reach) if diverging else (min(held), max(held))
+    finite = [float(value) for value in values.filter(values.is_finite())] or [0.0]
+    reach = max(map(abs, finite))
+    return (-reach, reach) if diverging else (min(finite), max(finite))
 
 
 def _cells(matrix: Tensor) -> list[dict[str, Number]]:

@@ -141,11 +141,11 @@ def rule(
     """
     datum = {field(name): shown(value) for name, value in of.items()} | {"label": label}
     place: dict[str, Any] = {"x": alt.datum(x)} if x is not None else {"y": alt.datum(y)}
-    held: Any = 1 if y is None else alt.expr(f"inrange({y}, domain('y')) ? 1 : 0")
-    line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4], opacity=held).encode(**place)
+    within: Any = 1 if y is None else alt.expr(f"inrange({y}, domain('y')) ? 1 : 0")
+    line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4], opacity=within).encode(**place)
     corner: dict[str, Any] = {"y": alt.value(-4)} if x is not None else {"x": alt.value("width")}
     turn: dict[str, Any] = {"baseline": "bottom"} if x is not None else {"align": "right", "dy": -6}
-    word = alt.Chart(inline([datum])).mark_text(opacity=held, **turn).encode(text="label:N", **place, **corner)
+    word = alt.Chart(inline([datum])).mark_text(opacity=within, **turn).encode(text="label:N", **place, **corner)
     return layered([chart, line, word])
 
 

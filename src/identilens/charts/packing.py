@@ -48,30 +48,30 @@ class HeadSpace:
 def packed_matrix(matrix: Float[Tensor, "query key"]) -> dict[str, Any]:
     """Return a matrix of `BITS` a cell, with its largest size and whether it has signs; NaN stays missing."""
     numbers = matrix.detach().double().cpu().numpy()
-    held = np.isfinite(numbers)
-    size = float(np.abs(numbers[held]).max(initial=0.0))
-    signed = bool((numbers[held] < 0).any())
-    root = np.sqrt(np.abs(np.where(held, numbers, 0.0)) / (size or 1.0))
+    finite = np.isfinite(numbers)
+    size = float(np.abs(numbers[finite]).max(initial=0.0))
+    signed = bool((numbers[finite] < 0).any())
+    root = np.sqrt(np.abs(np.where(finite, numbers, 0.0)) / (size or 1.0))
     top = _MISSING // 2 if signed else _MISSING - 1
-    codes = np.round(np.sign(np.where(held, numbers, 0.0)) * root * top).astype(np.int32) + top * signed
-    return {"data": _packed(np.where(held, codes, _MISSING), BITS), "max": size, "signed": signed}
+    codes = np.round(np.sign(np.where(finite, numbers, 0.0)) * root * top).astype(np.int32) + top * signed
+    return {"data": _packed(np.where(finite, codes, _MISSING), BITS), "max": size, "signed": signed}
 
 
 def packed_space(space: HeadSpace) -> dict[str, Any]:
     """Return a basis of the columns of T that has the identity in ``pivots``, the lengths of T's rows, and the mask."""
     T = space.values.detach().double().cpu().numpy()
-    found: dict[str, Any] = {"norms": _deflated(np.linalg.norm(T, axis=1).astype("<f4").tobytes())}
+    packed: dict[str, Any] = {"norms": _deflated(np.linalg.norm(T, axis=1).astype("<f4").tobytes())}
     if space.visible is not None:
-        found["visible"] = _deflated(np.packbits(space.visible.cpu().numpy(), bitorder="little").tobytes())
+        packed["visible"] = _deflated(np.packbits(space.visible.cpu().numpy(), bitorder="little").tobytes())
     if space.whole:
-        return found | {"whole": True}
+        return packed | {"whole": True}
     basis = np.linalg.svd(T, full_matrices=False)[0][:, : space.rank]
     pivots = scipy.linalg.qr(basis.T, mode="r", pivoting=True)[-1][: space.rank]
     rest = np.delete(basis, pivots, axis=0) @ np.linalg.inv(basis[pivots])
     size = float(np.abs(rest).max(initial=0.0)) or 1.0
     middle = 2 ** (BASIS_BITS - 1) - 1
     codes = np.round(rest / size * middle).astype(np.int32) + middle
-    return found | {"data": _packed(codes, BASIS_BITS), "max": size, "pivots": pivots.tolist()}
+    return packed | {"data": _packed(codes, BASIS_BITS), "max": size, "pivots": pivots.tolist()}
 
 
 def _packed(codes: np.ndarray, bits: int) -> str:

@@ -51,14 +51,14 @@ def _all(table: dict[str, Trial]) -> None:
     console.print("For one model type: identilens families --family NAME", highlight=False)
 
 
-def _one(found: Trial) -> None:
-    words = [f"{found.family}: {found.outcome}, {MEANINGS[found.outcome]}."]
-    if found.outcome == "served":
-        words.append(f"{found.model} on {found.inputs}; {found.layers} attention layers of a tiny model, {found.way}.")
-        if found.difference is not None:
-            words.append(f"Weights differ from its own output_attentions by at most {found.difference:.1e}.")
-    elif found.outcome in ("refused", "no attention"):
+def _one(trial: Trial) -> None:
+    words = [f"{trial.family}: {trial.outcome}, {MEANINGS[trial.outcome]}."]
+    if trial.outcome == "served":
+        words.append(f"{trial.model} on {trial.inputs}; {trial.layers} attention layers of a tiny model, {trial.way}.")
+        if trial.difference is not None:
+            words.append(f"Weights differ from its own output_attentions by at most {trial.difference:.1e}.")
+    elif trial.outcome in ("refused", "no attention"):
         words.append("What to do: use a model of a served type. The command identilens families lists them.")
-    for line in (words[0], found.reason, *words[1:]):
+    for line in (words[0], trial.reason, *words[1:]):
         if line:
             console.print(Text(line), soft_wrap=True, highlight=False)

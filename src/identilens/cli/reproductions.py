@@ -30,9 +30,9 @@ def reproduction_command(recipe: Recipe) -> Callable[..., None]:
         engine = {"engine": given.get("engine", EngineOptions()).made()} if recipe.shared else {}
         settings = given.get("settings") or recipe.settings_type()
         with watched(recipe.unit, True) as update:
-            found = recipe.make(settings, out, progress=update, **run.choices, **engine)
-        write_reproduction(found, out)
-        console.print(found.findings, markup=False, highlight=False)
+            made = recipe.make(settings, out, progress=update, **run.choices, **engine)
+        write_reproduction(made, out)
+        console.print(made.findings, markup=False, highlight=False)
         console.print(f"results: {out}", soft_wrap=True, highlight=False)
 
     groups = [("settings", "Settings", recipe.settings_type), ("run", "Run", RunOptions)]

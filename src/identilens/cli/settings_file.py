@@ -64,11 +64,11 @@ class SettingsFile:
 def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
     """Return the options for a command: those at the top of the file, and over them those under its name."""
     known = {tuple(name.split()) for name in STUDIES} | {("reproduce", name) for name in REPRODUCTIONS}
-    held = dict(_tables(read_toml(file), known))
-    for place in held:
+    tables = dict(_tables(read_toml(file), known))
+    for place in tables:
         if place and place not in known:
             raise InputError(f"{file}: there is no command [{'.'.join(place)}]. Options stand under a command's name.")
-    options = {**held.get((), {}), **held.get(command, {})}
+    options = {**tables.get((), {}), **tables.get(command, {})}
     return {name.replace("-", "_"): value for name, value in options.items()}
 
 

@@ -41,13 +41,13 @@ def compare_runs(
         out: HTML file to write, with charts. Default: no file.
         json: Print the table as JSON.
     """
-    found = compare(load_result(run_a), load_result(run_b))
+    comparison = compare(load_result(run_a), load_result(run_b))
     if json:
-        print(found.table.write_json())
+        print(comparison.table.write_json())
     else:
-        found.show()
+        comparison.show()
     if out is not None:
-        written = found.to_html(out)
+        written = comparison.to_html(out)
         Console(stderr=True).print(f"report: {written}", soft_wrap=True, highlight=False)
 
 

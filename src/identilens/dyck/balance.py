@@ -97,8 +97,8 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
         >>> from identilens.dyck import Dyck, measure_balance, second_layer
         >>> language, generator = Dyck(types=2, max_depth=2), torch.Generator().manual_seed(0)
         >>> query, key, value = torch.randn(3, 4, 9, generator=generator)
-        >>> found = measure_balance(language, second_layer(torch.eye(9), query, key, value))
-        >>> found.violation > 0
+        >>> result = measure_balance(language, second_layer(torch.eye(9), query, key, value))
+        >>> result.violation > 0
         True
 
     Raises:

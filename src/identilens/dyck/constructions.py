@@ -58,5 +58,5 @@ def score_construction(language: Dyck, model: DyckForCausalLM, length: int, coun
     """Return the scores of a model on ``count`` random prefixes of one length."""
     tokens = with_start(language.sample_prefixes(count, length, torch.Generator().manual_seed(seed + length)))
     parameters = stack_parameters([model])
-    found = closing_accuracy(model.config, parameters, tokens, shortest=max(2, (9 * length) // 10))[0]
-    return Scores(support_accuracy(model.config, parameters, tokens), found.argmax, found.threshold)
+    accuracy = closing_accuracy(model.config, parameters, tokens, shortest=max(2, (9 * length) // 10))[0]
+    return Scores(support_accuracy(model.config, parameters, tokens), accuracy.argmax, accuracy.threshold)

@@ -48,17 +48,17 @@ def closing_accuracy(
     The last bracket is predicted of every prefix with at least ``shortest`` brackets.
     """
     members = len(parameters["lm_head.weight"])
-    found = parse(config.language, tokens)
+    parsed = parse(config.language, tokens)
     inputs, n = tokens[:, :-1], tokens.shape[1] - 1
-    counted = (found.depth[:, :-1] > 0) & (torch.arange(n, device=tokens.device) >= shortest - 1)
+    counted = (parsed.depth[:, :-1] > 0) & (torch.arange(n, device=tokens.device) >= shortest - 1)
     closing = config.language.is_close(tokens[:, 1:])
     right = torch.zeros(2, members, dtype=torch.float64)
     rows, real = first_places(counted)
-    tops, ends = found.top_type[:, :-1].gather(1, rows), closing.gather(1, rows) & real
+    tops, ends = parsed.top_type[:, :-1].gather(1, rows), closing.gather(1, rows) & real
     size = max(1, _CHUNK_BYTES // (4 * members * n * max(config.hidden_size, 2 * n * config.num_attention_heads)))
     parts = (part.split(size) for part in (inputs, rows, tops, ends, real))
-    for batch, own, top, end, there in zip(*parts, strict=True):
-        logits = stacked_logits(config, parameters, batch.expand(members, -1, -1), own.expand(members, -1, -1))
+    for batch, types, top, end, there in zip(*parts, strict=True):
+        logits = stacked_logits(config, parameters, batch.expand(members, -1, -1), types.expand(members, -1, -1))
         probabilities = torch.softmax(logits[..., config.language.closing], -1)
         right[0] += ((probabilities.argmax(-1) == top) & end).sum((1, 2)).cpu()
         certain = probabilities.take_along_dim(top.clamp_min(0)[None, ..., None], -1)[..., 0] > CERTAIN
@@ -81,10 +81,10 @@ def generalisation(
     config: DyckConfig = models[0].config
     parameters = stack_parameters(models, device)
     # This offset makes the seeds of tests different from those of training sets.
-    own = law.sample(config.language, count, 1_000_004).to(device)
+    short = law.sample(config.language, count, 1_000_004).to(device)
     generator = torch.Generator().manual_seed(2_000_004)
     long = with_start(config.language.sample_prefixes(long_count, lengths[1], generator)).to(device)
-    return closing_accuracy(config, parameters, own), closing_accuracy(config, parameters, long, lengths[0])
+    return closing_accuracy(config, parameters, short), closing_accuracy(config, parameters, long, lengths[0])
 
 
 @torch.no_grad()
@@ -96,8 +96,8 @@ def support_accuracy(
     The model allows a token if its probability exceeds ``least``. The stack has one model. The sequences have a start
     token; the prefixes are those without the last bracket.
     """
-    found = parse(config.language, tokens)
-    law = next_token_distribution(config.language, found.depth, found.top_type)[:, :-1]
+    parsed = parse(config.language, tokens)
+    law = next_token_distribution(config.language, parsed.depth, parsed.top_type)[:, :-1]
     right = 0
     for row, possible in zip(tokens[:, None, :-1], law > 0, strict=True):
         given = torch.softmax(stacked_logits(config, parameters, row[None])[0, 0], -1) > least

@@ -43,16 +43,16 @@ class DyckEmbeddings(nn.Module):
     ) -> Float[Tensor, "batch n d"]:
         """Return the embeddings."""
         if self.first_layer == "learned":
-            found = self.tokens(input_ids)
+            embeddings = self.tokens(input_ids)
         else:
-            found = self.symbol_table[symbol_ids(self.language, input_ids)]
+            embeddings = self.symbol_table[symbol_ids(self.language, input_ids)]
         if not hasattr(self, "direction"):
-            return found
+            return embeddings
         if attention_mask is None or attention_mask.ndim != 2:
             places = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         else:
             places = (attention_mask.cumsum(-1) - 1).clamp_min(0)
-        return found + (places / self.scale)[..., None].to(found) * self.direction
+        return embeddings + (places / self.scale)[..., None].to(embeddings) * self.direction
 
 
 class DyckPreTrainedModel(PreTrainedModel):
@@ -152,12 +152,12 @@ class DyckForCausalLM(DyckPreTrainedModel):
         **kwargs: Any,
     ) -> CausalLMOutput:
         """Return next-token logits, and the loss if labels are given: the tokens, with −100 where they do not count."""
-        found = self.dyck(input_ids, attention_mask, **kwargs)
-        logits = self.lm_head(found.last_hidden_state)
+        states = self.dyck(input_ids, attention_mask, **kwargs)
+        logits = self.lm_head(states.last_hidden_state)
         loss = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-        return CausalLMOutput(loss, logits, hidden_states=found.hidden_states, attentions=found.attentions)
+        return CausalLMOutput(loss, logits, hidden_states=states.hidden_states, attentions=states.attentions)
 
 
 def attention_weights(model: DyckForCausalLM, number: int) -> tuple[Tensor, Tensor, Tensor]:

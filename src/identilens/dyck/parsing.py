@@ -41,8 +41,8 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
         >>> import torch
         >>> from identilens.dyck import Dyck, parse
         >>> words = torch.tensor([[3, 4, 6, 5]])  # [ ( ) ]
-        >>> found = parse(Dyck(types=2, max_depth=3), words)
-        >>> found.depth, found.top_type
+        >>> result = parse(Dyck(types=2, max_depth=3), words)
+        >>> result.depth, result.top_type
         (tensor([[1, 2, 1, 0]]), tensor([[ 0,  1,  0, -1]]))
     """
     count, length = tokens.shape
@@ -75,8 +75,8 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
 
 def is_valid(language: Dyck, tokens: Int[Tensor, "count length"], *, complete: bool = False) -> Bool[Tensor, " count"]:
     """Return which sequences are prefixes of the language; with ``complete``, which are balanced words."""
-    found = parse(language, tokens)
-    return found.valid[:, -1] & (found.depth[:, -1] == 0) if complete else found.valid[:, -1]
+    parsed = parse(language, tokens)
+    return parsed.valid[:, -1] & (parsed.depth[:, -1] == 0) if complete else parsed.valid[:, -1]
 
 
 def next_token_distribution(

@@ -43,30 +43,30 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
     """
     counts = torch.nn.functional.one_hot(torch.tensor([0]), symbols(language))
     one = Prefixes(counts.argmax(1), counts, _law(language, counts), torch.ones(1, dtype=torch.float64))
-    found = [one]
+    lengths = [one]
     for _ in range(length - 1):
-        found.append(_longer(language, found[-1]))
-        if sum(len(part.last) for part in found) > LARGEST:
+        lengths.append(_longer(language, lengths[-1]))
+        if sum(len(part.last) for part in lengths) > LARGEST:
             raise InputError(
                 f"there are over {LARGEST:,} kinds of prefixes of up to {length} brackets; lower the length"
             )
-    parts = (torch.cat([getattr(part, name) for part in found]) for name in ("last", "counts", "law", "share"))
+    parts = (torch.cat([getattr(part, name) for part in lengths]) for name in ("last", "counts", "law", "share"))
     last, counts, law, share = parts
     return Prefixes(last, counts, law, share / length)
 
 
-def _longer(language: Dyck, found: Prefixes) -> Prefixes:
+def _longer(language: Dyck, prefixes: Prefixes) -> Prefixes:
     """Return the prefixes with one more bracket."""
     opens, closes = pair_symbols(language)
-    depth, top = _stack(language, found.counts)
+    depth, top = _stack(language, prefixes.counts)
     opening, closing = depth < language.max_depth, depth > 0
     sources = [opening.nonzero()[:, 0]] * language.types + [closing.nonzero()[:, 0]]
     added = [symbol[depth[opening]] for symbol in opens] + [closes[top[closing], depth[closing] - 1]]
     tokens = [SPECIAL + kind for kind in range(language.types)]
-    shares = [found.law[opening, token] * found.share[opening] for token in tokens]
-    shares.append(found.law[closing, SPECIAL + language.types + top[closing]] * found.share[closing])
+    shares = [prefixes.law[opening, token] * prefixes.share[opening] for token in tokens]
+    shares.append(prefixes.law[closing, SPECIAL + language.types + top[closing]] * prefixes.share[closing])
     last = torch.cat(added)
-    counts = found.counts[torch.cat(sources)] + torch.nn.functional.one_hot(last, symbols(language))
+    counts = prefixes.counts[torch.cat(sources)] + torch.nn.functional.one_hot(last, symbols(language))
     keys, inverse = torch.cat([last[:, None], counts], 1).unique(dim=0, return_inverse=True)
     share = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, inverse, torch.cat(shares))
     return Prefixes(keys[:, 0], keys[:, 1:], _law(language, keys[:, 1:]), share)

@@ -210,5 +210,5 @@ def _chosen(
     far = (products * targets.sign()[:, None]).argsort(1, descending=True)[:, : min(_FAR, count)]
     others = torch.ones_like(products).scatter(1, far, 0.0).argsort(dim=1, descending=True, stable=True)
     searched = torch.cat([far, others[:, : count - far.shape[1]]], 1)
-    found = closest_subsets(products.gather(1, searched), targets)
-    return torch.zeros_like(products, dtype=torch.bool).scatter_(1, searched, found)
+    subsets = closest_subsets(products.gather(1, searched), targets)
+    return torch.zeros_like(products, dtype=torch.bool).scatter_(1, searched, subsets)

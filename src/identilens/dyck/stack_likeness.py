@@ -41,11 +41,11 @@ def stack_likeness(
         >>> stack_likeness(Dyck(types=2, max_depth=3), torch.full((1, 4, 4), 0.25), words)
         StackLikeness(weight=0.25, first=1.0, even=0.3333333432674408, places=1)
     """
-    found = parse(language, tokens)
-    chosen = language.is_close(tokens) & (found.depth > 0)
+    parsed = parse(language, tokens)
+    chosen = language.is_close(tokens) & (parsed.depth > 0)
     sequence, query = chosen.nonzero(as_tuple=True)
     rows = weights[sequence, query].double()
-    top = found.top_place[chosen]
+    top = parsed.top_place[chosen]
     measures = rows.gather(1, top[:, None])[:, 0], (rows.argmax(1) == top).double(), 1 / (query + 1.0)
     weight, first, even = (float(measure.mean()) for measure in measures)
     return StackLikeness(weight, first, even, len(rows))

@@ -90,18 +90,18 @@ def random_baselines(
         >>> [round(one.value, 1) for one in random_baselines(8, with_start=True, draws=500)]
         [1.6, 1.7, 1.9, 1.8]
     """
-    found = []
+    baselines = []
     generator = torch.Generator().manual_seed(seed)
     left_out = 0 if with_start else 1
     for causal in (False, True):
         entries = (torch.arange(1, size + 1) if causal else torch.full((size,), size))[left_out:].double()
         exact = float((2 * (1 - 1 / entries) ** (1 + left_out) / (entries + 1)).sum())
-        found.append(Baseline("even on the simplex", causal, exact, 0.0))
+        baselines.append(Baseline("even on the simplex", causal, exact, 0.0))
         logits = torch.randn(2, draws, size, size, generator=generator)
         if causal:
             logits = logits.masked_fill(~torch.ones(size, size, dtype=torch.bool).tril(), -torch.inf)
         one, other = torch.softmax(logits, -1)[..., left_out:, left_out:]
         distances = (one - other).square().sum((1, 2)).double()
         error = float(distances.std() / draws**0.5)
-        found.append(Baseline("softmax of normals", causal, float(distances.mean()), error))
-    return found
+        baselines.append(Baseline("softmax of normals", causal, float(distances.mean()), error))
+    return baselines

@@ -150,8 +150,8 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
             )
         everything = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
         short, pair_short = not everything and _starts_left(attention_mask), _starts_left(pair_attention_mask)
-        found = self.encoder(input_ids, attention_mask, first_token_only=short, **kwargs)
-        first = _first_token(found.last_hidden_state, attention_mask)
+        states = self.encoder(input_ids, attention_mask, first_token_only=short, **kwargs)
+        first = _first_token(states.last_hidden_state, attention_mask)
         if pair_input_ids is not None:
             other = self.encoder(pair_input_ids, pair_attention_mask, first_token_only=pair_short, **kwargs)
             first = torch.cat([first, _first_token(other.last_hidden_state, pair_attention_mask)], -1)
@@ -165,7 +165,7 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
                     f"{int(labels.max())}. Set num_labels in the configuration."
                 )
             loss = nn.functional.cross_entropy(logits.float(), labels)
-        return SequenceClassifierOutput(loss, logits, found.hidden_states, found.attentions)
+        return SequenceClassifierOutput(loss, logits, states.hidden_states, states.attentions)
 
 
 def _starts_left(attention_mask: Tensor | None) -> bool:

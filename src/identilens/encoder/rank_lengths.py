@@ -54,8 +54,8 @@ def rank_by_length(
 
 
 def _row(length: int, text: int, head: Head) -> dict[str, int]:
-    found = numerical_rank(head.projected)
+    measured = numerical_rank(head.projected)
     return {
         "seq_len": length, "text": text, "head": head.head, "d_v": head.values.shape[1],
-        "rank": int(found.rank), "nullity": int(found.nullity), "simplex_nullity": int(found.simplex_nullity),
+        "rank": int(measured.rank), "nullity": int(measured.nullity), "simplex_nullity": int(measured.simplex_nullity),
     }  # fmt: skip

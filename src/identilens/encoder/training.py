@@ -124,9 +124,9 @@ class _Reporter(TrainerCallback):
             self._watch(state.global_step, self._note)
 
 
-def _accuracy(found: EvalPrediction) -> dict[str, float]:
-    logits = found.predictions[0] if isinstance(found.predictions, tuple) else found.predictions
-    return {"accuracy": float((logits.argmax(-1) == found.label_ids).mean())}
+def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
+    logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
+    return {"accuracy": float((logits.argmax(-1) == prediction.label_ids).mean())}
 
 
 def _epochs(history: list[dict[str, float]]) -> pl.DataFrame:

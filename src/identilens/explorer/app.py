@@ -86,10 +86,10 @@ class _Site:
             runs, name = _runs(self.runs), request.path_params["name"]
             if not runs.opens(name, request.query_params.get("key", "")):
                 return _refusal(403, "open the run from the explorer; the key of this address is missing or wrong.")
-            held = await run_in_threadpool(runs.report, name)
+            report = await run_in_threadpool(runs.report, name)
         except IdentilensError as error:
             return _refusal(404, str(error))
-        return HTMLResponse(held, headers={**HEADERS, **_ALONE})
+        return HTMLResponse(report, headers={**HEADERS, **_ALONE})
 
     async def script(self, request: Request) -> Response:
         parts = {"viewer.js": lambda: looks_script() + viewer_script(), "explorer.js": _script}
@@ -205,10 +205,10 @@ async def _body(request: Request) -> Mapping[str, Any] | None:
         if len(content) > MOST_BYTES:
             return None
     try:
-        held = json.loads(content)
+        body = json.loads(content)
     except ValueError:
         return None
-    return held if isinstance(held, dict) else None
+    return body if isinstance(body, dict) else None
 
 
 def _style() -> str:

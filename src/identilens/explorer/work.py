@@ -106,10 +106,10 @@ def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) 
     return {**in_numbers(head, found), **changed(lens, at, run)}
 
 
-def in_numbers(head: Head, found: Tensor) -> dict[str, Any]:
+def in_numbers(head: Head, weights: Tensor) -> dict[str, Any]:
     """Return other weights of a head for the viewer, how far away they are, and what they change of its output."""
-    distance = float(total_variation(head.attention, found).mean())
-    return {"layer": packed_matrix(found), "distance": distance, "output_error": head.output_error(found)}
+    distance = float(total_variation(head.attention, weights).mean())
+    return {"layer": packed_matrix(weights), "distance": distance, "output_error": head.output_error(weights)}
 
 
 def moved_row(lens: Lens, at: Measured, head: Head, query: int, change: Sequence[float]) -> dict[str, Any]:

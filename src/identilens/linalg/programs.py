@@ -174,20 +174,20 @@ def least_norm(weights_row: Float[Tensor, " key"], kept: Float[Tensor, "key rho"
     if particular.min() >= 0:
         return LeastNorm(point=torch.from_numpy(particular), gap=0.0, error=_lost(basis, particular, weights))
     free = np.linalg.qr(basis, mode="complete")[0][:, basis.shape[1] :]
-    point, found = weights, np.zeros_like(weights)
+    point, multipliers = weights, np.zeros_like(weights)
     if free.shape[1]:
         stacked = np.vstack([free.T, -particular[None]])
         try:
-            found, _ = nnls(stacked, np.eye(len(stacked))[-1], maxiter=30 * len(weights))
+            multipliers, _ = nnls(stacked, np.eye(len(stacked))[-1], maxiter=30 * len(weights))
         except RuntimeError as error:
             raise NumericalError(
                 f"non-negative least squares did not converge for {len(weights)} weights ({error}); "
                 "expected a row whose output is well scaled; try a larger tolerance."
             ) from error
         # Multipliers of x >= 0: x = p + N Nᵀ μ, so x − μ = B Bᵀ (a − μ).
-        found = found / (1 + particular @ found)
-        point = np.maximum(particular + free @ (free.T @ found), 0.0)
-    return _polished(basis, point, weights, basis.T @ (weights - found))
+        multipliers = multipliers / (1 + particular @ multipliers)
+        point = np.maximum(particular + free @ (free.T @ multipliers), 0.0)
+    return _polished(basis, point, weights, basis.T @ (weights - multipliers))
 
 
 def _polished(basis: np.ndarray, point: np.ndarray, weights: np.ndarray, multipliers: np.ndarray) -> LeastNorm:

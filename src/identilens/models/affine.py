@@ -37,8 +37,8 @@ def linear_rows(module: nn.Module, width: int, rows: slice, like: Tensor) -> Flo
     if _is_plain(module):
         weight = module.get_parameter("weight").detach()
         return (weight if isinstance(module, Conv1D) else weight.T)[rows]
-    found = _run(module, torch.eye(width, dtype=like.dtype, device=like.device)[rows] * _SIZE)
-    return (found - constant(module, width, like)) / _SIZE
+    images = _run(module, torch.eye(width, dtype=like.dtype, device=like.device)[rows] * _SIZE)
+    return (images - constant(module, width, like)) / _SIZE
 
 
 def constant(module: nn.Module, width: int, like: Tensor) -> Float[Tensor, " d_out"]:
@@ -58,12 +58,12 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
     given = torch.cat([seen, drawn])
     try:
         weight, bias = linear_rows(module, width, slice(None), inputs), constant(module, width, inputs)
-        found = _run(module, given)
+        images = _run(module, given)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False
     expected = given.double() @ weight.double() + bias.double()
     limit = _MATCH.get(inputs.dtype, 5e-2) * expected.abs().max().clamp_min(1e-12)
-    return found.shape == expected.shape and bool(((found.double() - expected).abs() <= limit).all())
+    return images.shape == expected.shape and bool(((images.double() - expected).abs() <= limit).all())
 
 
 def _is_plain(module: nn.Module) -> bool:

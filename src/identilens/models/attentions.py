@@ -70,11 +70,11 @@ def attentions(
         raise InputError(
             f"attention maps belong to one text; got {len(items)} texts. Call attentions for each of them."
         )
-    (found,) = lens.capture(items[0], weights=True)
-    kinds = list(dict.fromkeys(layer.site.kind for layer in found.layers))
+    (captured,) = lens.capture(items[0], weights=True)
+    kinds = list(dict.fromkeys(layer.site.kind for layer in captured.layers))
     if kind not in kinds and (kind is not None or len(kinds) > 1):
         raise InputError(f"the model has {', '.join(kinds)} attention; say which with kind=...; got {kind!r}.")
-    layers = [layer for layer in found.layers if kind in (None, layer.site.kind)]
+    layers = [layer for layer in captured.layers if kind in (None, layer.site.kind)]
     maps = [torch.stack([_MEASURES[measure](head) for head in layer.heads]) for layer in layers]
     dtypes = [torch.promote_types(layer.values.dtype, torch.float32) for layer in layers]
     return tuple(_SIGNED[signed](one).to(dtype)[None] for one, dtype in zip(maps, dtypes, strict=True))

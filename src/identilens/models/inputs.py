@@ -288,14 +288,14 @@ def _cut_padding(item: dict[str, Tensor]) -> None:
                 f"{mask_name} has {mask.ndim + 1} axes; expected 2 (text, position), with 1 for the text's own "
                 "positions. Leave out masks between positions."
             )
-        own = mask.bool()
+        real = mask.bool()
         cut = [name for name in names if name in item and name != mask_name and _has_place_for(item[name], name, mask)]
         for name in cut:
-            item[name] = item[name][own]
+            item[name] = item[name][real]
         if any(name.endswith("input_ids") for name in cut):
             del item[mask_name]
         elif cut:
-            item[mask_name] = mask[own]
+            item[mask_name] = mask[real]
 
 
 def _has_place_for(tensor: Tensor, name: str, mask: Tensor) -> bool:

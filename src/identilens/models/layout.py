@@ -132,13 +132,13 @@ def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[s
 
 def _members(model: nn.Module) -> dict[nn.Module, Place]:
     """Return the layers of a model: members of the outermost lists."""
-    found: dict[nn.Module, Place] = {}
+    members: dict[nn.Module, Place] = {}
     inside: tuple[str, ...] = ()
     for path, module in model.named_modules():
         if isinstance(module, nn.ModuleList) and not path.startswith(inside):
             inside = (*inside, f"{path}.")
-            found |= {member: (path, number) for number, member in enumerate(module) if member is not None}
-    return found
+            members |= {member: (path, number) for number, member in enumerate(module) if member is not None}
+    return members
 
 
 def _numbers(meetings: Sequence[Meeting]) -> list[int]:
@@ -166,13 +166,13 @@ def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None 
     kinds = _kinds(sites, kind)
     if len(kinds) > 1:
         raise InputError(f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind).")
-    found = {site.layer: index for index, site in enumerate(sites) if kind in (None, site.kind)}
-    if layer not in found:
-        raise InputError(f"the model has {layers_in_words(found)}; got {layer}. Layers count from 0.")
-    heads = sites[found[layer]].heads
+    indices = {site.layer: index for index, site in enumerate(sites) if kind in (None, site.kind)}
+    if layer not in indices:
+        raise InputError(f"the model has {layers_in_words(indices)}; got {layer}. Layers count from 0.")
+    heads = sites[indices[layer]].heads
     if not 0 <= head < heads:
         raise InputError(f"layer {layer} has heads 0 to {heads - 1}; got {head}. Heads count from 0.")
-    return found[layer]
+    return indices[layer]
 
 
 def layers_in_words(numbers: Collection[int]) -> str:

@@ -64,17 +64,17 @@ class MapRuns:
         ``hidden``: ‖Δ final hidden states‖_F as a share of their norm; ``logits``: the same of the logits; ``loss``:
         the absolute change of the loss. The last two only if the model has them.
         """
-        found: dict[str, list[Tensor]] = {}
+        effects: dict[str, list[Tensor]] = {}
         for part in self._parts(changes):
             outcome = self._outcome(part)
             for name, before, after in (
                 ("hidden", self._plain.states, outcome.states), ("logits", self._plain.logits, outcome.logits),
             ):  # fmt: skip
                 if before is not None and after is not None:
-                    found.setdefault(name, []).append(_moved(before, after))
+                    effects.setdefault(name, []).append(_moved(before, after))
             if self._plain.losses is not None and outcome.losses is not None:
-                found.setdefault("loss", []).append((outcome.losses - self._plain.losses).abs())
-        return {name: torch.cat(parts) for name, parts in found.items()}
+                effects.setdefault("loss", []).append((outcome.losses - self._plain.losses).abs())
+        return {name: torch.cat(parts) for name, parts in effects.items()}
 
     def layer_outputs(self, changes: Sequence[Rows]) -> Float[Tensor, "change query d_model"]:
         """Return the output of the map's layer at every query under each change; later layers do not run.
@@ -84,13 +84,13 @@ class MapRuns:
         """
         if self._layer is None:
             raise UnsupportedModelError(f"{type(self._lens.body).__name__} does not have its layers in a list.")
-        found: list[Tensor] = []
+        outputs: list[Tensor] = []
         for part in self._parts(changes):
             reached: list[bool] = []
 
             def keep(_module: nn.Module, _args: tuple, output: Any, reached: list[bool] = reached) -> None:
                 if reached:
-                    found.append(output if isinstance(output, Tensor) else output[0])
+                    outputs.append(output if isinstance(output, Tensor) else output[0])
                     raise _EnoughError
 
             with self._layer.register_forward_hook(only_here(keep)):
@@ -98,7 +98,7 @@ class MapRuns:
                     self._run(part, reached)
                 except _EnoughError:
                     continue
-        return torch.cat(found)
+        return torch.cat(outputs)
 
     def _parts(self, changes: Sequence[Rows]) -> Iterator[Sequence[Rows]]:
         return (changes[at : at + self._batch] for at in range(0, len(changes), self._batch))

@@ -9,11 +9,11 @@ from identilens.models.capture import Lengths
 from identilens.models.inputs import Item
 
 
-def relative(found: Tensor, expected: Tensor) -> float:
+def relative(given: Tensor, expected: Tensor) -> float:
     """Return the largest difference, relative to the largest expected entry."""
     if not expected.numel():
         return 0.0
-    return float((found - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
+    return float((given - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
 
 
 def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -> float:
@@ -25,9 +25,9 @@ def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -
         if name not in others and "attentions" in name:
             continue
         for text in range(len(items)):
-            own = _own(name, expected, text, lengths, items)
-            if own is not None:
-                worst = max(worst, relative(others[name][own].double(), expected[own].double()))
+            part = _own(name, expected, text, lengths, items)
+            if part is not None:
+                worst = max(worst, relative(others[name][part].double(), expected[part].double()))
     return worst
 
 

@@ -72,13 +72,13 @@ def query_key_projections(lens: Lens, item: Item, head: Head) -> tuple[HeadProje
             if isinstance(module, nn.Linear | Conv1D):
                 hooks.enter_context(module.register_forward_hook(listen))
         lens.run([item])
-    found = [_matching(seen, wanted) for wanted in (head.queries, head.keys)]
-    if found[0] is None or found[1] is None:
+    matching = [_matching(seen, target) for target in (head.queries, head.keys)]
+    if matching[0] is None or matching[1] is None:
         raise UnsupportedModelError(
             f"{what}: its queries or keys are changed after their projection (rotary positions, a norm), so that no "
             "single linear layer gives them"
         )
-    return found[0], found[1]
+    return matching[0], matching[1]
 
 
 def refuse_shared(lens: Lens, item: Item, head: Head) -> None:
@@ -150,9 +150,9 @@ def _instead(changed: nn.Module) -> Callable[[nn.Module, tuple, Tensor], Tensor 
     return only_here(lambda _module, inputs, _output: changed(*inputs))
 
 
-def _matching(seen: Sequence[tuple[nn.Module, Tensor, Tensor]], wanted: Tensor) -> HeadProjection | None:
-    size = wanted.shape[-1]
-    goal = wanted.double()
+def _matching(seen: Sequence[tuple[nn.Module, Tensor, Tensor]], target: Tensor) -> HeadProjection | None:
+    size = target.shape[-1]
+    goal = target.double()
     for module, inputs, output in seen:
         flat = output.reshape(-1, output.shape[-1]).double()
         if len(flat) != len(goal):

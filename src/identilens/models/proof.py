@@ -106,18 +106,18 @@ class Proof:
         ``repeat`` runs the model's own attention function under capture, which rounds in the same way.
         """
         self._note(_CALLS, abs(self._calls - len(self.sites)), 0.0, "calls too many or few")
-        found = deviation(plain, captured, self.lengths, self.items)
-        if self.finite and not found <= self.noise:
-            found = deviation(plain, repeat(), self.lengths, self.items)
+        error = deviation(plain, captured, self.lengths, self.items)
+        if self.finite and not error <= self.noise:
+            error = deviation(plain, repeat(), self.lengths, self.items)
         if self.finite:
-            self._note("outputs unchanged by capture", found, self.noise, "relative, by text")
+            self._note("outputs unchanged by capture", error, self.noise, "relative, by text")
 
     def alone(self, call: AttentionCall) -> Tensor:
         """Answer a call of the first text alone: its windows are those that it had in the batch."""
         if (before := self.windows.get(call.index)) is not None:
             remark = f"relative, values of the first text alone, {type(call.module).__name__}"
-            found = relative(before.double(), call.value[0].double()) if before.shape == call.value[0].shape else 1.0
-            self._note(_ROWS, found, self.noise, remark)
+            error = relative(before.double(), call.value[0].double()) if before.shape == call.value[0].shape else 1.0
+            self._note(_ROWS, error, self.noise, remark)
         return call.run()
 
     def _note(
@@ -224,8 +224,10 @@ class Proof:
             projection = head.output_projection.double()
             expected = head.head_output.double() @ projection
             effective = head.projected.effective(head.family_weights.double(), head.visible)
-            found = effective @ head.values.double() @ projection
-            self._note("effective attention gives the heads' output", relative(found, expected), self.noise, "relative")
+            projected = effective @ head.values.double() @ projection
+            self._note(
+                "effective attention gives the heads' output", relative(projected, expected), self.noise, "relative"
+            )
 
     def _projected(self, module: nn.Module, inputs: tuple, output: Any) -> None:
         if self._pending is None or self.sites[self._pending[0].index].projection is not module:

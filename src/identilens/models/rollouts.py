@@ -68,8 +68,8 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
         norms.append(mean_over_heads(norm_weights(weights, projected)[None]))
         if (shares := blocks.contributions(number, layer, weights, projected)) is not None:
             alti.append(shares)
-    found = {"raw": raw, "effective": effective, "norm": norms}
-    rolled = {name: attention_rollout(torch.stack(one))[-1] for name, one in found.items()}
+    stacks = {"raw": raw, "effective": effective, "norm": norms}
+    rolled = {name: attention_rollout(torch.stack(one))[-1] for name, one in stacks.items()}
     return {**rolled, "alti": alti_rollout(torch.stack(alti))[-1]} if len(alti) == len(layers) else rolled
 
 

@@ -22,8 +22,8 @@ def sides(kind: Kind, sequences: Container[str]) -> Sides:
 
 def names_at(tokens: Mapping[str, tuple[str, ...]], sequence: str, positions: int, config: Any) -> tuple[str, ...]:
     """Return the tokens at the positions of a sequence, or names of positions if they are not tokens."""
-    found = tokens.get(sequence, ())
-    return found if len(found) == positions else position_names(config, positions)
+    names = tokens.get(sequence, ())
+    return names if len(names) == positions else position_names(config, positions)
 
 
 def position_names(config: Any, positions: int) -> tuple[str, ...]:

@@ -161,14 +161,14 @@ def group_parameters(lens: Lens, item: Item, head: Head) -> GroupParameters:
     """
     refuse_shared(lens, item, head)
     replay = Replay.of(lens, item, head.site)
-    found = GroupParameters(head, replay, _parts(replay, _owned(replay, head)))
+    group = GroupParameters(head, replay, _parts(replay, _owned(replay, head)))
     what = f"{head.site.kind} layer {head.site.layer}, head {head.head}"
-    if not found.parts:
+    if not group.parts:
         raise UnsupportedModelError(f"{what}: no parameters make the queries and keys of its group and nothing else")
-    tied, limit = found.tied(), _MATCH + _ROUNDINGS * torch.finfo(head.queries.dtype).eps
-    if not bool(((tied.weights(found.start)[tied.rows] - head.attention).abs() <= limit).all()):
+    tied, limit = group.tied(), _MATCH + _ROUNDINGS * torch.finfo(head.queries.dtype).eps
+    if not bool(((tied.weights(group.start)[tied.rows] - head.attention).abs() <= limit).all()):
         raise UnsupportedModelError(f"{what}: its attention module gives other weights when it is run alone")
-    return found
+    return group
 
 
 def _heads(head: Head) -> range:
@@ -219,8 +219,8 @@ def _touched(outputs: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> dic
     )
     if not isinstance(total, Tensor):
         return {name: torch.zeros_like(one, dtype=torch.bool) for name, one in parameters.items()}
-    found = torch.autograd.grad(total, list(parameters.values()), retain_graph=True, materialize_grads=True)
-    return {name: one != 0 for name, one in zip(parameters, found, strict=True)}
+    gradients = torch.autograd.grad(total, list(parameters.values()), retain_graph=True, materialize_grads=True)
+    return {name: one != 0 for name, one in zip(parameters, gradients, strict=True)}
 
 
 def _parts(replay: Replay, owned: Mapping[str, Tensor]) -> list[_Part]:

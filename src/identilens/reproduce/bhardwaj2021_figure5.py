@@ -53,11 +53,11 @@ def figure5(
     if len(ids) < reviews:
         raise InputError(f"{len(ids)} reviews have {LENGTHS[0]} to {LENGTHS[1]} tokens; {reviews} are needed.")
     order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:reviews].tolist()
-    found = logit_ranks(
+    result = logit_ranks(
         lens, [ids[index] for index in order], layers=0, heads=0, count=count, seed=seed, progress=progress,
         lengths=tuple(length / lens.model.config.d_v for length in LENGTHS),
     )  # fmt: skip
-    table = found.table
+    table = result.table
     lacking = int((table["n_key"] - 1 - table["lowest_rank"]).top_k(1)[0])
     within = round(float((table["realisable_share"] * table["alternatives"]).sum()))
     findings = (
@@ -69,7 +69,7 @@ def figure5(
     settings = {**encoder_facts(lens), "tokens": f"{LENGTHS[0]} to {LENGTHS[1]}", "alternatives per review": count}
     return Reproduction(
         "bhardwaj2021-figure5", "Bhardwaj et al. 2021, Figure 5", settings, {"logit_ranks": table}, findings,
-        {"logit_ranks": found.charts()["logit_rank_by_length"]}, seed,
+        {"logit_ranks": result.charts()["logit_rank_by_length"]}, seed,
     )  # fmt: skip
 
 

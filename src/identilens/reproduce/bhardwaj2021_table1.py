@@ -23,23 +23,23 @@ class Table1Settings(SweepSettings):
 
 def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
     """Test accuracy of Con and Add encoders by key size, on ten tasks; runs are saved to ``sweep`` in the folder."""
-    found = sweep(settings=settings, out=out / "sweep", **run)
+    result = sweep(settings=settings, out=out / "sweep", **run)
     used: dict[str, Any] = {
         "tasks": list(settings.tasks), "d_k": list(settings.d_k), "seeds": list(settings.seeds),
         "epochs": settings.epochs, "batch size": settings.batch_size, "learning rate": settings.learning_rate,
         "precision": settings.precision, "longest text": settings.max_length, "rows": settings.limit or "all",
         "block": settings.block, "initial std": settings.initial_std, "logit scale": settings.logit_scale,
     }  # fmt: skip
-    counts = found.table.group_by("task", maintain_order=True).first()
+    counts = result.table.group_by("task", maintain_order=True).first()
     rows = "\n".join(
         f"- {row['task']}: {row['train_rows']:,} training, {row['validation_rows']:,} validation and "
         f"{row['test_rows']:,} test rows, {row['vocabulary']:,} words"
         for row in counts.iter_rows(named=True)
     )
-    findings = f"{found.markdown()}\n\n{rows}\n\n{found.summary().text}"
+    findings = f"{result.markdown()}\n\n{rows}\n\n{result.summary().text}"
     return Reproduction(
         "bhardwaj2021-table1", "Bhardwaj et al. 2021, Table 1", used,
-        {"runs": found.table, "table1": found.table_one()}, findings, found.charts(),
+        {"runs": result.table, "table1": result.table_one()}, findings, result.charts(),
     )  # fmt: skip
 
 

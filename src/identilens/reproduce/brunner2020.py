@@ -89,30 +89,30 @@ def figures(study: Callable[..., Result], options: type[Settings], settings_type
 
     def make(settings: Any, out: Path, **run: Any) -> Reproduction:
         lens, texts = load(settings.model), settings.texts(one.corpus, one.most)
-        found = study(lens, texts, settings=options(**settings.values_of(options)), out=out / "run", **run)
-        return reproduction(one, settings, lens, found, len(texts))
+        result = study(lens, texts, settings=options(**settings.values_of(options)), out=out / "run", **run)
+        return reproduction(one, settings, lens, result, len(texts))
 
     make.__doc__ = f"Reproduce {one.source} of Brunner et al. 2020 with any model."
     return Recipe(settings_type, make, "texts")
 
 
 def reproduction(
-    one: Figures, settings: Settings, lens: Lens, found: Result, count: int, more: Mapping[str, str] | None = None
+    one: Figures, settings: Settings, lens: Lens, result: Result, count: int, more: Mapping[str, str] | None = None
 ) -> Reproduction:
     """Return the reproduction: published numbers beside measured ones, tables, and the charts that are drawn.
 
     ``more`` are further facts for the record, by name.
     """
     comparison = pl.DataFrame(
-        one.compare(found), schema=["figure", "quantity", "published (BERT-base)", "measured"], orient="row"
+        one.compare(result), schema=["figure", "quantity", "published (BERT-base)", "measured"], orient="row"
     )
     findings = (
         f"{markdown_table(comparison)}\n\nPublished numbers are those in the paper's text; it gives others only as "
-        f"curves. {one.note}{' ' if one.note else ''}{found.summary().text}"
+        f"curves. {one.note}{' ' if one.note else ''}{result.summary().text}"
     )
-    charts = {name: chart for name, chart in found.charts().items() if name.startswith(one.charts)}
+    charts = {name: chart for name, chart in result.charts().items() if name.startswith(one.charts)}
     used = {**settings.recorded(), "texts": f"{count} of {one.corpus}", "weights (sha256)": lens.digest, **(more or {})}
-    tables = {"comparison": comparison, **one.tables(found)}
+    tables = {"comparison": comparison, **one.tables(result)}
     return Reproduction(one.name, f"Brunner et al. 2020, {one.source}", used, tables, findings, charts)
 
 

@@ -28,11 +28,11 @@ class Figure1Settings(BrunnerSettings, AuditSettings):
     max_length: Annotated[int | None, Ge(1)] = 128
 
 
-def compare(found: Audit) -> Rows:
+def compare(result: Audit) -> Rows:
     """Return the paper's numbers on correlation, null space and structural tokens beside those of an audit."""
-    table, d_v = found.table, int(found.table["d_v"][0])
+    table, d_v = result.table, int(result.table["d_v"][0])
     bounded = table.select(((pl.col("n_key") - pl.col("d_v")).clip(0) == pl.col("nullity")).mean()).item()
-    short, lengths = table.filter(pl.col("n_key") <= d_v), found.by_length().sort("n_key")
+    short, lengths = table.filter(pl.col("n_key") <= d_v), result.by_length().sort("n_key")
     first, last = lengths.row(0, named=True), lengths.row(-1, named=True)
     rows = [
         ("1a", "correlation, texts of at most d_v tokens", "1", _mean(short["pearson"])),
@@ -40,7 +40,7 @@ def compare(found: Audit) -> Rows:
          f"{first['pearson']:.3f} (n = {first['n_key']}), {last['pearson']:.3f} (n = {last['n_key']})"),
         ("1a", "maps whose nullity is max(n − d_v, 0)", "all", f"{100 * bounded:.1f} % (d_v = {d_v})"),
     ]  # fmt: skip
-    return rows + peaks(found)
+    return rows + peaks(result)
 
 
 def peaks(found: Audit) -> Rows:
@@ -58,9 +58,9 @@ def peaks(found: Audit) -> Rows:
     return rows
 
 
-def tables(found: Audit) -> Mapping[str, pl.DataFrame]:
+def tables(result: Audit) -> Mapping[str, pl.DataFrame]:
     """Return correlation by length, and attention by token type."""
-    return {"by_length": found.by_length(), "received": found.received(), "token_types": found.token_types}
+    return {"by_length": result.by_length(), "received": result.received(), "token_types": result.token_types}
 
 
 def _mean(values: pl.Series) -> str:

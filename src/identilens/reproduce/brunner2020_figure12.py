@@ -38,9 +38,9 @@ def figure13(settings: TunedSettings, out: Path, **run: Any) -> Reproduction:
     return _tuned("13", "cola", settings, out, **run)
 
 
-def compare(figure: str, found: TokenIdentifiability) -> Rows:
+def compare(figure: str, result: TokenIdentifiability) -> Rows:
     """Return the change of the rate at the last layer."""
-    means, rows = found.means(), []
+    means, rows = result.means(), []
     last = means["layer_tested"].max()
     for distance, published in (("l2", "a remarkable decrease"), ("cosine", "affected much less")):
         cells = rates(means, "naive", distance, layer_tested=last).sort("checkpoint")

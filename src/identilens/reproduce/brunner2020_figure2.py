@@ -71,22 +71,22 @@ def rates(means: pl.DataFrame, probe: str, distance: str, **where: object) -> pl
 def same_layer(figure: str) -> Callable[[TokenIdentifiability], Rows]:
     """Return the comparison of Figure 2a, 38 or 39."""
 
-    def compare(found: TokenIdentifiability) -> Rows:
-        own = found.same_layer()
-        last = own["layer_tested"].max()
-        rows = [(figure, "chance", CHANCE[figure], percent(own["chance"][0]))]
-        for probe, distance in own.select("probe", "distance").unique(maintain_order=True).iter_rows():
+    def compare(result: TokenIdentifiability) -> Rows:
+        same = result.same_layer()
+        last = same["layer_tested"].max()
+        rows = [(figure, "chance", CHANCE[figure], percent(same["chance"][0]))]
+        for probe, distance in same.select("probe", "distance").unique(maintain_order=True).iter_rows():
             published = "93 % (layer 12)" if (figure, probe, distance) == ("2a", "linear", "cosine") else "curve only"
-            cell = rates(own, probe, distance, layer_tested=last)
+            cell = rates(same, probe, distance, layer_tested=last)
             rows.append((figure, f"{probe}, {distance}, layer {last}", published, percent(cell["rate"][0])))
         return rows
 
     return compare
 
 
-def across_layers(found: TokenIdentifiability) -> Rows:
+def across_layers(result: TokenIdentifiability) -> Rows:
     """Return the comparison of Figures 2 and 7 to 10."""
-    means, rows = found.means(), same_layer("2a")(found)
+    means, rows = result.means(), same_layer("2a")(result)
     first, last = means["layer_trained"].min(), means["layer_trained"].max()
     for trained, tested, published in ((first, last, DROPS), (last, last, "94 %"), (last, first, INCREASES)):
         cell = rates(means, "linear", "cosine", layer_trained=trained, layer_tested=tested)
@@ -94,7 +94,7 @@ def across_layers(found: TokenIdentifiability) -> Rows:
             rows.append(("2b", f"linear, cosine, trained on {trained}, tested on {tested}", published,
                          percent(cell["rate"][0])))  # fmt: skip
     for probe in ("linear", "mlp"):
-        cell = rates(found.same_layer(), probe, "l2", layer_tested=last)
+        cell = rates(result.same_layer(), probe, "l2", layer_tested=last)
         if len(cell):
             rows.append(("7", f"{probe}, L2, training and test, layer {last}", "both overfit to the same degree",
                          f"{percent(cell['train_rate'][0])}, {percent(cell['rate'][0])}"))  # fmt: skip
@@ -104,8 +104,8 @@ def across_layers(found: TokenIdentifiability) -> Rows:
 def by_layer(figure: str, words: str, *columns: str) -> Callable[[TokenIdentifiability], Rows]:
     """Return a comparison with a curve of the paper: our rates of every probe at the first and the last layer."""
 
-    def compare(found: TokenIdentifiability) -> Rows:
-        means = found.means()
+    def compare(result: TokenIdentifiability) -> Rows:
+        means = result.means()
         ends = (means["layer_tested"].min(), means["layer_tested"].max())
         cells = means.filter(pl.col("layer_tested").is_in(ends)).group_by(
             "probe", "distance", "layer_tested", *columns, maintain_order=True
@@ -119,9 +119,9 @@ def by_layer(figure: str, words: str, *columns: str) -> Callable[[TokenIdentifia
     return compare
 
 
-def data_share(found: TokenIdentifiability) -> Rows:
+def data_share(result: TokenIdentifiability) -> Rows:
     """Return the comparison of section B.2."""
-    cells = found.means().filter(probe="mlp").sort("distance", "share")
+    cells = result.means().filter(probe="mlp").sort("distance", "share")
     return [
         ("B.2", f"MLP, {row['distance']}, layer {row['layer_tested']}, {row['share']:.0%} of the sentences",
          f"{SHARES[row['share']]} (layer 11)" if row["distance"] == "l2" and row["share"] in SHARES else "not given",
@@ -130,9 +130,9 @@ def data_share(found: TokenIdentifiability) -> Rows:
     ]  # fmt: skip
 
 
-def tables(found: TokenIdentifiability) -> Mapping[str, pl.DataFrame]:
+def tables(result: TokenIdentifiability) -> Mapping[str, pl.DataFrame]:
     """Return the means over folds."""
-    return {"means": found.means()}
+    return {"means": result.means()}
 
 
 def recipe(

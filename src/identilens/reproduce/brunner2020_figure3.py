@@ -27,19 +27,19 @@ class Figure3Settings(BrunnerSettings, MixingSettings):
     """The norms of derivatives, and the texts."""
 
 
-def mrpc(found: Mixing) -> Rows:
+def mrpc(result: Mixing) -> Rows:
     """Return own contributions beside the paper's, and where neighbours contribute most."""
     rows = []
-    for (name, (median, share)), row in zip(OWN.items(), _ends(found.by_layer()), strict=True):
+    for (name, (median, share)), row in zip(OWN.items(), _ends(result.by_layer()), strict=True):
         place = f"layer {row['layer']} ({name})"
         rows.append(("3a", f"median own contribution, {place}", median, percent(row["median_own"])))
         rows.append(("3b", f"not their own largest contributor, {place}", share, percent(row["not_largest"])))
-    return rows + neighbours(found, "4a")
+    return rows + neighbours(result, "4a")
 
 
-def neighbours(found: Mixing, figure: str) -> Rows:
+def neighbours(result: Mixing, figure: str) -> Rows:
     """Return the layer in which the closest and the farthest neighbours contribute most."""
-    frame = found.series.neighbours
+    frame = result.series.neighbours
     if frame.is_empty():
         return []
     groups = frame["group"].unique(maintain_order=True)
@@ -54,20 +54,20 @@ def neighbours(found: Mixing, figure: str) -> Rows:
 def other(first: str, second: str) -> Callable[[Mixing], Rows]:
     """Return the comparison for another corpus: the paper gives curves only."""
 
-    def compare(found: Mixing) -> Rows:
+    def compare(result: Mixing) -> Rows:
         rows = [
             (first, f"median own contribution and not largest, layer {row['layer']}", "curve only",
              f"{percent(row['median_own'])}, {percent(row['not_largest'])}")
-            for row in _ends(found.by_layer())
+            for row in _ends(result.by_layer())
         ]  # fmt: skip
-        return rows + neighbours(found, second)
+        return rows + neighbours(result, second)
 
     return compare
 
 
-def speech(found: Mixing) -> Rows:
+def speech(result: Mixing) -> Rows:
     """Return median own contributions of parts of speech in the first and the last layer."""
-    frame = found.series.speech
+    frame = result.series.speech
     first, last = frame["layer"].min(), frame["layer"].max()
     medians = {(row["layer"], row["tag"]): row["median"] for row in frame.iter_rows(named=True)}
     rows = [
@@ -82,17 +82,17 @@ def speech(found: Mixing) -> Rows:
     return [*rows, ("37", f"median own contribution, NN − DT, layer {last}", "nouns above determiners", difference)]
 
 
-def tables(found: Mixing) -> Mapping[str, pl.DataFrame]:
+def tables(result: Mixing) -> Mapping[str, pl.DataFrame]:
     """Return the tables behind the figures."""
-    series = found.series
+    series = result.series
     parts = {f"class_token_{number}": one.frame for number, one in enumerate(series.class_context)}
     named = {"own_by_layer": series.own, "neighbours": series.neighbours, "positions": series.positions, **parts}
     return {name: frame for name, frame in {**named, "part_of_speech": series.speech}.items() if len(frame)}
 
 
 def _ends(layers: pl.DataFrame) -> list[dict[str, Any]]:
-    held = layers.sort("layer")
-    return [held.row(index, named=True) for index in (0, (len(held) - 1) // 2, -1)]
+    layers = layers.sort("layer")
+    return [layers.row(index, named=True) for index in (0, (len(layers) - 1) // 2, -1)]
 
 
 def recipe(

@@ -45,8 +45,8 @@ class Figure6Settings(BrunnerSettings):
 def figure6(settings: Figure6Settings, out: Path, **run: Any) -> Reproduction:
     """Raw, effective and null attention of one head on the passage of the paper."""
     lens = load(settings.model)
-    found = audit(lens, [PASSAGE], layers=settings.layer, matrices=True, certain_rows=0, out=out / "run", **run)
-    shares = places(found)
+    result = audit(lens, [PASSAGE], layers=settings.layer, matrices=True, certain_rows=0, out=out / "run", **run)
+    shares = places(result)
     head = settings.head
     if head is None:
         raw = shares.filter(attention="raw", place="first token and separators")
@@ -55,31 +55,31 @@ def figure6(settings: Figure6Settings, out: Path, **run: Any) -> Reproduction:
         "brunner2020-figure6", "Figure 6", "mrpc", lambda _: compare(shares.filter(head=head), head), (),
         lambda _: {"places": shares},
     )  # fmt: skip
-    made = reproduction(one, settings, lens, found, 1)
-    drawn = maps(found)[head]
-    names = found.tokens[0]["encoder"]
+    made = reproduction(one, settings, lens, result, 1)
+    drawn = maps(result)[head]
+    names = result.tokens[0]["encoder"]
     charts = {"maps": token_map(drawn, names, names, f"Layer {settings.layer}, head {head}", side=420)}
     used = {**made.settings, "texts": "the paper's passage", "head": head}
     return Reproduction(made.name, made.source, used, made.tables, made.findings, charts)
 
 
-def maps(found: Audit) -> dict[int, dict[str, Float[Tensor, "n n"]]]:
+def maps(result: Audit) -> dict[int, dict[str, Float[Tensor, "n n"]]]:
     """Return raw, effective and null attention by head."""
-    kept = {(key.head, key.name): found.matrices[name] for name in found.matrices if (key := MatrixKey.parse(name))}
+    kept = {(key.head, key.name): result.matrices[name] for name in result.matrices if (key := MatrixKey.parse(name))}
     heads = sorted({head for head, _ in kept})
     both = {head: (kept[head, "raw"], kept[head, "effective"]) for head in heads}
     return {head: {"raw": raw, "effective": part, "null": raw - part} for head, (raw, part) in both.items()}
 
 
-def places(found: Audit) -> pl.DataFrame:
+def places(result: Audit) -> pl.DataFrame:
     """Return the share of absolute weight on structural tokens, near the diagonal and elsewhere, by head."""
-    names, rows = found.tokens[0]["encoder"], []
+    names, rows = result.tokens[0]["encoder"], []
     outer = torch.tensor([index == 0 or name in ("[SEP]", "</s>") for index, name in enumerate(names)])
     index = torch.arange(len(names))
     near = ((index[:, None] - index).abs() <= 1) & ~outer
     where = {"first token and separators": outer.expand(len(names), -1), "within 1 token": near}
     where["elsewhere"] = ~(where["first token and separators"] | near)
-    for head, layers in maps(found).items():
+    for head, layers in maps(result).items():
         for attention, weights in layers.items():
             size = weights.double().abs()
             for place, chosen in where.items():

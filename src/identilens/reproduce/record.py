@@ -59,7 +59,7 @@ class Recipe:
     shared: bool = False
 
 
-def write_reproduction(found: Reproduction, out: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+def write_reproduction(result: Reproduction, out: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
     """Write a reproduction into a folder and return the paths.
 
     Tables are written as Parquet and CSV, charts in each format, settings, command and findings to ``README.md``, and
@@ -70,23 +70,23 @@ def write_reproduction(found: Reproduction, out: str | Path, formats: Sequence[s
         OutputFolderError: If the folder cannot be written.
     """
     folder, endings, paths = Path(out), check_formats(formats), []
-    for name, table in found.tables.items():
+    for name, table in result.tables.items():
         paths += [folder / f"{name}.parquet", folder / f"{name}.csv"]
         write_table(paths[-2], table)
         write_atomically(paths[-1], table.write_csv)
-    drawn = save_charts(found.charts, folder, endings)
+    drawn = save_charts(result.charts, folder, endings)
     shown = [path.name for path in drawn if path.suffix == f".{endings[0]}"]
-    write_text(folder / "README.md", _page(found, shown))
-    record = provenance(found.name, Identity({"name": found.source}, [], seed=found.seed), found.settings)
+    write_text(folder / "README.md", _page(result, shown))
+    record = provenance(result.name, Identity({"name": result.source}, [], seed=result.seed), result.settings)
     write_json(folder / "provenance.json", {**record, "finished": True})
     return [*paths, *drawn, folder / "README.md", folder / "provenance.json"]
 
 
-def _page(found: Reproduction, images: Sequence[str]) -> str:
-    settings = "\n".join(f"- {name}: {value}" for name, value in found.settings.items())
-    seed = "" if found.seed is None else f"\n- seed: {found.seed}"
+def _page(result: Reproduction, images: Sequence[str]) -> str:
+    settings = "\n".join(f"- {name}: {value}" for name, value in result.settings.items())
+    seed = "" if result.seed is None else f"\n- seed: {result.seed}"
     figures = "\n\n".join(f"![{name.rpartition('.')[0]}]({name})" for name in images)
     command = " ".join(["    identilens", *sys.argv[1:]])
-    tables = "Tables: " + ", ".join(f"[{name}.csv]({name}.csv)" for name in found.tables) + "."
-    parts = [f"# {found.source}", command, found.findings.strip(), figures, "## Settings", settings + seed, tables]
+    tables = "Tables: " + ", ".join(f"[{name}.csv]({name}.csv)" for name in result.tables) + "."
+    parts = [f"# {result.source}", command, result.findings.strip(), figures, "## Settings", settings + seed, tables]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -17,21 +17,21 @@ from identilens.studies.reversal.views import attention
 
 def structure2025_figure1(settings: TaskSettings, out: Path | None = None, **run: Any) -> Reproduction:
     """Reproduce Figure 1: train both models, and show their attention on the first test input."""
-    found = trained(settings, out, **run)
-    accuracy = accuracy_table(found)
-    match = pl.concat([_match(one) for one in found])
-    cells = pl.concat([_cells(one) for one in found])
+    runs = trained(settings, out, **run)
+    accuracy = accuracy_table(runs)
+    match = pl.concat([_match(one) for one in runs])
+    cells = pl.concat([_cells(one) for one in runs])
     findings = (
         "Accuracy on the test set (tokens, given the right previous tokens), and the draft's:\n\n"
         f"{markdown_table(accuracy)}\n\nThe first test input's attention and the antidiagonal (mass: mean weight "
         "of a row on it; score: cosine; shift: offset of the antidiagonal with most mass; nullity: n − rank(T), mean "
         f"over inputs):\n\n{markdown_table(match)}\n"
     )
-    maps = {name: one for model in found for name, one in model.maps_of(0).items()}
+    maps = {name: one for model in runs for name, one in model.maps_of(0).items()}
     return Reproduction(
         "structure2025-figure1", "structure2025, Figure 1", recorded(settings),
         {"accuracy": accuracy, "match": match, "attention": cells},
-        findings, {"attention": attention(maps, found[0].source[0].tolist())}, settings.seed,
+        findings, {"attention": attention(maps, runs[0].source[0].tolist())}, settings.seed,
     )  # fmt: skip
 
 

@@ -17,11 +17,11 @@ from identilens.studies.reversal.views import structures, thresholds
 
 def structure2025_figure2(settings: TaskSettings, out: Path | None = None, **run: Any) -> Reproduction:
     """Reproduce Figure 2: train both models, and show their W at every threshold."""
-    found = trained(settings, out, **run)
-    accuracy = accuracy_table(found)
-    best = pl.concat([best_table(one) for one in found])
-    sweep = pl.concat([one.sweep.select(pl.lit(one.model).alias("model"), pl.all()) for one in found])
-    norms, kinds = norm_correlations(found[1].perturbations), by_perturbation(found[1].perturbations)
+    runs = trained(settings, out, **run)
+    accuracy = accuracy_table(runs)
+    best = pl.concat([best_table(one) for one in runs])
+    sweep = pl.concat([one.sweep.select(pl.lit(one.model).alias("model"), pl.all()) for one in runs])
+    norms, kinds = norm_correlations(runs[1].perturbations), by_perturbation(runs[1].perturbations)
     findings = (
         f"W of {settings.inputs} test inputs (h = 0). The draft calls l = {DRAFT_THRESHOLD} a good approximation "
         "of the best threshold. Score: cosine of W and the antidiagonal, 1 only where they are equal. `first` and "
@@ -32,8 +32,8 @@ def structure2025_figure2(settings: TaskSettings, out: Path | None = None, **run
         f"change of the final hidden state, and this change by kind of perturbation and Frobenius norm.\n\n"
         f"{markdown_table(norms)}\n\n{markdown_table(kinds, 4)}\n"
     )
-    means = {name: mean for one in found for name, mean in one.best_mean().items()}
-    charts = {"structures": structures(means), "thresholds": thresholds(pl.concat([one.best_sweep() for one in found]))}
+    means = {name: mean for one in runs for name, mean in one.best_mean().items()}
+    charts = {"structures": structures(means), "thresholds": thresholds(pl.concat([one.best_sweep() for one in runs]))}
     return Reproduction(
         "structure2025-figure2", "structure2025, Figure 2", recorded(settings),
         {"best": best, "sweep": sweep, "accuracy": accuracy, "norms": norms, "perturbations": kinds},

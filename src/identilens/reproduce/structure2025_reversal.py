@@ -28,7 +28,7 @@ def trained(
 
     The runs are in ``out/lstm`` and ``out/transformer``, and are not repeated with ``resume``.
     """
-    found = []
+    runs = []
     for place, model in enumerate(RATES):
 
         def tell(done: int, _total: int, note: str, place: int = place, model: str = model) -> None:
@@ -36,17 +36,17 @@ def trained(
                 progress(place + done, len(RATES), f"{model}: {note}" if note else "")
 
         chosen = ReversalSettings(model=model, **settings.values_of(TaskSettings))
-        found.append(reversal(settings=chosen, out=out and out / model, progress=tell, **run))
-    return found
+        runs.append(reversal(settings=chosen, out=out and out / model, progress=tell, **run))
+    return runs
 
 
-def accuracy_table(found: list[Reversal]) -> pl.DataFrame:
+def accuracy_table(runs: list[Reversal]) -> pl.DataFrame:
     """Return the accuracy of each model, and the accuracy in the draft."""
     draft = dict.fromkeys(_ACCURACIES) | {
         "model": "draft: LSTM", "epochs": PUBLISHED_EPOCHS, "test_accuracy": PUBLISHED_ACCURACY
     }  # fmt: skip
     names = {"accuracy": "test_accuracy", "whole": "whole_sequences", "written": "written_alone"}
-    return pl.concat([table_of(_ACCURACIES, [draft]), *(one.table.rename(names) for one in found)])
+    return pl.concat([table_of(_ACCURACIES, [draft]), *(one.table.rename(names) for one in runs)])
 
 
 def recorded(settings: TaskSettings) -> dict[str, Any]:

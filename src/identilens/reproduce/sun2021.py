@@ -45,11 +45,11 @@ def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = Non
             task, settings.model, settings.data, out, how, progress, overwrite=run.get("overwrite", False)
         )
         for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
-            found = audit(
+            result = audit(
                 load(model), given, certain_rows=0, examples=0, out=out / f"{task}-{name}", progress=progress, **run
             )
-            weights[f"weights, {task}, {name} (sha256)"] = found.provenance["model"]["sha256"]
-            tables.append(by_type(found).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
+            weights[f"weights, {task}, {name} (sha256)"] = result.provenance["model"]["sha256"]
+            tables.append(by_type(result).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
     table = pl.concat(tables).select("task", "checkpoint", "key_type", "raw", "effective")
     findings = (
         f"{markdown_table(table)}\n\nMean attention that each type of token receives, in absolute value, as a share of "
@@ -67,10 +67,10 @@ def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = Non
     )  # fmt: skip
 
 
-def by_type(found: Audit) -> pl.DataFrame:
+def by_type(result: Audit) -> pl.DataFrame:
     """Return the share of mean raw and effective attention that each type of key receives, over layers and heads."""
     size = pl.col("raw", "effective").abs()
-    share = found.received().with_columns(size / size.sum().over("layer", "head"))
+    share = result.received().with_columns(size / size.sum().over("layer", "head"))
     return share.group_by("key_type").agg(pl.col("raw", "effective").mean()).sort("raw", descending=True)
 
 

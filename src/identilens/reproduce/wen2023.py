@@ -141,14 +141,14 @@ def training_of(found: DyckRuns) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in map(json.loads, found.provenance["settings"]["settings"])}
 
 
-def models_of(found: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
+def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
     """Return the models that a run in a folder has saved for a setting, by seed.
 
     Raises:
         InputError: If the folder lacks the model of a seed.
     """
-    folder = (found.folder or Path()) / "models" / folder_name(setting.name)
-    places = [folder / f"seed{seed:03d}" for seed in found.table.filter(setting=setting.name)["seed"].sort()]
+    folder = (result.folder or Path()) / "models" / folder_name(setting.name)
+    places = [folder / f"seed{seed:03d}" for seed in result.table.filter(setting=setting.name)["seed"].sort()]
     for place in places:
         if not place.is_dir():
             raise InputError(f"{place} is missing: the run has a model of this seed. Train it again.")
@@ -156,20 +156,22 @@ def models_of(found: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
 
 
 def reproduction(
-    name: str, source: str, found: DyckRuns, settings: Sequence[DyckSetting], run: Run, findings: str,
+    name: str, source: str, result: DyckRuns, settings: Sequence[DyckSetting], run: Run, findings: str,
     tables: Mapping[str, pl.DataFrame] | None = None, figures: tuple[str, ...] = ("",),
 ) -> Reproduction:  # fmt: skip
     """Return a reproduction with the tables and figures that all have, and further tables by file name.
 
     ``figures`` are the beginnings of the names of figures to draw; all by default.
     """
-    charts = {title: chart for title, chart in found.charts().items() if title.startswith(figures)}
+    charts = {title: chart for title, chart in result.charts().items() if title.startswith(figures)}
     shared = {
-        "runs": found.table, "means": found.means(), "variation": found.variation, "heads": found.heads,
-        "misleading": found.misleading(),
+        "runs": result.table, "means": result.means(), "variation": result.variation, "heads": result.heads,
+        "misleading": result.misleading(),
     }  # fmt: skip
-    used = used_settings(found, settings)
-    return Reproduction(name, source, used, {**shared, **(tables or {})}, f"{accuracy(found)}\n\n{findings}", charts, 0)
+    used = used_settings(result, settings)
+    return Reproduction(
+        name, source, used, {**shared, **(tables or {})}, f"{accuracy(result)}\n\n{findings}", charts, 0
+    )
 
 
 def used_settings(found: DyckRuns, settings: Sequence[DyckSetting]) -> dict[str, Any]:
@@ -183,14 +185,14 @@ def used_settings(found: DyckRuns, settings: Sequence[DyckSetting]) -> dict[str,
     return used | ({"epochs, instead of the paper's": ", ".join(map(str, sorted(other)))} if other else {})
 
 
-def accuracy(found: DyckRuns) -> str:
+def accuracy(result: DyckRuns) -> str:
     """Return accuracies as a Markdown table, and how many models have learned the language in distribution."""
     shown = ["setting", "seeds", "argmax", "threshold", "long_argmax", "long_threshold"]
-    models = found.table.sort("argmax")
+    models = result.table.sort("argmax")
     reached = int((models["argmax"] >= ACCURATE).sum())
     least = models.row(0, named=True)
     return (
-        f"{markdown_table(found.means().select(shown))}\n\n"
+        f"{markdown_table(result.means().select(shown))}\n\n"
         f"In distribution {reached} of {len(models)} models close at least {100 * ACCURATE:.0f} % of the brackets "
         "correctly. The paper gives one number that all its models reach; it is missing in the available text. The "
         f"least is {100 * least['argmax']:.2f} % ({least['setting']}, seed {least['seed']}). Long prefixes have 400 to "
@@ -198,9 +200,9 @@ def accuracy(found: DyckRuns) -> str:
     )
 
 
-def variations(found: DyckRuns) -> str:
+def variations(result: DyckRuns) -> str:
     """Return the attention variation as a Markdown table, with and without the start token."""
-    rows = found.variation.with_columns(
+    rows = result.variation.with_columns(
         pl.col("error").fill_nan(None), start=pl.when("with_start").then(pl.lit("in")).otherwise(pl.lit("out"))
     )
     shown = rows.select(
@@ -213,6 +215,6 @@ def variations(found: DyckRuns) -> str:
     )
 
 
-def misleading(found: DyckRuns) -> str:
+def misleading(result: DyckRuns) -> str:
     """Return how many heads look like a stack and are used, as a Markdown table."""
-    return markdown_table(found.misleading())
+    return markdown_table(result.misleading())

@@ -25,13 +25,13 @@ SETTINGS = [
 
 def c7(out: Path, run: Run) -> Reproduction:
     """Return accuracy, attention variation and use of heads of trained 2-layer models of Eq. 6."""
-    found = run_settings(out, SETTINGS, run)
+    result = run_settings(out, SETTINGS, run)
     findings = (
-        f"{variations(found)}\n\nThe paper says that models of Eq. 6 learn bounded Dyck languages (its accuracy is "
+        f"{variations(result)}\n\nThe paper says that models of Eq. 6 learn bounded Dyck languages (its accuracy is "
         "missing in the available text), and that their attention is as little interpretable as that of standard "
-        f"models.\n\n{misleading(found)}"
+        f"models.\n\n{misleading(result)}"
     )
-    return reproduction("wen2023-c7", "Wen et al. 2023, section C.7", found, SETTINGS, run, findings)
+    return reproduction("wen2023-c7", "Wen et al. 2023, section C.7", result, SETTINGS, run, findings)
 
 
 RECIPE = recipe(c7, FewSeeds)

@@ -66,7 +66,7 @@ def corollary2(
     for done, (length, seed) in enumerate(runs, 1):
         prefixes = all_prefixes(settings.config().language, length)
         minima = minimise(settings.config(), prefixes, settings.strengths, seed, settings.iterations)
-        rows += [_row(length, seed, found) for found in minima]
+        rows += [_row(length, seed, minimum) for minimum in minima]
         if progress:
             progress(done, len(runs), f"N = {length}, seed {seed}")
     table = pl.DataFrame(rows)
@@ -85,11 +85,11 @@ def nearest(table: pl.DataFrame) -> pl.DataFrame:
     return ranked.unique(groups, keep="first", maintain_order=True).sort("length", "strength", descending=[False, True])
 
 
-def _row(length: int, seed: int, found: Minimum) -> dict[str, Any]:
-    balance = found.balance
+def _row(length: int, seed: int, minimum: Minimum) -> dict[str, Any]:
+    balance = minimum.balance
     return {
-        "length": length, "strength": found.strength, "seed": seed, "objective": found.objective, "loss": found.loss,
-        "norm": found.norm, "gradient": found.gradient, "violation": balance.violation,
+        "length": length, "strength": minimum.strength, "seed": seed, "objective": minimum.objective,
+        "loss": minimum.loss, "norm": minimum.norm, "gradient": minimum.gradient, "violation": balance.violation,
         "largest_violation": balance.largest, "constant": length * balance.largest, "condition": balance.condition,
     }  # fmt: skip
 

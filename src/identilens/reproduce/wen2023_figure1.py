@@ -15,14 +15,14 @@ SETTINGS = [
 
 def figure1(out: Path, run: wen.Run) -> Reproduction:
     """Return galleries of attention, and its variation between seeds (section 4.1)."""
-    found = wen.run_settings(out, SETTINGS, run)
+    runs = wen.run_settings(out, SETTINGS, run)
     findings = (
-        f"{wen.variations(found)}\n\n{wen.LOST} Its claim is that patterns of standard training vary nearly as much as "
+        f"{wen.variations(runs)}\n\n{wen.LOST} Its claim is that patterns of standard training vary nearly as much as "
         "random ones and are mostly not stack-like; an independent reimplementation found 1.02 without positions and "
         "0.54 with linear positions (16 tokens, without the start token, causal; its layer and learning rate are not "
-        f"known).\n\n{wen.misleading(found)}"
+        f"known).\n\n{wen.misleading(runs)}"
     )
-    return wen.reproduction("wen2023-figure1", "Wen et al. 2023, Figure 1", found, SETTINGS, run, findings)
+    return wen.reproduction("wen2023-figure1", "Wen et al. 2023, Figure 1", runs, SETTINGS, run, findings)
 
 
 RECIPE = wen.recipe(figure1)

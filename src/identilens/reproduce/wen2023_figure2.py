@@ -18,12 +18,12 @@ SETTINGS = [
 
 def figure2(out: Path, run: Run) -> Reproduction:
     """Return galleries of attention with embeddings (19) to (21), and its variation between seeds."""
-    found = run_settings(out, SETTINGS, run)
+    result = run_settings(out, SETTINGS, run)
     findings = (
-        f"{variations(found)}\n\n{LOST} It says that variation is smaller after a minimal first layer than in "
+        f"{variations(result)}\n\n{LOST} It says that variation is smaller after a minimal first layer than in "
         "standard models; an independent reimplementation found 0.13 for Eq. 19 (without the start token)."
     )
-    return reproduction("wen2023-figure2", "Wen et al. 2023, Figure 2", found, SETTINGS, run, findings)
+    return reproduction("wen2023-figure2", "Wen et al. 2023, Figure 2", result, SETTINGS, run, findings)
 
 
 RECIPE = recipe(figure2)

@@ -47,10 +47,10 @@ def figure10(out: Path, run: wen.Run) -> Reproduction:
     return _figure("10", "prefixes", out, run)
 
 
-def correlations(found: DyckRuns) -> pl.DataFrame:
+def correlations(result: DyckRuns) -> pl.DataFrame:
     """Return Spearman's rank correlations over seeds, for each setting and for the first two together."""
-    both = found.table.filter(pl.col("setting").is_in(found.settings[:2])).with_columns(setting=pl.lit("both"))
-    rows = pl.concat([found.table, both])
+    both = result.table.filter(pl.col("setting").is_in(result.settings[:2])).with_columns(setting=pl.lit("both"))
+    rows = pl.concat([result.table, both])
     measures = ("long_argmax", "long_threshold", "loss")
     return rows.group_by("setting", maintain_order=True).agg(
         pl.len().alias("seeds"),
@@ -60,20 +60,20 @@ def correlations(found: DyckRuns) -> pl.DataFrame:
     )
 
 
-def windows(found: DyckRuns, chosen: Sequence[DyckSetting]) -> pl.DataFrame:
+def windows(result: DyckRuns, chosen: Sequence[DyckSetting]) -> pl.DataFrame:
     """Return mean, least and largest accuracy over seeds on two windows of positions: up to 400, and 400 to 500."""
     rows = []
     for setting in chosen:
-        models = wen.models_of(found, setting)
+        models = wen.models_of(result, setting)
         config: DyckConfig = models[0].config
         draw = torch.Generator().manual_seed(2_000_004)
         tokens = with_start(config.language.sample_prefixes(100, LONG[0], draw))
         all_places = closing_accuracy(config, stack_parameters(models), tokens)
-        own = found.table.filter(setting=setting.name)
+        of_setting = result.table.filter(setting=setting.name)
         for measure in ("argmax", "threshold"):
             shares = {
                 "all up to 400": pl.Series([getattr(one, measure) for one in all_places]),
-                "400 to 500": own[f"long_{measure}"],
+                "400 to 500": of_setting[f"long_{measure}"],
             }
             rows += [
                 {"setting": setting.name, "measure": measure, "positions": name, "seeds": len(values),
@@ -85,12 +85,12 @@ def windows(found: DyckRuns, chosen: Sequence[DyckSetting]) -> pl.DataFrame:
 
 def _figure(number: str, data: Data, out: Path, run: wen.Run) -> Reproduction:
     chosen = settings(data)
-    found = wen.run_settings(out, chosen, run)
-    table = correlations(found)
-    bound = found.table.select(
+    result = wen.run_settings(out, chosen, run)
+    table = correlations(result)
+    bound = result.table.select(
         "setting", "seed", "loss", "long_argmax", (pl.col("largest_violation") * chosen[0].training.length).alias("C")
     )
-    places = windows(found, chosen)
+    places = windows(result, chosen)
     findings = (
         "Accuracy by argmax and threshold depends on the positions that count: all prefixes of texts of 400 brackets, "
         f"or only prefixes of 400 to 500 brackets:\n\n{markdown_table(places)}\n\n"
@@ -103,7 +103,7 @@ def _figure(number: str, data: Data, out: Path, run: wen.Run) -> Reproduction:
         "squared loss as L2 regularisation goes to 0. `identilens reproduce wen2023-corollary2` tests it."
     )
     return wen.reproduction(
-        f"wen2023-figure{number}", f"Wen et al. 2023, Figure {number}", found, chosen, run, findings,
+        f"wen2023-figure{number}", f"Wen et al. 2023, Figure {number}", result, chosen, run, findings,
         {"correlations": table, "bound": bound, "windows": places}, ("violation", "generalisation"),
     )  # fmt: skip
 

@@ -22,26 +22,26 @@ SETTINGS = [
 
 def figure4(out: Path, run: Run) -> Reproduction:
     """Return, for every head of trained models, how stack-like it looks, and the effect of changing its attention."""
-    found = run_settings(out, SETTINGS, run)
-    examples = found.heads.sort("stack_weight", descending=True).select(
+    result = run_settings(out, SETTINGS, run)
+    examples = result.heads.sort("stack_weight", descending=True).select(
         "setting", "seed", "layer", "head", "stack_weight", "accuracy", "removed", "even", "random", "used"
     )
-    correlation: float = found.heads.select(pl.corr("stack_weight", "largest_fall", method="spearman")).item()
-    turned = found.heads.filter(pl.col("stack_weight") >= 2 * pl.col("even_weight"))
+    correlation: float = result.heads.select(pl.corr("stack_weight", "largest_fall", method="spearman")).item()
+    turned = result.heads.filter(pl.col("stack_weight") >= 2 * pl.col("even_weight"))
     unused = turned.filter(~pl.col("used"))
     findings = (
-        f"{misleading(found)}\n\nA head looks like a stack if closing brackets put half of their attention or more "
+        f"{misleading(result)}\n\nA head looks like a stack if closing brackets put half of their attention or more "
         "on the last unmatched bracket. It is used if removing it, or making its attention uniform or random, costs "
         "more than one point of accuracy. Rank correlation of looking like a stack and this cost, over all heads: "
         f"{correlation:.2f}. With a weaker criterion, at least twice the weight of uniform attention there, "
-        f"{len(turned)} of {len(found.heads)} heads look like a stack, and {len(unused)} of these are "
+        f"{len(turned)} of {len(result.heads)} heads look like a stack, and {len(unused)} of these are "
         "not used. The ten most stack-like heads:\n\n"
         f"{markdown_table(examples.head(10))}\n\n"
         "The paper shows single examples of misleading heads (Fig. 4, 5) and of both kinds in one model (Fig. 6) "
         "and does not say how often they occur."
     )
     return reproduction(
-        "wen2023-figure4", "Wen et al. 2023, Figures 4 to 6", found, SETTINGS, run, findings,
+        "wen2023-figure4", "Wen et al. 2023, Figures 4 to 6", result, SETTINGS, run, findings,
         {"most_stack_like": examples.head(50)},
     )  # fmt: skip
 

@@ -16,12 +16,12 @@ SETTINGS = [
 
 def figure7(out: Path, run: wen.Run) -> Reproduction:
     """Return galleries of attention, and its variation, for models trained on prefixes (D.2)."""
-    found = wen.run_settings(out, SETTINGS, run)
+    result = wen.run_settings(out, SETTINGS, run)
     findings = (
-        f"{wen.variations(found)}\n\n{wen.LOST} It says that variation is low after a minimal first layer and "
-        f"surprisingly high in standard models, with and without positions.\n\n{wen.misleading(found)}"
+        f"{wen.variations(result)}\n\n{wen.LOST} It says that variation is low after a minimal first layer and "
+        f"surprisingly high in standard models, with and without positions.\n\n{wen.misleading(result)}"
     )
-    return wen.reproduction("wen2023-figure7", "Wen et al. 2023, Figures 7 to 9", found, SETTINGS, run, findings)
+    return wen.reproduction("wen2023-figure7", "Wen et al. 2023, Figures 7 to 9", result, SETTINGS, run, findings)
 
 
 RECIPE = wen.recipe(figure7)

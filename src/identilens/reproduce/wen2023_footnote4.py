@@ -22,13 +22,13 @@ SETTINGS = [
 
 def footnote4(out: Path, run: Run) -> Reproduction:
     """Return the accuracy of models that are trained with uniform attention."""
-    found = run_settings(out, SETTINGS, run)
+    result = run_settings(out, SETTINGS, run)
     findings = (
         "W_Q and W_K are 0 and not trained, so that every position attends equally to all positions up to its own. The "
         "paper says that such models fit the distribution almost perfectly; its number is missing in the available "
         "text."
     )
-    return reproduction("wen2023-footnote4", "Wen et al. 2023, footnote 4", found, SETTINGS, run, findings)
+    return reproduction("wen2023-footnote4", "Wen et al. 2023, footnote 4", result, SETTINGS, run, findings)
 
 
 RECIPE = recipe(footnote4, FewSeeds)

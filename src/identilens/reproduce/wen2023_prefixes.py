@@ -55,8 +55,8 @@ def _measured(
     how = run.settings
     if not isinstance(how, PrefixSettings):
         raise TypeError(f"expected PrefixSettings, got {how}")
-    found = wen.run_settings(out, settings, run) if how.trained is None else wen.trained_run(how.trained, settings)
-    table = pl.concat([by_prefix(found, one, lengths, how.prefixes) for one in settings])
+    result = wen.run_settings(out, settings, run) if how.trained is None else wen.trained_run(how.trained, settings)
+    table = pl.concat([by_prefix(result, one, lengths, how.prefixes) for one in settings])
     means = table.group_by("setting", "layer", "prefix", maintain_order=True).agg(
         pl.len().alias("prefixes"), pl.col("brackets").first(), pl.col("value").mean(),
         pl.col("value").min().alias("least"), pl.col("value").max().alias("largest"),
@@ -70,14 +70,14 @@ def _measured(
         "variation is also high on other prefixes, and that the difference is even larger on longer ones."
     )
     return wen.reproduction(
-        f"wen2023-{name}", f"Wen et al. 2023, {place}", found, settings, run, findings,
+        f"wen2023-{name}", f"Wen et al. 2023, {place}", result, settings, run, findings,
         {"prefixes": table, "by_prefix": means},
     )  # fmt: skip
 
 
-def by_prefix(found: DyckRuns, setting: DyckSetting, lengths: Sequence[int], count: int) -> pl.DataFrame:
+def by_prefix(result: DyckRuns, setting: DyckSetting, lengths: Sequence[int], count: int) -> pl.DataFrame:
     """Return the attention variation of one setting's models, a row for each layer, head and prefix."""
-    models, tables = wen.models_of(found, setting), []
+    models, tables = wen.models_of(result, setting), []
     for name, tokens in _prefixes(models[0].config.language, probe_tokens(models[0].config), lengths, count):
         patterns = [
             {"setting": setting.name, "seed": seed, "layer": layer, "head": head, "size": len(weights),

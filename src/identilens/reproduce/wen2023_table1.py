@@ -21,20 +21,22 @@ SETTINGS = [
 
 def table1(out: Path, run: Run) -> Reproduction:
     """Return our attention variation for the cells of Table 1."""
-    found = run_settings(out, SETTINGS, run)
-    table = by_layer(found)
+    result = run_settings(out, SETTINGS, run)
+    table = by_layer(result)
     findings = (
         f"{markdown_table(table, 2)}\n\n{LOST} Variation is the mean of ‖A₁ − A₂‖² over pairs of seeds, ± standard "
         "error over seeds, on the prefix with all brackets at all depths, for causal patterns without the start token. "
         "variation.csv has the same with the start token. Random rows: uniform on the simplex. "
         f"{RANDOM}"
     )
-    return reproduction("wen2023-table1", "Wen et al. 2023, Table 1", found, SETTINGS, run, findings, {"table1": table})
+    return reproduction(
+        "wen2023-table1", "Wen et al. 2023, Table 1", result, SETTINGS, run, findings, {"table1": table}
+    )
 
 
-def by_layer(found: DyckRuns) -> pl.DataFrame:
+def by_layer(result: DyckRuns) -> pl.DataFrame:
     """Return variation with a column for each layer, without the start token."""
-    rows = found.variation.filter(~pl.col("with_start"))
+    rows = result.variation.filter(~pl.col("with_start"))
     # Two seeds have no standard error.
     cells = [
         f"{value:.3f}" + ("" if isnan(error) else f" ± {error:.3f}")

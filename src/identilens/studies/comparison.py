@@ -83,19 +83,19 @@ class Comparison(Result):
 
     def charts(self) -> dict[str, AnyChart]:
         """Return ``a_and_b``, a point for each place, and ``difference_<measure>`` by layer and head."""
-        held = self.places.drop_nulls("difference")
-        measures = held["measure"].unique(maintain_order=True).to_list()
+        comparable = self.places.drop_nulls("difference")
+        measures = comparable["measure"].unique(maintain_order=True).to_list()
         if not measures:
             return {}
         both = scatter(
-            held.select("measure", "a", "b", "layer", "head"), "a", "b", "layer", also=("layer", "head"),
+            comparable.select("measure", "a", "b", "layer", "head"), "a", "b", "layer", also=("layer", "head"),
             x_title="a", y_title="b", color_title="Layer", title="Every place in both results",
         )  # fmt: skip
         charts: dict[str, AnyChart] = {
             "a_and_b": choose(both, "measure", "Measure", {name: _named(name) for name in measures})
         }
-        if held["head"].n_unique() > 1:
-            charts |= {f"difference_{name}": _difference(held.filter(measure=name), name) for name in measures}
+        if comparable["head"].n_unique() > 1:
+            charts |= {f"difference_{name}": _difference(comparable.filter(measure=name), name) for name in measures}
         return charts
 
     def sections(self) -> list[Section]:
@@ -131,14 +131,14 @@ def compare(a: Result, b: Result) -> Comparison:
     same = a.provenance["texts"].get("sha256") == b.provenance["texts"].get("sha256")
     sides = [_by_text(one.table, places, measures) for one in (a, b)]
     joined = sides[0].join(sides[1], on=[*places, _TEXT, "measure"], suffix="_b") if same else None
-    found = _paired(joined, places) if joined is not None else _apart(sides[0], sides[1], places)
-    if found.is_empty():
+    differences = _paired(joined, places) if joined is not None else _apart(sides[0], sides[1], places)
+    if differences.is_empty():
         raise InputError("the results have no layer and head in common. Compare models of one architecture.")
-    table = _means(found, joined, sides, [name for name in measures if name in found["measure"]])
-    full = found.with_columns(
+    table = _means(differences, joined, sides, [name for name in measures if name in differences["measure"]])
+    full = differences.with_columns(
         pl.lit(None, dtype=kind).alias(name)
         for name, kind in Comparison.schema["places"].items()
-        if name not in found.columns
+        if name not in differences.columns
     )
     return Comparison.of({"table": table, "places": full.select(list(Comparison.schema["places"]))}, _record(a, b))
 
@@ -173,14 +173,22 @@ def _apart(a: pl.DataFrame, b: pl.DataFrame, places: Sequence[str]) -> pl.DataFr
 
 
 def _means(
-    found: pl.DataFrame, joined: pl.DataFrame | None, sides: Sequence[pl.DataFrame], measures: Sequence[str]
+    differences: pl.DataFrame, joined: pl.DataFrame | None, sides: Sequence[pl.DataFrame], measures: Sequence[str]
 ) -> pl.DataFrame:
     rows = []
     for name in measures:
-        own = found.filter(measure=name)
-        means = own.select(pl.col("a", "b", "difference").mean()).row(0, named=True)
+        of_measure = differences.filter(measure=name)
+        means = of_measure.select(pl.col("a", "b", "difference").mean()).row(0, named=True)
         error = _error(joined, sides, name)
-        rows.append({"measure": name, **means, "error": error, "spread": own["difference"].std(), "places": len(own)})
+        rows.append(
+            {
+                "measure": name,
+                **means,
+                "error": error,
+                "spread": of_measure["difference"].std(),
+                "places": len(of_measure),
+            }
+        )
     return pl.DataFrame(rows, schema=pl.Schema(Comparison.schema["table"]))
 
 

@@ -52,6 +52,6 @@ def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl
 
 def axis_tokens(tokens: Tokens, row: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
     """Return what stands at the queries and keys of the head of a row with ``kind``, ``n_query`` and ``n_key``."""
-    held = {sequence: tuple(names) for sequence, names in tokens.items()}
-    query, key = sides(row["kind"], held)
-    return names_at(held, query, row["n_query"], None), names_at(held, key, row["n_key"], None)
+    sequences = {sequence: tuple(names) for sequence, names in tokens.items()}
+    query, key = sides(row["kind"], sequences)
+    return names_at(sequences, query, row["n_query"], None), names_at(sequences, key, row["n_key"], None)

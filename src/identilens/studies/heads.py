@@ -146,10 +146,10 @@ class TextHeads:
 
     def tokens(self, head: Head, text: int) -> dict[str, tuple[str, ...]]:
         """Return what stands at each position of a text, by sequence; a head's own where they are no tokens."""
-        held, config = self.items[text].tokens, self.lens.model.config
-        read = dict(zip(sides(head.kind, held), (len(head.queries), len(head.keys)), strict=True))
-        sizes = {sequence: len(names) for sequence, names in held.items()} | read
-        return {sequence: names_at(held, sequence, size, config) for sequence, size in sizes.items()}
+        sequences, config = self.items[text].tokens, self.lens.model.config
+        read = dict(zip(sides(head.kind, sequences), (len(head.queries), len(head.keys)), strict=True))
+        sizes = {sequence: len(names) for sequence, names in sequences.items()} | read
+        return {sequence: names_at(sequences, sequence, size, config) for sequence, size in sizes.items()}
 
     def requested(self, place: Place, queries: Sequence[int | str] | None) -> list[int]:
         """Return the positions of the rows that are asked for by position or token; every row for None.

@@ -47,7 +47,7 @@ def perturbation_rows(
         if key not in structures or layer.visible is not None:
             continue
         for one in layer.heads:
-            raw, effective = (held[one.head] for held in structures[key])
+            raw, effective = (of_heads[one.head] for of_heads in structures[key])
             where = {"text": text, "kind": one.kind, "layer": one.layer, "head": one.head}
             for name, draw, share, after in _moves(one.attention.cpu(), raw, seed):
                 after_run = _final(lens.substitute({(one.layer, one.head, one.kind): after}, item))

@@ -51,10 +51,10 @@ def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
 
 def _correlations(frame: pl.DataFrame, method: Literal["spearman", "pearson"], *by: str) -> tuple[float | None, ...]:
     """Return the correlation of each norm with the change, as a mean over groups."""
-    found = [pl.corr(norm, "hidden", method=method).alias(norm) for norm in NORMS]
+    correlations = [pl.corr(norm, "hidden", method=method).alias(norm) for norm in NORMS]
     if not by:
-        return frame.select(found).row(0)
-    return frame.group_by(by).agg(found).select(pl.col(NORMS).fill_nan(None).mean()).row(0)
+        return frame.select(correlations).row(0)
+    return frame.group_by(by).agg(correlations).select(pl.col(NORMS).fill_nan(None).mean()).row(0)
 
 
 def by_perturbation(perturbations: pl.DataFrame) -> pl.DataFrame:

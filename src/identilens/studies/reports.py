@@ -79,7 +79,7 @@ def joined_results(folder: Path, record: dict[str, Any]) -> list[Result]:
     """
     numbers = {digest: index for index, digest in reversed(list(enumerate(record["texts"]["sha256"])))}
     later = record["texts"]["count"]
-    held: dict[str, list[Result]] = {}
+    by_analysis: dict[str, list[Result]] = {}
     finished = [path for path in joined_runs(folder) if (read_record(path) or {}).get("finished")]
     for one in map(load_result, finished):
         digests = one.provenance["texts"]["sha256"]
@@ -87,8 +87,8 @@ def joined_results(folder: Path, record: dict[str, Any]) -> list[Result]:
             if digest not in numbers:
                 numbers[digest], later = later, later + 1
         places = {index: numbers[digest] for index, digest in enumerate(digests)}
-        held.setdefault(one.analysis, []).append(_renumbered(one, places))
-    return [_as_one(results) for results in held.values()]
+        by_analysis.setdefault(one.analysis, []).append(_renumbered(one, places))
+    return [_as_one(results) for results in by_analysis.values()]
 
 
 def _renumbered(result: Result, places: dict[int, int]) -> Result:
@@ -98,7 +98,7 @@ def _renumbered(result: Result, places: dict[int, int]) -> Result:
     for name in result.matrices:
         key = MatrixKey.parse(name)
         matrices[str(replace(key, text=places[key.text])) if key else name] = result.matrices[name]
-    tokens = {places[number]: held for number, held in result.tokens.items()}
+    tokens = {places[number]: names for number, names in result.tokens.items()}
     return type(result).of(tables, result.provenance, matrices, tokens)
 
 

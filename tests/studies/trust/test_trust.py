@@ -55,9 +55,9 @@ def test_the_finding_of_one_row_in_words(one):
     certain = one.table["lo"].sum()
     words, numbers = one.summary().text, one.summary().numbers
     assert words.startswith(
-        f"Of the attention of 'village' (query 4, layer 3, head 10), at least {100 * certain:.0f} % lies where you see "
-        f"it in every alternative; {100 * most['lo'] / certain:.0f} % of that on '{most['token']}', which brings "
-        f"{100 * most['norm_share']:.0f} % of what the keys add"
+        f"At least {100 * certain:.0f} % of the attention of 'village' (query 4, layer 3, head 10) stays on the "
+        f"same keys in every alternative; {100 * most['lo'] / certain:.0f} % of that is on '{most['token']}', which "
+        f"contributes {100 * most['norm_share']:.0f} % of the summed norms"
     )
     assert numbers["certain_mass"] == pytest.approx(certain)
     assert sum(numbers[verdict] for verdict in VERDICTS) == pytest.approx(1, abs=1e-5)
@@ -70,7 +70,8 @@ def test_the_finding_of_one_row_in_words(one):
 def test_the_finding_of_a_row_of_which_nothing_is_certain(one):
     nothing = replace(one, table=one.table.with_columns(lo=pl.lit(0.0)))
     first, _ = nothing.summary().text.splitlines()
-    assert first.endswith("at least 0 % lies where you see it in every alternative.")
+    assert first.startswith("At least 0 % of the attention of ")
+    assert first.endswith(" stays on the same keys in every alternative.")
 
 
 def test_masked_rows_have_their_own_keys(found):

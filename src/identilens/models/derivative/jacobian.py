@@ -139,8 +139,8 @@ def estimate(sums: Float[Tensor, "input 3 hidden"], width: int, k: int, leading:
         raise NumericalError(NOT_FINITE)
     count, space = k - leading, width - leading
     if count == space:
-        found = fixed + total
-        return SquaredNorms(found.T, torch.zeros_like(found.T), path, 0)
+        estimate = fixed + total
+        return SquaredNorms(estimate.T, torch.zeros_like(estimate.T), path, 0)
     mean = total / count
     sample = (squares - count * mean.square()).clamp_min(0) / (count - 1)
     variance = space**2 * sample / count * (1 - count / space)

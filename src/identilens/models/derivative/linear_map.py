@@ -72,19 +72,19 @@ def linear_map(
             tolerance = tracer.coarsest**0.5
             del tracer
             shapes = tuple(output.shape for output in expected)
-            found = LinearMap(steps, _dying(steps, outputs), outputs, shapes, 0)
-            if not _agree(found(tangent[None]), expected, tolerance):
+            mapped = LinearMap(steps, _dying(steps, outputs), outputs, shapes, 0)
+            if not _agree(mapped(tangent[None]), expected, tolerance):
                 return None
             del expected
     except (NotTraceableError, OverBudgetError, RuntimeError):
         # PyTorch raises RuntimeError for operations that it cannot batch. An error of the function itself will be
         # raised again when its derivative is computed without recording.
         return None
-    return replace(found, nbytes=meter.live)
+    return replace(mapped, nbytes=meter.live)
 
 
-def _agree(found: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> bool:
-    pairs = zip(found, expected, strict=True)
+def _agree(given: tuple[Tensor, ...], expected: tuple[Tensor, ...], tolerance: float) -> bool:
+    pairs = zip(given, expected, strict=True)
     return all(bool((one[0] - other).abs().max() <= tolerance * other.abs().max()) for one, other in pairs)
 
 

@@ -39,12 +39,12 @@ def made(
     """
     if not _alone(lens, item, head):
         return _together(lens, item, head, distance, generator, memory_limit)
-    found = or_note("realisable", lambda: realisable(head, distance, generator))
-    own, run = by_parameters(lens, item, head, found)
-    if own.weights is not None or found.weights is None:
-        return found, own, run
+    alternative = or_note("realisable", lambda: realisable(head, distance, generator))
+    parameters, run = by_parameters(lens, item, head, alternative)
+    if parameters.weights is not None or alternative.weights is None:
+        return alternative, parameters, run
     # The text's embeddings depend on each other, so that no map makes these queries and keys.
-    return found, *_together(lens, item, head, distance, generator, memory_limit)[1:]
+    return alternative, *_together(lens, item, head, distance, generator, memory_limit)[1:]
 
 
 def _alone(lens: Lens, item: Item, head: Head) -> bool:
@@ -67,8 +67,8 @@ def _together(
         group = group_parameters(lens, item, head)
     except UnsupportedModelError as error:
         # The head's queries and keys may have alternatives that no parameters of its own make.
-        found = or_note("realisable", lambda: realisable(head, distance, generator))
-        return found, Found("parameters", None, note=str(error)), None
+        alternative = or_note("realisable", lambda: realisable(head, distance, generator))
+        return alternative, Found("parameters", None, note=str(error)), None
     tied = group.tied()
     counted = _counted(group, tied, memory_limit)
     if counted is not None and not counted.dimension:
@@ -83,8 +83,8 @@ def _together(
     if not walked.reached:
         notes.insert(0, f"stopped at {walked.distance:.3f} of {distance:g} after {walked.steps} steps")
     pair, known = group.queries_and_keys(walked.parameters), _known(counted)
-    found = Found("realisable", walked.weights[tied.rows], *pair, *known, "; ".join(notes))
-    return found, Found("parameters", weights, None, None, *known, moved=group.moved(walked.parameters)), run
+    alternative = Found("realisable", walked.weights[tied.rows], *pair, *known, "; ".join(notes))
+    return alternative, Found("parameters", weights, None, None, *known, moved=group.moved(walked.parameters)), run
 
 
 def _neither(note: str, dimension: int | None, formula: int | None) -> Made:

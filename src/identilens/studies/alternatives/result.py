@@ -28,8 +28,8 @@ class Alternatives(Result):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
-        >>> found.changes.columns
+        >>> result = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
+        >>> result.changes.columns
         ['text', 'layer', 'head', 'kind', 'alternative', 'state', 'state_layer', 'largest_change',
         'relative_change']
     """
@@ -60,21 +60,21 @@ class Alternatives(Result):
 
     def summary(self) -> Finding:
         """Return the finding: how many maps have alternatives, how far these go, and what the model makes of them."""
-        found, head = self.found, list(HEAD)
-        heads, free = (one.select(head).n_unique() for one in (found, found.filter(pl.col("simplex_nullity") > 0)))
+        rows, head = self.found, list(HEAD)
+        heads, free = (one.select(head).n_unique() for one in (rows, rows.filter(pl.col("simplex_nullity") > 0)))
         lines = [
             f"{free} of {heads} attention maps have a simplex null space: directions that change neither the output "
             "nor the sum of a row" + ("." if free else ", so that the output allows no other weights."),
             *self._by_alternative(),
         ]
-        numbers = found.select(
+        numbers = rows.select(
             distance=pl.col("mean_total_variation").filter(pl.col("alternative") == "far").mean(),
             distance_bound=pl.col("distance_bound").mean(),
             output_error=pl.col("output_error").max(),
             hidden_change=pl.col("hidden_change").max(),
         ).row(0, named=True)
         headline = (
-            (f"{len(found):,}", "alternatives, each put back into the model"),
+            (f"{len(rows):,}", "alternatives, each put back into the model"),
             (
                 f"{_written(numbers['distance'], '.2f')} to {_written(numbers['distance_bound'], '.2f')}",
                 "mean distance of the farthest (total variation): found, and never beyond",
@@ -82,7 +82,7 @@ class Alternatives(Result):
             (_written(numbers["output_error"], ".1e"), "largest relative change of a head's output"),
             (_written(numbers["hidden_change"], ".1e"), "largest relative change of the final hidden state"),
         )
-        return Finding("\n".join(lines), {"maps": heads, "free_maps": free, "found": len(found), **numbers}, headline)
+        return Finding("\n".join(lines), {"maps": heads, "free_maps": free, "found": len(rows), **numbers}, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return distances and changes by alternative, and what readers must know of those with a note."""

@@ -50,8 +50,8 @@ class Found:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is kept of it, by name."""
-        held = {"alternative": self.weights, "queries": self.queries, "keys": self.keys}
-        return {f"{name}_{self.name}": tensor for name, tensor in held.items() if tensor is not None}
+        tensors = {"alternative": self.weights, "queries": self.queries, "keys": self.keys}
+        return {f"{name}_{self.name}": tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | None:
@@ -75,19 +75,19 @@ def computed(lens: Lens, item: Item, head: Head) -> tuple[Tensor, ModelRun]:
     return weights, lens.substitute({}, item)
 
 
-def by_parameters(lens: Lens, item: Item, head: Head, wanted: Found) -> tuple[Found, ModelRun | None]:
+def by_parameters(lens: Lens, item: Item, head: Head, alternative: Found) -> tuple[Found, ModelRun | None]:
     """Return the weights that the model computes, and what it gives, with parameters that make the wanted Q' and K'.
 
     The model's parameters are as before afterwards.
     """
-    if wanted.queries is None or wanted.keys is None:
+    if alternative.queries is None or alternative.keys is None:
         return Found("parameters", None, note="no queries and keys to make"), None
     try:
-        with remade_projections(lens, item, head, wanted.queries, wanted.keys) as moved:
+        with remade_projections(lens, item, head, alternative.queries, alternative.keys) as moved:
             weights, run = computed(lens, item, head)
     except IdentilensError as error:
         return Found("parameters", None, note=str(error)), None
-    return Found("parameters", weights, dimension=wanted.dimension, formula=wanted.formula, moved=moved), run
+    return Found("parameters", weights, dimension=alternative.dimension, formula=alternative.formula, moved=moved), run
 
 
 def or_note(name: str, search: Callable[[], Found]) -> Found:
@@ -106,20 +106,20 @@ def _sampled(head: Head, generator: torch.Generator) -> Found:
 
 
 def _maximum_entropy(head: Head) -> Found:
-    found = maximum_entropy_alternative(head.attention, head.projected, visible=head.visible, bias=head.bias)
+    alternative = maximum_entropy_alternative(head.attention, head.projected, visible=head.visible, bias=head.bias)
     given = head.softcap is None and head.follows_logits and head.bias_fixed
-    factors = (found.queries, found.keys) if given else (None, None)
-    return Found("maximum_entropy", found.weights, *factors, note=entropy_note(head, found))
+    factors = (alternative.queries, alternative.keys) if given else (None, None)
+    return Found("maximum_entropy", alternative.weights, *factors, note=entropy_note(head, alternative))
 
 
-def entropy_note(head: Head, found: EntropyAlternative) -> str:
+def entropy_note(head: Head, alternative: EntropyAlternative) -> str:
     """Return whether queries and keys of the head's size give its maximum-entropy alternative."""
     if head.softcap is not None:
-        return _capped(head, head.softcap, found.weights)
+        return _capped(head, head.softcap, alternative.weights)
     if not head.follows_logits or not head.bias_fixed:
         return "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
     if head.group == 1:
-        return f"queries and keys of size {_compared(found.needed_d_k, head)}"
+        return f"queries and keys of size {_compared(alternative.needed_d_k, head)}"
     # Every head of the group mixes the same V: a basis of its columns less their mean is the K' of all of them.
     size = ProjectedValues.of(head.values).simplex_space().rank - 1
     return (
@@ -168,11 +168,17 @@ def realisable(head: Head, distance: float, generator: torch.Generator) -> Found
     counted = realisable_dimension(*tensors, **options)
     if not counted.dimension:
         return Found("realisable", None, dimension=0, formula=counted.formula, note=none_near(counted))
-    found = realisable_alternative(*tensors, distance=distance, generator=generator, **options)
-    notes = [] if found.reached else [f"stopped at {found.distance:.3f} of {distance:g} after {found.steps} steps"]
+    alternative = realisable_alternative(*tensors, distance=distance, generator=generator, **options)
+    notes = (
+        []
+        if alternative.reached
+        else [f"stopped at {alternative.distance:.3f} of {distance:g} after {alternative.steps} steps"]
+    )
     notes += dimension_notes(counted)
     dimensions = counted.dimension, counted.formula
-    return Found("realisable", found.weights, found.queries, found.keys, *dimensions, "; ".join(notes))
+    return Found(
+        "realisable", alternative.weights, alternative.queries, alternative.keys, *dimensions, "; ".join(notes)
+    )
 
 
 def dimension_notes(counted: RealisableDimension) -> Iterator[str]:

@@ -62,8 +62,8 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
-        >>> found.table.select("alternative", "mean_total_variation")
+        >>> result = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
+        >>> result.table.select("alternative", "mean_total_variation")
         shape: (3, 2)
         ┌─────────────────┬──────────────────────┐
         │ alternative     ┆ mean_total_variation │
@@ -94,12 +94,12 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         head = self.heads.read(place)
         rows, changes = [], []
         kept = {"raw": head.attention, "effective": head.effective}
-        for found, run in self._alternatives(place, head):
+        for alternative, run in self._alternatives(place, head):
             put = run and compare_runs(self._unchanged(place.text), run)
-            at = {**place.row, "alternative": found.name}
-            rows.append({**at, **_measures(head, found, put)})
+            at = {**place.row, "alternative": alternative.name}
+            rows.append({**at, **_measures(head, alternative, put)})
             changes += [{**at, **row} for row in (put.rows if put else ())]
-            kept |= found.tensors()
+            kept |= alternative.tensors()
         tables = {"table": rows, "changes": changes}
         return Output(
             {name: table_of(columns, tables[name]) for name, columns in Alternatives.schema.items()},
@@ -118,22 +118,22 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         item, settings = self.heads.items[place.text], self.settings
         seed = settings.seed * 1_000_003 + 7919 * place.text + 101 * head.layer + head.head
         generator = torch.Generator().manual_seed(seed)
-        for found in alternatives_of(head, settings.starts, generator):
-            yield found, self._with_weights(head, item, found)
+        for alternative in alternatives_of(head, settings.starts, generator):
+            yield alternative, self._with_weights(head, item, alternative)
         if settings.realisable:
-            found, parameters, run = made(self.lens, item, head, settings.distance, generator)
-            yield found, self._with_weights(head, item, found)
+            alternative, parameters, run = made(self.lens, item, head, settings.distance, generator)
+            yield alternative, self._with_weights(head, item, alternative)
             yield parameters, run
 
-    def _with_weights(self, head: Head, item: Item, found: Found) -> ModelRun | None:
+    def _with_weights(self, head: Head, item: Item, alternative: Found) -> ModelRun | None:
         where = (head.layer, head.head, head.kind)
-        return None if found.weights is None else self.lens.substitute({where: found.weights}, item)
+        return None if alternative.weights is None else self.lens.substitute({where: alternative.weights}, item)
 
 
-def _measures(head: Head, found: Found, put: PutBack | None) -> dict[str, Any]:
-    (n_query, n_key), weights = head.attention.shape, found.weights
+def _measures(head: Head, alternative: Found, put: PutBack | None) -> dict[str, Any]:
+    (n_query, n_key), weights = head.attention.shape, alternative.weights
     distance = None if weights is None else total_variation(head.attention, weights)
-    far = found.name == "far"
+    far = alternative.name == "far"
     return {
         "n_query": n_query, "n_key": n_key, "d_k": head.d_k, "simplex_nullity": head.simplex_nullity,
         "mean_total_variation": None if distance is None else float(distance.mean()),
@@ -141,9 +141,9 @@ def _measures(head: Head, found: Found, put: PutBack | None) -> dict[str, Any]:
         "distance_bound": float(1 - certain_mass(head.attention, head.projected, visible=head.visible).mean()) if far
         else None,
         "output_error": None if weights is None else head.output_error(weights),
-        "logit_rank": logit_rank(head, weights), "dimension": found.dimension, "formula": found.formula,
+        "logit_rank": logit_rank(head, weights), "dimension": alternative.dimension, "formula": alternative.formula,
         "hidden_change": put and put.hidden, "logits_change": put and put.logits, "loss_change": put and put.loss,
-        "note": found.note,
+        "note": alternative.note,
     }  # fmt: skip
 
 

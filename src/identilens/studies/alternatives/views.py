@@ -41,19 +41,19 @@ _DISTANCE = "Mean total variation distance from the weights"
 Matrices = Mapping[str, Tensor]
 
 
-def distances(found: pl.DataFrame) -> AnyChart:
+def distances(alternatives: pl.DataFrame) -> AnyChart:
     """Return the distance of every alternative from the weights, by kind of alternative."""
-    drawn = _in_order(found).select(_TITLE, "mean_total_variation", *HEAD)
+    drawn = _in_order(alternatives).select(_TITLE, "mean_total_variation", *HEAD)
     return strip(
         drawn, "mean_total_variation", "title", "layer", x_title=_DISTANCE, color_title="Layer",
         title="How far the alternatives lie from the weights", also=("text", "head", "kind"),
     )  # fmt: skip
 
 
-def distance_and_change(found: pl.DataFrame) -> AnyChart:
+def distance_and_change(alternatives: pl.DataFrame) -> AnyChart:
     """Return each alternative by its distance from the weights and the change of the final hidden state."""
     columns = ["mean_total_variation", "hidden_change", *HEAD]
-    drawn = _in_order(found).select(_TITLE, *columns, change=pl.col("hidden_change").clip(_LEAST))
+    drawn = _in_order(alternatives).select(_TITLE, *columns, change=pl.col("hidden_change").clip(_LEAST))
     ends = drawn.select(x=pl.col("mean_total_variation").max(), y=pl.col("change").min()).row(0, named=True)
     return scatter(
         drawn, "mean_total_variation", "change", "title", log_y=True, y_domain=((ends["y"] or _LEAST) / 3, 1.0),
@@ -71,19 +71,19 @@ def changes_by_state(changes: pl.DataFrame) -> AnyChart:
     return _change_lines(states.with_columns(_TITLE), "Largest change of each hidden state over all heads")
 
 
-def changes_of_head(found: pl.DataFrame, changes: pl.DataFrame) -> AnyChart:
+def changes_of_head(alternatives: pl.DataFrame, changes: pl.DataFrame) -> AnyChart:
     """Return the relative change of each hidden state by alternative, for a head to choose."""
     drawn, heads = numbered(of_whole_groups(_hidden(changes), list(HEAD), STATES))
-    lying = found.sort("mean_total_variation", descending=True).join(drawn.unique(list(HEAD)), on=list(HEAD))
+    lying = alternatives.sort("mean_total_variation", descending=True).join(drawn.unique(list(HEAD)), on=list(HEAD))
     columns = ["state", "state_layer", "relative_change", "head_number"]
     chart = _change_lines(_in_order(drawn).select(_TITLE, *columns), "Change of each hidden state")
     return choose_head(chart, heads, lying["head_number"][0])
 
 
-def viewer_maps(found: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> list[TokenMap]:
+def viewer_maps(alternatives: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> list[TokenMap]:
     """Return raw, effective and alternative attention of every alternative, as far as a page contains them."""
     left, maps = MAP_BUDGET, []
-    for row in found.iter_rows(named=True):
+    for row in alternatives.iter_rows(named=True):
         # What does not fit is not read.
         left -= map_characters(3 * BITS * row["n_query"] * row["n_key"])
         if left >= 0:
@@ -91,10 +91,10 @@ def viewer_maps(found: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, To
     return maps
 
 
-def printed_maps(found: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> dict[str, AnyChart]:
+def printed_maps(alternatives: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> dict[str, AnyChart]:
     """Return raw, effective and alternative attention of the alternatives that lie farthest away."""
     left, charts = MAP_CELLS, {}
-    for row in found.sort("mean_total_variation", descending=True).head(MOST_MAPS).iter_rows(named=True):
+    for row in alternatives.sort("mean_total_variation", descending=True).head(MOST_MAPS).iter_rows(named=True):
         left -= 3 * row["n_query"] * row["n_key"]
         if left < 0:
             break

@@ -78,12 +78,12 @@ def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> 
         weights, T = torch.cat([weights, rest], -1), replace(T, compact=pad(T.compact, (0, 0, 0, 1)))
         visible = None if visible is None else pad(visible, (0, 1), value=True)
     rows = checked_weights(weights, T, visible)
-    found = []
+    measured = []
     for query, row, space in zip(queries, rows, T.simplex_spaces(len(rows), visible), strict=True):
         solver = RowSolver(row, space)
         lower = filled(torch.zeros_like(row), space, solver.lower())
-        found.append({
+        measured.append({
             "query": query, "certain_mass": float(lower[:keys].sum()), "sink_weight": float(row[sink]),
             "sink_lo": float(lower[sink]), "sink_hi": solver.greatest(sink) if space.visible[sink] else 0.0,
         })  # fmt: skip
-    return found
+    return measured

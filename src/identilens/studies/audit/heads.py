@@ -3,7 +3,7 @@
 import polars as pl
 
 DETERMINED = 0.5
-"""Mean certain mass from which a head counts as determined: most of its attention lies where it is seen."""
+"""Mean certain mass from which a head counts as determined: most of its attention stays on the same keys."""
 
 INFLUENTIAL = 0.5
 """Output norm, as a multiple of the layer's mean, from which a head counts as influential.
@@ -13,7 +13,7 @@ score that finds inactive heads best in Sandoval-Segura et al. 2025 (arXiv 2504.
 """
 
 PARKED, BRINGS = 0.5, 0.1
-"""A head parks its attention when at least the first share of it lies on its sink, which brings less than the second
+"""A head parks its attention when at least the first share of it is on its sink, which contributes less than the second
 share of the norms."""
 
 GROUPS = ("determined and influential", "determined and idle", "free and influential", "free and idle")
@@ -73,7 +73,7 @@ def heads_in_words(heads: pl.DataFrame) -> str:
     one = len(parked) == 1
     return (
         f"{said} {len(parked)} {'head parks its' if one else 'heads park their'} attention: {100 * mass:.0f} % of it "
-        f"lies on one token, mostly {parked['sink_token'].mode().sort()[0]}, which brings {100 * norm:.0f} % of the "
-        f"norms. In the rows looked at it has {100 * weight:.0f} %, and the output leaves it between {100 * lo:.0f} % "
-        f"and {100 * hi:.0f} % (means)."
+        f"is on one token, mostly {parked['sink_token'].mode().sort()[0]}, which contributes {100 * norm:.0f} % of the "
+        f"norms. In the sampled rows this token has {100 * weight:.0f} %, and alternatives give it {100 * lo:.0f} % to "
+        f"{100 * hi:.0f} % (means)."
     )

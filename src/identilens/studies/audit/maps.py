@@ -112,7 +112,7 @@ def _facts(row: Mapping[str, Any]) -> str:
     said = [f"{sizes}, rank {row['rank']}, nullity {row['nullity']}."]
     if row["certain_mass"] is not None:
         said.append(f"Certain mass {row['certain_mass']:.2f} ({_counted(row['certain_rows'])}).")
-    said.append(f"{percent(row['sink_mass'])} of the attention on {visible_text(row['sink_token'])}, which brings")
+    said.append(f"{percent(row['sink_mass'])} of the attention on {visible_text(row['sink_token'])}, which contributes")
     pearson = "undefined" if row["pearson"] is None else f"{row['pearson']:.2f}"
     return " ".join(
         [*said, f"{percent(row['sink_norm_share'])} of the norms. Null share {row['null_share']:.3f}, correlation of "

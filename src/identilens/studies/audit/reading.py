@@ -1,29 +1,29 @@
 """The words of an audit's report."""
 
 AXES = (
-    "Determined: how much of a row's attention lies where it is seen in every alternative, that is, in every "
+    "Determined: how much of a row's attention stays on the same keys in every alternative, that is, in every "
     "distribution over the same keys with the same output. For each weight the least value over all alternatives is "
     "found by a linear program; their sum is the row's certain mass. No alternative lies farther away than 1 − certain "
     "mass (total variation).",
-    "Influential: how much a head writes. Its output norm is compared with the mean of its layer's heads; half of it "
-    "is the border drawn here, and half of the mass the border of what is determined. The sink is the structural token "
-    "(the first one, a special token, a full stop or a comma) that receives most of a map's attention. Its share of "
-    "the norm says how much of what the head adds up comes from there.",
+    "Influential: how large a head's output is. Its norm is compared with the mean of its layer's heads. A head is "
+    "called influential from half of that mean, and determined from a certain mass of one half. The sink is the "
+    "structural token (the first one, a special token, a full stop or a comma) that receives most of a map's "
+    "attention. Its share of the norm says how much of the head's output comes from there.",
     "Neither axis follows from the other, and neither from the null share: a weight may lie in a direction without "
     "effect and still be fixed, because weights are non-negative and sum to 1.",
 )
 GROUPS = (
-    "A head is determined when at least half of its attention, on average, lies where it is seen in every other "
-    "attention with the same output (certain mass). It is influential when it writes at least half as much as the mean "
-    "head of its layer (output norm). Neither follows from the other; the lines are drawn at both halves."
+    "A head is determined when at least half of its attention, on average, stays on the same keys in every "
+    "alternative with the same output (certain mass). It is influential when its output norm is at least half of the "
+    "mean of its layer's heads. Neither follows from the other. The lines in the chart stand at these two halves."
 )
 NO_ROWS = (
-    "No row was looked at, so that nothing is known here about what is determined. Choose a number of rows for each "
+    "No certain mass was computed, so this report does not say what is determined. Choose a number of rows for each "
     "map with --certain-rows 4 (in Python: certain_rows=4)."
 )
 HEADS = (
     "Null share is the part of a map's squared weight in directions without effect on the head's output; it does not "
-    "say that weights are free. Correlation compares a map with its effective attention (1: the same picture). Both "
+    "say that weights are free. Correlation compares a map with its effective attention (1: the same pattern). Both "
     "are means over texts."
 )
 LENGTH = (
@@ -42,8 +42,8 @@ TYPES = (
 )
 MAPS = (
     "Every map that was kept. Click a row to see how far each of its weights could move without changing the output, "
-    "and how much each key brings. Raw attention is the sum of its effective and its null part, cell by cell (Brunner "
-    "et al. 2020, Fig. 6); the null part has no effect on the output."
+    "and how much each key contributes. Raw attention is the sum of its effective and its null part, cell by cell "
+    "(Brunner et al. 2020, Fig. 6); the null part has no effect on the output."
 )
 NO_MAPS = (
     "This audit saved no attention matrices, so there is no map to look at. Those of --examples 3 texts are saved, "
@@ -81,12 +81,12 @@ READING = (
     "says how exactly effective attention gives the same output.",
     "What this does not say. A large null share does not mean that the weights are free: weights must also be "
     "non-negative and sum to 1. Certain mass says how much is fixed; “identilens intervals” and “identilens trust” "
-    "give the range of each weight. Nor does a fixed weight matter: look at its share of the norm. Nor is a map with a "
-    "large null share wrong: the model did compute it, but a reading of its null part alone is a reading of directions "
-    "without effect on the output. And a map without a null space is not an explanation of a prediction.",
+    "give the range of each weight. A fixed weight can still be unimportant: look at its share of the norm. A map "
+    "with a large null share is not wrong: the model did compute it. But an interpretation of its null part alone is "
+    "one of directions without effect on the output. A map without a null space is not an explanation of a prediction.",
     "Sources. G. Brunner, Y. Liu, D. Pascual, O. Richter, M. Ciaramita, R. Wattenhofer. On Identifiability in "
     "Transformers. ICLR 2020. — R. Bhardwaj, N. Majumder, S. Poria, E. Hovy. More Identifiable yet Equally Performant "
     "Transformers for Text Classification. ACL 2021. — K. Clark, U. Khandelwal, O. Levy, C. D. Manning. What Does "
-    "BERT Look At? An Analysis of BERT's Attention. BlackboxNLP 2019 (conventions of the token types). How to cite "
-    "this run stands at the end of the page.",
+    "BERT Look At? An Analysis of BERT's Attention. BlackboxNLP 2019 (conventions of the token types). The end "
+    "of the page says how to cite this run.",
 )

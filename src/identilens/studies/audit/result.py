@@ -128,14 +128,14 @@ class Audit(Result):
             InputError: For a map that was not kept.
         """
         columns = {"text": text} | ({"kind": kind} if kind else {})
-        held = kept_maps(self.table, self.matrices).filter(**columns)
-        places = [row["layer"] == layer and row["head"] == head for row in held.iter_rows(named=True)]
+        kept = kept_maps(self.table, self.matrices).filter(**columns)
+        places = [row["layer"] == layer and row["head"] == head for row in kept.iter_rows(named=True)]
         if True not in places:
             raise InputError(
                 f"the map of text {text}, layer {layer}, head {head} was not saved. Save maps with examples= "
                 "or matrices=True."
             )
-        return MapView(page_maps(held, self.matrices, self.tokens), places.index(True))
+        return MapView(page_maps(kept, self.matrices, self.tokens), places.index(True))
 
     def notebook_maps(self) -> Sequence[TokenMap]:
         """Return the maps of the first text that was kept."""
@@ -243,7 +243,7 @@ class Audit(Result):
 
     def _sentences(self) -> Iterator[str]:
         if others := self.provenance["model"].get("layers_without_attention"):
-            yield f"Only attention is audited. {len(others)} of the model's layers hold none: {', '.join(others)}."
+            yield f"Only attention is audited. {len(others)} of the model's layers have none: {', '.join(others)}."
         table, texts = self.table, self.table["text"].n_unique()
         looked = table.filter(pl.col("certain_rows") > 0)
         if len(looked):
@@ -253,7 +253,7 @@ class Audit(Result):
             some = "" if (part := looked["text"].n_unique()) == texts else f" in {part} of the {texts} texts"
             apart = "" if low == high else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
             yield (
-                f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention lies where it is seen in "
+                f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention stays on the same keys in "
                 f"every alternative with the same output (mean certain mass of {int(looked['certain_rows'].sum()):,} "
                 f"rows{some}{apart})."
             )
@@ -261,8 +261,8 @@ class Audit(Result):
             yield "Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."
         token = table["sink_token"].mode().sort()[0]
         yield (
-            f"Influential: {percent(table['sink_mass'].mean())} of the attention goes to one structural token a map, "
-            f"mostly {token}, which brings {percent(table['sink_norm_share'].mean())} of the norms that are added up."
+            f"Influential: on average {percent(table['sink_mass'].mean())} of a map's attention goes to one structural "
+            f"token, mostly {token}, which contributes {percent(table['sink_norm_share'].mean())} of the summed norms."
         )
         over = f"{len(table)} attention maps over {texts} {'text' if texts == 1 else 'texts'}"
         maps = table.filter(_NULL_SPACE)

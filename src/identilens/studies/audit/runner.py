@@ -117,13 +117,13 @@ class _Part:
         output = call.query.new_zeros(*call.query.shape[:1], call.query.shape[2], site.heads, call.value.shape[-1])
         bias = site.value_bias if runner.settings.value_bias == "out" else None
         for places, cut in self._alike(batch, lengths, site, call):
-            texts, own = [batch[place] for place in places], call.only(places, *cut)
-            queries, keys = zip(*(self._sides(text, site, own) for text in texts), strict=True)
+            texts, cut_call = [batch[place] for place in places], call.only(places, *cut)
+            queries, keys = zip(*(self._sides(text, site, cut_call) for text in texts), strict=True)
             types = [side.types for side in queries], [side.types for side in keys]
-            measure = TextMeasure(texts, site, own, *runner.factor(call), types, bias, texts[0] in runner.keep)
-            output[places, : own.query.shape[2]] = measure.run(runner.block(own))
-            for text, query, key, found in zip(texts, queries, keys, measure.finish(), strict=True):
-                self._record(text, site, measure, query, key, *found)
+            measure = TextMeasure(texts, site, cut_call, *runner.factor(call), types, bias, texts[0] in runner.keep)
+            output[places, : cut_call.query.shape[2]] = measure.run(runner.block(cut_call))
+            for text, query, key, measures in zip(texts, queries, keys, measure.finish(), strict=True):
+                self._record(text, site, measure, query, key, *measures)
             self.matrices |= measure.matrices()
         return output
 

@@ -27,12 +27,12 @@ def selfcheck(lens: Lens, texts: Any, max_length: int | None = None) -> list[Che
     noise, lengths = NOISE[lens.dtype], Lengths(items)
     whole, blocks = lens.run(items, lambda call: call.attend()[0]), lens.run(items, _in_blocks)
     streamed = deviation(whole, blocks, lengths, items)
-    found, final = _changed(lens, items, whole)
+    deviating, final = _changed(lens, items, whole)
     remark = f"relative to the block, against what its heads predict; uniform weights change the output by {final:.1e}"
     return [
         *checks,
         Check("outputs unchanged in blocks of rows", streamed, noise, "relative"),
-        Check("changing the weights changes the output", found, noise, remark),
+        Check("changing the weights changes the output", deviating, noise, remark),
     ]
 
 
@@ -59,7 +59,7 @@ def _changed(lens: Lens, items: list[Item], before: Any) -> tuple[float, float]:
     """
     sites, lengths = lens.sites(items[0]), Lengths(items)
     pending: list[tuple[AttentionCall, Tensor]] = []
-    found: list[float] = []
+    deviations: list[float] = []
 
     def answer(call: AttentionCall) -> Tensor:
         pending[:] = [(call, _uniform(call))]
@@ -74,8 +74,8 @@ def _changed(lens: Lens, items: list[Item], before: Any) -> tuple[float, float]:
         summed = HeadsSum(site)
         for text in range(len(items)):
             rows = slice(lengths.of(text, site.kind, call)[0])
-            found.append(relative(summed(changed[text, rows]), blocks[text, rows]))
+            deviations.append(relative(summed(changed[text, rows]), blocks[text, rows]))
 
     with projections_watched(sites, projected):
         after = lens.run(items, answer, changes=True)
-    return max(found), deviation(before, after, lengths, items)
+    return max(deviations), deviation(before, after, lengths, items)

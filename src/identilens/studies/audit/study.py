@@ -68,9 +68,9 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         self.lens, self.settings = lens, settings
         self.items = read_items(lens, texts, settings.max_length)
         sites = lens.sites(self.items[0])
-        held = sorted({site.layer for site in sites})
-        if missing := sorted(set(settings.layers or ()) - set(held)):
-            raise InputError(f"the model has {layers_in_words(held)}; got {missing}. Layers count from 0.")
+        available = sorted({site.layer for site in sites})
+        if missing := sorted(set(settings.layers or ()) - set(available)):
+            raise InputError(f"the model has {layers_in_words(available)}; got {missing}. Layers count from 0.")
         self.runner = Runner(lens, self.items, sites, settings, _kept_texts(self.items, settings))
         self.parts = self._parts(sum(site.heads for site in sites))
 

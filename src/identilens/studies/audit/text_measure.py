@@ -157,5 +157,5 @@ class TextMeasure:
         )
 
 
-def _heads_of(found: ByHead, heads: slice) -> ByHead:
-    return replace(found, **{field.name: getattr(found, field.name)[heads] for field in fields(found)})
+def _heads_of(measures: ByHead, heads: slice) -> ByHead:
+    return replace(measures, **{field.name: getattr(measures, field.name)[heads] for field in fields(measures)})

@@ -151,8 +151,8 @@ def attention_to_type(token_types: pl.DataFrame) -> AnyChart:
 
 def by_kind(chart: AnyChart, frame: pl.DataFrame) -> AnyChart:
     """Return a chart that shows one kind of attention, to be chosen where there are several."""
-    held = [kind for kind in ("encoder", "decoder", "cross") if kind in frame["kind"]]
-    return choose(chart, "kind", "Kind of attention", held) if len(held) > 1 else chart
+    kinds = [kind for kind in ("encoder", "decoder", "cross") if kind in frame["kind"]]
+    return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
 
 
 def _head_map(by_head: pl.DataFrame, measure: str, title: str, domain: tuple[float, float]) -> AnyChart:

@@ -110,7 +110,7 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
         functions = [*zip(self.targets, pruned, strict=True), self.targets]
         search = Search(inputs=settings.inputs, starts=settings.starts, steps=settings.steps)
         error, other, apart = (approximation_error(one, two, search) for one, two in functions)
-        first, second = (found[settings.shared_layer].matrices for found in pruned)
+        first, second = (pruning[settings.shared_layer].matrices for pruning in pruned)
         row = {
             "candidates": candidates, "seed": seed, "layers": len(large), "embedding": sizes.embedding,
             "key_size": sizes.key_size, "width": sizes.projection, "weights": sizes.parameters * len(large),
@@ -118,7 +118,7 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
             "sampled_error": error.sampled, "error": error.maximised, "other_sampled_error": other.sampled,
             "other_error": other.maximised, "apart": apart.maximised, "shared_layer": settings.shared_layer,
             "shared": all(torch.equal(first[name], second[name]) for name in first),
-            "pruning": all(is_pruning(found, large) for found in pruned),
+            "pruning": all(is_pruning(pruning, large) for pruning in pruned),
         }  # fmt: skip
         return Output({"table": table_of(Prunings.schema["table"], [row])})
 

@@ -34,9 +34,9 @@ def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring,
     table, curves, patterns = [], [], []
     names = write_brackets(config.language, probe_tokens(config))
     members = zip(trained.seeds, trained.models, trained.losses.T.tolist(), *accuracies, strict=True)
-    for seed, model, losses, own, long in members:
+    for seed, model, losses, short, long in members:
         one = {"setting": setting.name, "seed": seed}
-        shares = {"argmax": own.argmax, "threshold": own.threshold}
+        shares = {"argmax": short.argmax, "threshold": short.threshold}
         shares |= {"long_argmax": long.argmax, "long_threshold": long.threshold}
         table.append({**facts, "seed": seed, "loss": losses[-1], **shares, **_balance(model)})
         curves += [{**one, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)]
@@ -67,9 +67,9 @@ def _facts(setting: DyckSetting, config: DyckConfig) -> dict[str, Any]:
 
 def _balance(model: DyckForCausalLM) -> dict[str, float | None]:
     layer = model_second_layer(model)
-    found = None if layer is None else measure_balance(model.config.language, layer)
+    balance = None if layer is None else measure_balance(model.config.language, layer)
     names = {"violation": "violation", "largest_violation": "largest", "condition": "condition"}
-    return {column: getattr(found, name, None) for column, name in names.items()}
+    return {column: getattr(balance, name, None) for column, name in names.items()}
 
 
 def model_second_layer(model: DyckForCausalLM) -> SecondLayer | None:
@@ -91,12 +91,12 @@ def probe_patterns(model: DyckForCausalLM, prefix: Int[Tensor, " n"] | None = No
     """
     tokens = probe_tokens(model.config) if prefix is None else prefix
     captured = next(dyck_lens(model, "probe").capture([tokens.tolist()], weights=True))
-    found = []
+    patterns = []
     for head in captured.heads:
         if head.weights is None:
             raise RuntimeError("weights were requested")
-        found.append((head.layer, head.head, head.weights))
-    return found
+        patterns.append((head.layer, head.head, head.weights))
+    return patterns
 
 
 def probe_tokens(config: DyckConfig) -> Int[Tensor, " n"]:
@@ -107,12 +107,12 @@ def probe_tokens(config: DyckConfig) -> Int[Tensor, " n"]:
 def variation_table(patterns: pl.DataFrame) -> pl.DataFrame:
     """Return the attention variation of every setting, layer and head, in both conventions on the start token."""
     rows, places = [], ["setting", "layer", "head"]
-    for place, own in patterns.filter(pl.len().over(places) > 1).group_by(places, maintain_order=True):
-        size = own["size"][0]
-        maps = torch.tensor(own["weights"].to_list()).view(-1, size, size)
+    for place, of_head in patterns.filter(pl.len().over(places) > 1).group_by(places, maintain_order=True):
+        size = of_head["size"][0]
+        maps = torch.tensor(of_head["weights"].to_list()).view(-1, size, size)
         for start in (False, True):
-            found = attention_variation(maps, with_start=start)
+            variation = attention_variation(maps, with_start=start)
             even, normal = (one.value for one in random_baselines(size, with_start=start, draws=500) if one.causal)
             random = {"even_on_simplex": even, "softmax_of_normals": normal}
-            rows.append({**dict(zip(places, place, strict=True)), "with_start": start, **asdict(found), **random})
+            rows.append({**dict(zip(places, place, strict=True)), "with_start": start, **asdict(variation), **random})
     return table_of(DyckRuns.schema["variation"], rows)

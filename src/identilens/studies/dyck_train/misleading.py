@@ -52,8 +52,8 @@ def _heads_of(lens: Lens, number: int, tokens: Tensor, draws: int, seed: int) ->
     model: Any = lens.model
     items = [Item({"input_ids": row}, {"encoder": ("",) * len(row)}) for row in tokens[:, :-1]]
     sites = lens.sites(items[0])
-    found = parse(model.config.language, tokens)
-    wanted = (found.depth[:, :-1] > 0) & model.config.language.is_close(tokens[:, 1:])
+    parsed = parse(model.config.language, tokens)
+    closing = (parsed.depth[:, :-1] > 0) & model.config.language.is_close(tokens[:, 1:])
     weights: dict[int, Tensor] = {}
 
     def keep(call: AttentionCall) -> Tensor:
@@ -63,7 +63,7 @@ def _heads_of(lens: Lens, number: int, tokens: Tensor, draws: int, seed: int) ->
     def accuracy(handler: Any) -> float:
         output = lens.run(items, handler, whole=True, changes=handler is not keep)
         logits = output.logits[..., model.config.language.closing]
-        return float((logits.argmax(-1) == found.top_type[:, :-1])[wanted].double().mean())
+        return float((logits.argmax(-1) == parsed.top_type[:, :-1])[closing].double().mean())
 
     whole = accuracy(keep)
     rows = []
@@ -97,11 +97,11 @@ class _Changed:
         if self.what == "removed":
             output[:, :, self.head] = 0.0
             return output
-        own: Float[Tensor, "batch n n"] = weights[:, self.head]
-        drawn = torch.ones_like(own)
+        of_head: Float[Tensor, "batch n n"] = weights[:, self.head]
+        drawn = torch.ones_like(of_head)
         if self.what == "random":
             # Exponential variables divided by their sum are even on the simplex.
-            drawn = torch.empty(own.shape).exponential_(generator=self.generator).to(own)
+            drawn = torch.empty(of_head.shape).exponential_(generator=self.generator).to(of_head)
         drawn = drawn.tril()
         group = self.head // (call.query.shape[1] // call.value.shape[1])
         output[:, :, self.head] = (drawn / drawn.sum(-1, keepdim=True)) @ call.value[:, group]

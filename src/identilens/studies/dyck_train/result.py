@@ -132,19 +132,21 @@ class DyckRuns(Result):
         ``gallery_<setting>`` (Wen et al. 2023, Fig. 1, 2, 7 to 9, 11), ``variation``, ``generalisation``,
         ``looks_and_use`` (Fig. 4 to 6), ``curves`` and, behind a minimal first layer, ``violation`` (Fig. 3, 10).
         """
-        found: dict[str, AnyChart] = {
+        charts: dict[str, AnyChart] = {
             f"gallery_{file}": views.gallery(self.patterns.filter(setting=name), name)
             for name, file in file_names(self.settings).items()
         }
         if len(self.variation):
-            found["variation"] = views.variation(self.variation)
-        found["generalisation"] = views.generalisation(self.table)
-        found["looks_and_use"] = views.looks_and_use(self.heads)
-        held = self.table.filter(pl.col("violation").is_not_null())
-        if len(held):
-            found |= {f"violation_{name}": views.violation(held, name) for name in ("long_argmax", "long_threshold")}
+            charts["variation"] = views.variation(self.variation)
+        charts["generalisation"] = views.generalisation(self.table)
+        charts["looks_and_use"] = views.looks_and_use(self.heads)
+        balanced = self.table.filter(pl.col("violation").is_not_null())
+        if len(balanced):
+            charts |= {
+                f"violation_{name}": views.violation(balanced, name) for name in ("long_argmax", "long_threshold")
+            }
         curves = self.curves.filter(pl.col("loss").is_not_nan())
-        return found | ({"curves": views.curves(curves)} if len(curves) else {})
+        return charts | ({"curves": views.curves(curves)} if len(curves) else {})
 
     def sections(self) -> list[Section]:
         """Return the sections of the report."""
@@ -160,9 +162,9 @@ class DyckRuns(Result):
                 f"{100 * row['argmax']:.1f} % of the closing brackets right in distribution (least "
                 f"{100 * row['argmax_least']:.1f} %), {100 * row['long_argmax']:.1f} % on long prefixes"
             )
-            own = self.variation.filter((pl.col("setting") == row["setting"]) & ~pl.col("with_start"))
-            if len(own):
-                last = own.sort("layer", "head")[-1].row(0, named=True)
+            of_setting = self.variation.filter((pl.col("setting") == row["setting"]) & ~pl.col("with_start"))
+            if len(of_setting):
+                last = of_setting.sort("layer", "head")[-1].row(0, named=True)
                 line += (
                     f"; attention of the last layer varies by {last['value']:.2f} between seeds, random rows by "
                     f"{last['even_on_simplex']:.2f}"

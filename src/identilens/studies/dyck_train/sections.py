@@ -73,9 +73,9 @@ def sections(
 
 def _maps(patterns: pl.DataFrame) -> list[TokenMap]:
     maps = []
-    for (setting,), own in patterns.group_by(["setting"], maintain_order=True):
-        tokens = ["S" if token == "<start>" else token for token in own["tokens"][0].to_list()]
-        for seed, layer, head in own.select("seed", "layer", "head").iter_rows():
+    for (setting,), of_setting in patterns.group_by(["setting"], maintain_order=True):
+        tokens = ["S" if token == "<start>" else token for token in of_setting["tokens"][0].to_list()]
+        for seed, layer, head in of_setting.select("seed", "layer", "head").iter_rows():
             choices = {"setting": str(setting), "layer": layer, "head": head, "seed": seed}
-            maps.append(TokenMap(choices, {"attention": pattern(own, seed, layer, head)}, tokens, tokens))
+            maps.append(TokenMap(choices, {"attention": pattern(of_setting, seed, layer, head)}, tokens, tokens))
     return maps

@@ -29,8 +29,8 @@ class Intervals(Result):
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
         >>> text = "The ferry left the harbour before dawn, and nobody could say who had paid."
-        >>> found = idl.intervals(lens, text, layers=3, heads=5, queries=(2, 5))
-        >>> found.by_query()
+        >>> result = idl.intervals(lens, text, layers=3, heads=5, queries=(2, 5))
+        >>> result.by_query()
         shape: (2, 12)
         ┌──────┬───────┬──────┬─────────┬───┬────────┬────────────────┬─────────────────┬───────┐
         │ text ┆ layer ┆ head ┆ kind    ┆ … ┆ pinned ┆ first in every ┆ certified_pairs ┆ pairs │
@@ -82,12 +82,12 @@ class Intervals(Result):
     def by_query(self) -> pl.DataFrame:
         """Return what is certain of each row in words: tokens for positions."""
         pinned = self.table.group_by(list(_ROW)).agg(keys=pl.len(), pinned=pl.col("pinned").sum())
-        found = self.rows.join(pinned, on=list(_ROW), maintain_order="left")
+        rows = self.rows.join(pinned, on=list(_ROW), maintain_order="left")
         for column, side, name in (("query", "query", "token"), ("certified_top", "key", "first in every alternative")):
-            held = self.positions.filter(side=side).drop("side").rename({"position": column, "token": name})
-            found = found.join(held, on=["text", "kind", column], how="left", maintain_order="left")
+            names = self.positions.filter(side=side).drop("side").rename({"position": column, "token": name})
+            rows = rows.join(names, on=["text", "kind", column], how="left", maintain_order="left")
         shown = ["token", "simplex_nullity", "keys", "pinned", "first in every alternative", "certified_pairs", "pairs"]
-        return found.select(*_ROW, *shown)
+        return rows.select(*_ROW, *shown)
 
     def summary(self) -> Finding:
         """Return the finding: pinned weights, the least certain one, certain order."""

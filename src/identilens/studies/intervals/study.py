@@ -51,8 +51,8 @@ class IntervalStudy(RowStudy[IntervalSettings, Intervals]):
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
         >>> text = "The ferry left the harbour before dawn, and nobody could say who had paid."
-        >>> found = idl.intervals(lens, text, layers=3, heads=5, queries="harbour")
-        >>> found.table.select("key", "weight", "lo", "hi").head(3)
+        >>> result = idl.intervals(lens, text, layers=3, heads=5, queries="harbour")
+        >>> result.table.select("key", "weight", "lo", "hi").head(3)
         shape: (3, 4)
         ┌─────┬──────────┬──────────┬──────────┐
         │ key ┆ weight   ┆ lo       ┆ hi       │
@@ -82,8 +82,8 @@ class IntervalStudy(RowStudy[IntervalSettings, Intervals]):
         """Return what is certain of one row; ``at`` names it."""
         query = at["query"]
         weights, visible = head.attention[query], None if head.visible is None else head.visible[query]
-        found = certify_row(weights, head.projected, visible=visible, pin_tolerance=self.settings.pin_tolerance)
-        bounds = found.intervals
+        certificate = certify_row(weights, head.projected, visible=visible, pin_tolerance=self.settings.pin_tolerance)
+        bounds = certificate.intervals
         columns = {
             "weight": weights, "lo": bounds.lo, "hi": bounds.hi, "pinned": bounds.pinned,
             "effective": head.effective[query],
@@ -91,9 +91,9 @@ class IntervalStudy(RowStudy[IntervalSettings, Intervals]):
         }  # fmt: skip
         lists = {name: column.tolist() for name, column in columns.items()}
         seen = range(len(weights)) if visible is None else torch.nonzero(visible).flatten().tolist()
-        pairs = torch.nonzero(found.above).tolist()
+        pairs = torch.nonzero(certificate.above).tolist()
         row = {
-            "simplex_nullity": bounds.nullity, "certified_top": found.top, "certified_pairs": len(pairs),
+            "simplex_nullity": bounds.nullity, "certified_top": certificate.top, "certified_pairs": len(pairs),
             "pairs": len(seen) * (len(seen) - 1) // 2, "gap": bounds.gap,
         }  # fmt: skip
         return {

@@ -21,8 +21,8 @@ class LogitRanks(Result):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.logit_ranks(lens, idl.examples()[1], layers=3, heads=(5, 6), count=10)
-        >>> found.table.select("layer", "head", "d_k", "alternatives", "realisable_share")
+        >>> result = idl.logit_ranks(lens, idl.examples()[1], layers=3, heads=(5, 6), count=10)
+        >>> result.table.select("layer", "head", "d_k", "alternatives", "realisable_share")
         shape: (2, 5)
         ┌───────┬──────┬─────┬──────────────┬──────────────────┐
         │ layer ┆ head ┆ d_k ┆ alternatives ┆ realisable_share │

@@ -56,8 +56,8 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.logit_ranks(lens, idl.examples()[1], layers=3, heads=5, count=10)
-        >>> found
+        >>> result = idl.logit_ranks(lens, idl.examples()[1], layers=3, heads=5, count=10)
+        >>> result
         LogitRanks: 0.0 % of 10 random alternatives of ...
     """
 
@@ -100,16 +100,16 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
         if head.visible is not None:
             raise InputError(f"layer {head.layer} hides keys from some queries (a window), so its logit rank is open.")
         generator = torch.Generator().manual_seed(self.settings.seed + number)
-        found = logit_rank_study(
+        measured = logit_rank_study(
             head.attention, head.projected, head.d_k, count=self.settings.count, generator=generator
         )
-        ranks = found.ranks.double()
+        ranks = measured.ranks.double()
         row = {
-            **place.row, "n_key": found.seq_len, "d_k": head.d_k, "d_v": _d_v(place),
-            "simplex_nullity": found.simplex_nullity, "original_rank": found.original_rank,
+            **place.row, "n_key": measured.seq_len, "d_k": head.d_k, "d_v": _d_v(place),
+            "simplex_nullity": measured.simplex_nullity, "original_rank": measured.original_rank,
             "lowest_rank": int(ranks.min()), "mean_rank": float(ranks.mean()), "highest_rank": int(ranks.max()),
-            "realisable_share": found.realisable_share, "alternatives": self.settings.count,
-            "mean_total_variation": found.mean_total_variation, "output_error": found.output_error,
+            "realisable_share": measured.realisable_share, "alternatives": self.settings.count,
+            "mean_total_variation": measured.mean_total_variation, "output_error": measured.output_error,
         }  # fmt: skip
         return Output({"table": table_of(LogitRanks.schema["table"], [row])})
 

@@ -12,9 +12,9 @@ _ENDS = {"first": 0, "last": -1}
 
 def finding(series: Series) -> Finding:
     """Return how much of a token is still itself, where context comes from, and what attention alone would say."""
-    own = _by_kind(series.own, series)
+    by_kind = _by_kind(series.own, series)
     typical = _typical_error(series.table)
-    sentences = [_own_sentence(kind, rows) for kind, rows in own]
+    sentences = [_own_sentence(kind, rows) for kind, rows in by_kind]
     estimated = f"Norms are estimates; a contribution's typical standard error is {percent(typical)} of it."
     sentences.append(estimated if typical else "All norms are exact.")
     near = {kind: _near(rows) for kind, rows in _by_kind(series.positions, series)}
@@ -22,7 +22,7 @@ def finding(series: Series) -> Finding:
     agreement = {kind: _agreement(rows) for kind, rows in _by_kind(series.correlation, series)}
     sentences += [_rollout_sentence(kind, rows) for kind, rows in agreement.items() if len(rows)]
     numbers: dict[str, float | int | None] = {"typical_error": typical}
-    for kind, rows in own:
+    for kind, rows in by_kind:
         numbers |= {f"{kind}_own_{place}": rows["median"][at] for place, at in _ENDS.items()}
         numbers[f"{kind}_not_largest_last"] = rows["not_largest"][-1]
     for kind, rows in near.items():

@@ -130,14 +130,14 @@ class Mixing(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the medians by layer, and what the tracked token takes from each token."""
-        found = {"Own contribution by layer": self.by_layer()}
+        frames = {"Own contribution by layer": self.by_layer()}
         for text, position in self.tracked.iter_rows():
             name = self.names(text, self.kinds[0])[position]
             title = f"What {name!r} (text {text}, position {position}) takes from each token, per cent, by layer"
             rows = track_token(self.table, self.token_names, position, text)
             percent = rows.with_columns((pl.col("contribution") * 100).round(1))
-            found[title] = percent.pivot("layer", index=["position", "token"], values="contribution")
-        return found
+            frames[title] = percent.pivot("layer", index=["position", "token"], values="contribution")
+        return frames
 
     def charts(self) -> dict[str, AnyChart]:
         """Return the figures of Brunner et al. 2020, section 5, and rollouts beside contributions.
@@ -148,19 +148,19 @@ class Mixing(Result):
         """
         series = self.series
         text, positions = drawn_tokens(series, self.tracked)
-        found = {"own_contribution": views.own_contribution(series.own), "not_largest": views.not_largest(series.own)}
+        charts = {"own_contribution": views.own_contribution(series.own), "not_largest": views.not_largest(series.own)}
         if len(series.positions):
-            found["neighbours"] = views.neighbours(series.neighbours)
-            found["relative_positions"] = views.relative_positions(series.positions)
+            charts["neighbours"] = views.neighbours(series.neighbours)
+            charts["relative_positions"] = views.relative_positions(series.positions)
         for name, context in zip(("class_token", "class_token_separator"), series.class_context, strict=False):
-            found[name] = views.class_token(context)
-        found["tracked_token"] = views.tracked_token(token_rows(series, text, positions), text)
+            charts[name] = views.class_token(context)
+        charts["tracked_token"] = views.tracked_token(token_rows(series, text, positions), text)
         if len(series.speech):
-            found["part_of_speech"] = views.part_of_speech(series.speech)
+            charts["part_of_speech"] = views.part_of_speech(series.speech)
         if len(series.correlation):
-            found["own_share"] = views.own_share(series.own_medians)
-            found["rollout_correlation"] = views.rollout_correlation(series.correlation)
-        return found
+            charts["own_share"] = views.own_share(series.own_medians)
+            charts["rollout_correlation"] = views.rollout_correlation(series.correlation)
+        return charts
 
     def sections(self) -> list[Section]:
         """Return the report: charts with what they mean, and single tokens of some texts with all their numbers."""

@@ -71,8 +71,8 @@ class Series:
     @cached_property
     def own_medians(self) -> pl.DataFrame:
         """Median own share by layer in contributions and in rollouts: kind, layer, measure, median."""
-        own = self.table.filter((pl.col("kind") != "cross") & (pl.col("hidden") == pl.col("input")))
-        medians = own.group_by("kind", "layer").agg(
+        own_rows = self.table.filter((pl.col("kind") != "cross") & (pl.col("hidden") == pl.col("input")))
+        medians = own_rows.group_by("kind", "layer").agg(
             pl.col(column).cast(pl.Float64).median().alias(name) for name, column in _MEASURES.items()
         )
         long = medians.unpivot(index=["kind", "layer"], variable_name="measure", value_name="median")
@@ -89,11 +89,11 @@ class Series:
     def class_context(self) -> list[ClassContext]:
         """What the class token takes from where; empty where no text opens with one."""
         hidden = self.tokens.filter(side="hidden", kind="encoder")
-        opening, held = set(hidden.filter(position=0)["token"]), set(hidden["token"])
-        found = []
+        opening, occurring = set(hidden.filter(position=0)["token"]), set(hidden["token"])
+        contexts = []
         for token in [name for name in CLASS_TOKENS if name in opening][:1]:
-            for centre in [token, *[name for name in SEPARATORS if name in held][:1]]:
+            for centre in [token, *[name for name in SEPARATORS if name in occurring][:1]]:
                 with suppress(InputError):  # No text contains both of them and something beside.
                     frame = mixing.context_of_token(self.table, self.tokens, token, centre)
-                    found.append(ClassContext(token, centre, frame.filter(kind="encoder")))
-        return found
+                    contexts.append(ClassContext(token, centre, frame.filter(kind="encoder")))
+        return contexts

@@ -33,9 +33,9 @@ def names_of(tokens: pl.DataFrame, text: int, kind: str, side: str = "hidden") -
     return tokens.filter(text=text, kind=kind, side=side).sort("position")["token"].to_list()
 
 
-def telling_tokens(own: pl.DataFrame, text: int = 0) -> list[int]:
+def telling_tokens(contributions: pl.DataFrame, text: int = 0) -> list[int]:
     """Return positions worth drawing: the class token, and the words that kept least and most of themselves."""
-    last = own.filter((pl.col("text") == text) & (pl.col("layer") == pl.col("layer").max()))
+    last = contributions.filter((pl.col("text") == text) & (pl.col("layer") == pl.col("layer").max()))
     words = last.filter(~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}"))
     words = words.sort("contribution")
     chosen = last.filter(pl.col("token").is_in(CLASS_TOKENS))["position"].to_list()[:1]
@@ -54,12 +54,12 @@ def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
     """Return what hidden tokens take from each of the first 200 input tokens, with labels of both."""
     names = names_of(series.tokens, text, series.kinds[0])
     label = pl.format("{}: {}", "position", "token")
-    found = []
+    frames = []
     for position in positions:
         rows = track_token(series.table, series.tokens, position, text).filter(pl.col("position") < _MOST_TOKENS)
         labels = {"state": pl.lit(f"{position}: {names[position]}"), "own": pl.col("position") == position}
-        found.append(rows.with_columns(input=label, **labels))
-    return pl.concat(found)
+        frames.append(rows.with_columns(input=label, **labels))
+    return pl.concat(frames)
 
 
 def token_maps(series: Series, opening: tuple[int, int], budget: int = TEXT_BUDGET) -> list[TokenMap]:
@@ -83,13 +83,13 @@ def _text_maps(series: Series, text: int, opening: tuple[int, int]) -> Iterator[
         if not len(rows):
             continue
         measures: tuple[Measure, ...] = ("contribution", "raw_rollout", "effective_rollout")
-        held = {name: torch.tensor(array_of(rows, name)) for name in measures if not rows[name].null_count()}
+        arrays = {name: torch.tensor(array_of(rows, name)) for name in measures if not rows[name].null_count()}
         hidden, inputs = (names_of(series.tokens, text, kind, side) for side in ("hidden", "input"))
         layers = [f"layer {layer}" for layer in rows["layer"].unique().sort()]
         for position, name in enumerate(hidden):
             yield TokenMap(
                 choices={"text": label, "kind": kind, "token": f"{position}: {visible_text(name)}"},
-                layers={name.replace("_", " "): array[:, position] for name, array in held.items()},
+                layers={name.replace("_", " "): array[:, position] for name, array in arrays.items()},
                 queries=layers, keys=inputs,
                 note="" if kind == "cross" else f"The token itself is input {position}. A row sums to 1.",
                 interest=int(kind == series.kinds[0] and (text, position) == opening),

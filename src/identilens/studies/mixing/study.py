@@ -165,11 +165,11 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
 
     def _check_layers(self) -> None:
         maps = [HiddenMap(self.lens, self.items[0], source, self.settings.wrt) for source in sources(self.lens)]
-        held = {label.layer for one in maps for label in one.outputs}
+        available = {label.layer for one in maps for label in one.outputs}
         chosen = self.settings.layers
-        missing = sorted(set(chosen or ()) - held)
+        missing = sorted(set(chosen or ()) - available)
         if missing or chosen == ():
-            expected = f"from 1 (the first layer's output) to {max(held)}; the embeddings (0) are what contributes"
+            expected = f"from 1 (the first layer's output) to {max(available)}; the embeddings (0) are what contributes"
             raise SettingError("layers", expected, missing)
 
     def _tagged(self, texts: Any) -> pl.DataFrame | None:
@@ -194,11 +194,11 @@ class MixingStudy(LensStudy[MixingSettings, Mixing]):
 
 
 def _layer_table(text: int, label: HiddenState, norms: SquaredNorms, rollout: Rollout | None) -> pl.DataFrame:
-    found = contributions(norms.squares, norms.variances, norms.freedom)
+    shares = contributions(norms.squares, norms.variances, norms.freedom)
     hidden, inputs = np.indices(norms.squares.shape).reshape(2, -1)
     raw, effective = (None, None) if rollout is None else (one[label.layer - 1] for one in rollout)
     matrices = {
-        "contribution": found.shares, "standard_error": found.errors, "margin": found.margins,
+        "contribution": shares.shares, "standard_error": shares.errors, "margin": shares.margins,
         "norm": norms.squares.clamp_min(0).sqrt(), "raw_rollout": raw, "effective_rollout": effective,
     }  # fmt: skip
     flat = {name: None if one is None else one.flatten().cpu().numpy() for name, one in matrices.items()}

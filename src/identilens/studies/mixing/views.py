@@ -12,22 +12,23 @@ _PERCENT = ".1~%"
 _ROW = 15  # Pixels of a row of cells.
 
 
-def own_contribution(own: pl.DataFrame) -> AnyChart:
+def own_contribution(contributions: pl.DataFrame) -> AnyChart:
     """Return boxes of own contributions by layer."""
-    numbers = own.select("kind", "layer", "low", "q1", "median", "q3", "high")
+    numbers = contributions.select("kind", "layer", "low", "q1", "median", "q3", "high")
     return _by_kind(boxes(
         _plain(numbers), "layer", "Own contribution",
-        x_title="Layer", y_format=_PERCENT, y_domain=(0, _reach(own["high"])), title="Own contribution by layer",
-    ), own)  # fmt: skip
+        x_title="Layer", y_format=_PERCENT, y_domain=(0, _reach(contributions["high"])),
+        title="Own contribution by layer",
+    ), contributions)  # fmt: skip
 
 
-def not_largest(own: pl.DataFrame) -> AnyChart:
+def not_largest(contributions: pl.DataFrame) -> AnyChart:
     """Return the share of tokens that are not their own largest contributor, by layer."""
     return _by_kind(bars(
-        _plain(own.select("kind", "layer", "not_largest", "tokens")), "layer", "not_largest",
+        _plain(contributions.select("kind", "layer", "not_largest", "tokens")), "layer", "not_largest",
         x_title="Layer", y_title="Share of tokens", y_format=_PERCENT, also=("tokens",),
         title="Tokens that are not their own largest contributor",
-    ), own)  # fmt: skip
+    ), contributions)  # fmt: skip
 
 
 def neighbours(groups: pl.DataFrame) -> AnyChart:

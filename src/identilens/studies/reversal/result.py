@@ -134,8 +134,8 @@ class Reversal(Result):
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return accuracies and heads, with what norms say of perturbations where there are any."""
-        found = {"Model": self.table, "Heads": self.heads}
-        return found | {"Norms": norm_correlations(self.perturbations)} if len(self.perturbations) else found
+        frames = {"Model": self.table, "Heads": self.heads}
+        return frames | {"Norms": norm_correlations(self.perturbations)} if len(self.perturbations) else frames
 
     def charts(self) -> dict[str, AnyChart]:
         """Return the charts: training, attention on the first input, W at some thresholds and its match."""

@@ -109,5 +109,5 @@ def best_range(sweep: pl.DataFrame, within: float = 1e-3) -> tuple[float, float,
     """
     score, place = pl.col("score"), pl.col("score").arg_max()
     run = (score >= score.max() - within).rle_id()
-    held = sweep.filter(run == run.get(place))["threshold"]
-    return sweep["score"].max(), held[0], held[-1]  # pyright: ignore[reportReturnType] columns of floats
+    thresholds = sweep.filter(run == run.get(place))["threshold"]
+    return sweep["score"].max(), thresholds[0], thresholds[-1]  # pyright: ignore[reportReturnType] columns of floats

@@ -30,11 +30,11 @@ def frame(name: str, rows: Rows) -> pl.DataFrame:
 def head_rows(key: str, columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each head of a layer: tensors and lists have an entry per head, anything else is one for all."""
     kind, layer = key.split(".layer")
-    lists = {name: held.tolist() if isinstance(held, Tensor) else held for name, held in columns.items()}
-    heads = next(len(held) for held in lists.values() if isinstance(held, list))
+    lists = {name: values.tolist() if isinstance(values, Tensor) else values for name, values in columns.items()}
+    heads = next(len(values) for values in lists.values() if isinstance(values, list))
     return [
         {"kind": kind, "layer": int(layer), "head": head}
-        | {name: held[head] if isinstance(held, list) else held for name, held in lists.items()}
+        | {name: values[head] if isinstance(values, list) else values for name, values in lists.items()}
         for head in range(heads)
     ]
 
@@ -70,13 +70,13 @@ class Closing:
 
     def matrices(self) -> dict[str, Tensor]:
         """Return the matrices of the result in float32."""
-        found: dict[str, Tensor] = {}
+        matrices: dict[str, Tensor] = {}
         for key in self.sites:
-            found[f"{key}.raw"] = self.sums[f"{key}.clusters{self.clusters}"] / self.clusters
-            found[f"{key}.effective"] = self.sums[f"{key}.effective"] / self.clusters
+            matrices[f"{key}.raw"] = self.sums[f"{key}.clusters{self.clusters}"] / self.clusters
+            matrices[f"{key}.effective"] = self.sums[f"{key}.effective"] / self.clusters
             for name in ("all_raw", "all_effective", "visibility"):
-                found[f"{key}.{name}"] = self.sums[f"{key}.{name}"] / self.texts
-        return {name: tensor.float() for name, tensor in found.items()}
+                matrices[f"{key}.{name}"] = self.sums[f"{key}.{name}"] / self.texts
+        return {name: tensor.float() for name, tensor in matrices.items()}
 
     @cached_property
     def structures(self) -> dict[str, tuple[Float[Tensor, "head q k"], Float[Tensor, "head q k"]]]:
@@ -94,8 +94,8 @@ class Closing:
         for key, site in self.sites.items():
             space, energy = spaces(self.sums, key, site, self.texts)
             indices = torch.arange(space.eigenvalues.shape[-1]).expand_as(space.eigenvalues)
-            held = {"index": indices, "visibility": space.eigenvalues, "energy": energy.eigenvalues}
-            spectrum += head_rows(key, held)
+            columns = {"index": indices, "visibility": space.eigenvalues, "energy": energy.eigenvalues}
+            spectrum += head_rows(key, columns)
             for row in self._heads(key, site, space, energy):
                 for name, structures in zip(("raw", "effective"), self.structures[key], strict=True):
                     W, prefix = structures[row["head"]], "" if name == "raw" else "effective_"
@@ -170,7 +170,7 @@ def _named(structure: Float[Tensor, "q k"], scores: Sequence[PatternScore]) -> d
     return row | asdict(best) if best else row
 
 
-def _relative(found: Float[Tensor, "head q k"], wanted: Float[Tensor, "head q k"]) -> Float[Tensor, " head"]:
+def _relative(weights: Float[Tensor, "head q k"], reference: Float[Tensor, "head q k"]) -> Float[Tensor, " head"]:
     """Return ‖found − wanted‖_F / ‖wanted‖_F, NaN where a structure is measured by one with nothing left in it."""
-    size, apart = torch.linalg.matrix_norm(wanted), torch.linalg.matrix_norm(found - wanted)
+    size, apart = torch.linalg.matrix_norm(reference), torch.linalg.matrix_norm(weights - reference)
     return torch.where(size > 0, apart / size, torch.where(apart > 0, torch.nan, 0.0))

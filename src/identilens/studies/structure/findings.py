@@ -21,7 +21,7 @@ def finding(frames: Mapping[str, pl.DataFrame]) -> Finding:
         (_pairs, "pairs"), (_norms, "correlations"),
     )  # fmt: skip
     said = [say(frames[name]) for say, name in parts]
-    numbers = {name: value for _, held in said for name, value in held.items()}
+    numbers = {name: value for _, measured in said for name, value in measured.items()}
     return Finding("\n".join(words for words, _ in said if words), numbers, _headline(heads, numbers))
 
 

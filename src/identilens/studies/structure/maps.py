@@ -18,8 +18,10 @@ _STEPS = 60
 
 def levels(table: pl.DataFrame) -> list[float]:
     """Return the thresholds whose W is shown: the run's own, none, and multiples of its own that weights can reach."""
-    own = table["threshold"][0]
-    return list(dict.fromkeys([own, 0.0, *(factor * own for factor in (0.5, 2, 4) if factor * own <= 1)]))
+    threshold = table["threshold"][0]
+    return list(
+        dict.fromkeys([threshold, 0.0, *(factor * threshold for factor in (0.5, 2, 4) if factor * threshold <= 1)])
+    )
 
 
 def gallery(table: pl.DataFrame, matrices: Mapping[str, Tensor], kind: str, name: str, penalty: float) -> AnyChart:
@@ -44,7 +46,7 @@ def token_maps(
     table: pl.DataFrame, matrices: Mapping[str, Tensor], penalty: float, special: Sequence[int]
 ) -> list[TokenMap]:
     """Return mean weights and W of every head for the viewer, over representatives and over all texts."""
-    own, found = table["threshold"][0], []
+    threshold, token_maps = table["threshold"][0], []
     names = [f"{place} (special)" if place in special else str(place) for place in range(table["length"][0])]
     means = (("", f"{table['representatives'][0]} representatives"), ("all_", f"all {table['texts'][0]} texts"))
     for row in table.iter_rows(named=True):
@@ -52,12 +54,12 @@ def token_maps(
         for name, words in SHOWN.items():
             for prefix, over in means:
                 mean = matrices[f"{row['kind']}.layer{row['layer']}.{prefix}{name}"][row["head"]]
-                shown = [own] if prefix or 2 * own > 1 else [own, 2 * own]
+                shown = [threshold] if prefix or 2 * threshold > 1 else [threshold, 2 * threshold]
                 layers = {f"W at l = {level:.4g}": structure_weights(mean, level, penalty=penalty) for level in shown}
                 layers["mean weights"] = mean
                 where = {**choices, "weights": words, "mean over": over}
-                found.append(TokenMap(where, layers, names, names, _facts(row, special)))
-    return found
+                token_maps.append(TokenMap(where, layers, names, names, _facts(row, special)))
+    return token_maps
 
 
 def kept(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
@@ -67,22 +69,24 @@ def kept(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFrame:
     """
     frames = []
     sites = table.select("kind", "layer").unique(maintain_order=True)
-    held = {(*site, name): matrices[f"{site[0]}.layer{site[1]}.{name}"] for site in sites.iter_rows() for name in SHOWN}
-    most = max(float(mean.max()) for mean in held.values())
+    means = {
+        (*site, name): matrices[f"{site[0]}.layer{site[1]}.{name}"] for site in sites.iter_rows() for name in SHOWN
+    }
+    most = max(float(mean.max()) for mean in means.values())
     thresholds = [most * (step / _STEPS) ** 2 for step in range(_STEPS + 1)]
-    for (kind, layer, name), mean in held.items():
+    for (kind, layer, name), mean in means.items():
         stays = [mean >= level for level in thresholds]
         shares = torch.stack([one.double().mean((-2, -1)) for one in stays], -1)
         emptied = torch.stack([(~one.any(-1)).double().mean(-1) for one in stays], -1)
-        own = by_place(kind, layer, {"threshold": thresholds}, kept=shares, emptied=emptied)
-        frames.append(own.insert_column(3, pl.Series("weights", [name] * len(own))))
+        by_threshold = by_place(kind, layer, {"threshold": thresholds}, kept=shares, emptied=emptied)
+        frames.append(by_threshold.insert_column(3, pl.Series("weights", [name] * len(by_threshold))))
     return pl.concat(frames)
 
 
 def by_place(kind: str, layer: int, places: Mapping[str, Sequence[Any]], **values: Tensor) -> pl.DataFrame:
     """Return a row for each head of a layer and each place, with the values [head, place] there."""
     heads = pl.DataFrame({"head": range(len(next(iter(values.values()))))})
-    columns = {name: pl.Series(held.flatten().numpy()) for name, held in values.items()}
+    columns = {name: pl.Series(value.flatten().numpy()) for name, value in values.items()}
     return heads.join(pl.DataFrame(places), how="cross").select(
         pl.lit(kind).alias("kind"), pl.lit(layer, pl.Int64).alias("layer"), pl.all(), **columns
     )  # fmt: skip

@@ -116,8 +116,8 @@ class Structure(Result):
         kind = kind or kinds[0]
         key = f"{kind}.layer{layer}.{name}"
         if key not in self.matrices or not 0 <= head < len(self.matrices[key]):
-            held = ", ".join(f"{one} layer {number}" for one, number in self.sites)
-            raise InputError(f"no {name} weights of {kind} layer {layer}, head {head}. There are {held}.")
+            available = ", ".join(f"{one} layer {number}" for one, number in self.sites)
+            raise InputError(f"no {name} weights of {kind} layer {layer}, head {head}. There are {available}.")
         return self.matrices[key][head]
 
     def visibility_by_position(self) -> pl.DataFrame:
@@ -127,8 +127,8 @@ class Structure(Result):
         """
         frames, places = [], {"position": range(self.table["length"][0])}
         for kind, layer in self.sites:
-            held = self.matrices[f"{kind}.layer{layer}.visibility"].diagonal(dim1=-2, dim2=-1).double()
-            frames.append(maps.by_place(kind, layer, places, visibility=held))
+            visibility = self.matrices[f"{kind}.layer{layer}.visibility"].diagonal(dim1=-2, dim2=-1).double()
+            frames.append(maps.by_place(kind, layer, places, visibility=visibility))
         return pl.concat(frames)
 
     def correlations(self) -> pl.DataFrame:
@@ -177,8 +177,8 @@ class Structure(Result):
         return float(self.provenance["settings"]["penalty"])
 
     def _tables(self) -> dict[str, pl.DataFrame]:
-        own = {name: getattr(self, name) for name in self.schema}
-        return {**own, "correlations": self.correlations(), "by_perturbation": self.by_perturbation()}
+        tables = {name: getattr(self, name) for name in self.schema}
+        return {**tables, "correlations": self.correlations(), "by_perturbation": self.by_perturbation()}
 
     def _frames(self) -> dict[str, pl.DataFrame]:
         made = {"positions": self.visibility_by_position(), "kept": maps.kept(self.table, self.matrices)}

@@ -104,8 +104,8 @@ class Runner:
     @cached_property
     def _projectors(self) -> dict[str, tuple[Tensor, Tensor]]:
         """The projectors on R of each layer, and on its weighted version."""
-        found = {key: spaces(self.state.sums, key, site, len(self.items))[0] for key, site in self._sites.items()}
-        return {key: (space.projector(), space.projector(VISIBLE_SHARE)) for key, space in found.items()}
+        by_layer = {key: spaces(self.state.sums, key, site, len(self.items))[0] for key, site in self._sites.items()}
+        return {key: (space.projector(), space.projector(VISIBLE_SHARE)) for key, space in by_layer.items()}
 
     def _first_pass(self, texts: range) -> Tables:
         rows: list[Rows] = []
@@ -119,16 +119,16 @@ class Runner:
                 )  # fmt: skip
             if _is_mark(view.text + 1) or view.text + 1 == len(self.items):
                 rows += [self._growth(key, view.text + 1) for key in self._sites]
-        return {"growth": frame("growth", [row for held in rows for row in held])}
+        return {"growth": frame("growth", [row for of_text in rows for row in of_text])}
 
     def _growth(self, key: str, texts: int) -> Rows:
         """Return the rows of a layer's dim R after so many texts, and remember when it last grew."""
-        found = dimensions(*spaces(self.state.sums, key, self._sites[key], texts))
-        grown = found["dim_r"].double()
-        held = self.state.sums.get(f"{key}.grown", torch.zeros(len(grown), 2, dtype=torch.float64))
+        measured = dimensions(*spaces(self.state.sums, key, self._sites[key], texts))
+        grown = measured["dim_r"].double()
+        before = self.state.sums.get(f"{key}.grown", torch.zeros(len(grown), 2, dtype=torch.float64))
         now = torch.stack([grown, torch.full_like(grown, texts)], 1)
-        self.state.sums[f"{key}.grown"] = torch.where((grown > held[:, 0])[:, None], now, held)
-        return head_rows(key, {"texts": texts, **found})
+        self.state.sums[f"{key}.grown"] = torch.where((grown > before[:, 0])[:, None], now, before)
+        return head_rows(key, {"texts": texts, **measured})
 
     def _second_pass(self, texts: range) -> Tables:
         if texts.start == 0:
@@ -161,11 +161,12 @@ class Runner:
     def _pair_rows(self, first: int, second: int, one: LayerView, other: LayerView) -> Rows:
         if one.visible is not None:
             return []
-        found = circularity(one.weights, one.projected, other.projected, seed=self.settings.seed + first)
-        disagree = zip(found.able.tolist(), found.disagree(TOLERANCE).tolist(), strict=True)
+        circle = circularity(one.weights, one.projected, other.projected, seed=self.settings.seed + first)
+        disagree = zip(circle.able.tolist(), circle.disagree(TOLERANCE).tolist(), strict=True)
         return head_rows(one.key, {
-            "first_text": first, "second_text": second, "freedom": found.freedom, "overlap": found.overlap,
-            "chance": found.chance, "moved": found.moved, "change_first": found.first, "change_second": found.second,
+            "first_text": first, "second_text": second, "freedom": circle.freedom, "overlap": circle.overlap,
+            "chance": circle.chance, "moved": circle.moved,
+            "change_first": circle.first, "change_second": circle.second,
             "disagree": [apart if able else None for able, apart in disagree],
         })  # fmt: skip
 

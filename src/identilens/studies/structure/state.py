@@ -117,15 +117,15 @@ class State:
     def add(self, layer: str, **tensors: Tensor) -> None:
         """Add to some sums of a layer."""
         for name, tensor in tensors.items():
-            held = self.sums.get(f"{layer}.{name}")
-            self.sums[f"{layer}.{name}"] = tensor.double().clone() if held is None else held.add_(tensor)
+            total = self.sums.get(f"{layer}.{name}")
+            self.sums[f"{layer}.{name}"] = tensor.double().clone() if total is None else total.add_(tensor)
 
     def keep(self, row: int, rows: int, vector: Float[Tensor, " d"]) -> None:
         """Keep the embedding of one text of the pool."""
-        held = self.sums.get("embeddings")
-        if held is None:
-            held = self.sums["embeddings"] = torch.zeros(rows, len(vector), dtype=torch.float64)
-        held[row] = vector
+        embeddings = self.sums.get("embeddings")
+        if embeddings is None:
+            embeddings = self.sums["embeddings"] = torch.zeros(rows, len(vector), dtype=torch.float64)
+        embeddings[row] = vector
 
     def save(self, folder: Path, part: int) -> None:
         """Write the state as it is after a part; the state of the part before stays until the next."""

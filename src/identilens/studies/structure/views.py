@@ -29,8 +29,8 @@ _PAIRS = {
 
 def charts(frames: Frames) -> dict[str, AnyChart]:
     """Return every chart that is made of tables; those on R as means over heads."""
-    own = subspace(frames) | patterns(frames) | classes(frames) | representatives(frames)
-    return own | norm_charts(frames["perturbations"])
+    charts = subspace(frames) | patterns(frames) | classes(frames) | representatives(frames)
+    return charts | norm_charts(frames["perturbations"])
 
 
 def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
@@ -45,7 +45,7 @@ def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
     positions = _by_head(frames["positions"], "position", {"visibility": "visible"}, each)
     kept = _by_head(frames["kept"].filter(weights="raw"), "threshold", _KEPT, each)
     band, spread = (None, "") if each else (("low", "high"), " (bands: 80 % of heads)")
-    found: dict[str, AnyChart] = {
+    charts: dict[str, AnyChart] = {
         "growth": lines(
             growth, "texts", "value", "measure", log_x=True, y_domain=(0, 1.04 * n), x_title="Texts",
             y_title="Dimension", color_title="", title="Growth of R with the number of texts",
@@ -68,9 +68,9 @@ def subspace(frames: Frames, *, each: bool = False) -> dict[str, AnyChart]:
         ),
     }  # fmt: skip
     if not each:
-        return found
+        return charts
     names = growth["heads"].unique(maintain_order=True).to_list()
-    return {name: choose(chart, "heads", "Heads", names) for name, chart in found.items()}
+    return {name: choose(chart, "heads", "Heads", names) for name, chart in charts.items()}
 
 
 def patterns(frames: Frames) -> dict[str, AnyChart]:
@@ -92,26 +92,26 @@ def patterns(frames: Frames) -> dict[str, AnyChart]:
 
 def classes(frames: Frames) -> dict[str, AnyChart]:
     """Return null spaces of two texts and negative entries of projections, where there are any."""
-    found: dict[str, AnyChart] = {}
+    charts: dict[str, AnyChart] = {}
     pairs, signs = pairs_by_head(frames["pairs"]), texts_by_head(frames["texts"]).drop_nulls("negative")
     if len(pairs):
         shared = _placed(_long(pairs, _HEAD, {"overlap": "measured", "chance": "by chance"}))
         means = shared.group_by("place", "measure", maintain_order=True).agg(pl.col("value").mean())
-        found["overlap"] = lines(
+        charts["overlap"] = lines(
             means, "place", "value", "measure", y_domain=(0, 1.02), y_format=".0%", x_title="Layer", y_title="Share",
             color_title="", title="Null space shared by two texts",
         )  # fmt: skip
         cells = _placed(_long(pairs, _HEAD, _PAIRS))
         each = _cells(cells.select("head", "place", "measure", "value"), "Two texts, head by head", "Share")
-        found["overlap_heads"] = choose(each, "measure", "Measure", list(_PAIRS.values()))
+        charts["overlap_heads"] = choose(each, "measure", "Measure", list(_PAIRS.values()))
     if len(signs):
         placed = _placed(signs.select(*_HEAD, value="negative"))
-        found["negative"] = bars(
+        charts["negative"] = bars(
             placed.group_by("place", maintain_order=True).agg(pl.col("value").mean()), "place", "value",
             y_format=".0%", x_title="Layer", y_title="Share of entries", title="Negative entries of the projection",
         )  # fmt: skip
-        found["negative_heads"] = _cells(placed, "Negative entries, head by head", "Share of entries")
-    return found
+        charts["negative_heads"] = _cells(placed, "Negative entries, head by head", "Share of entries")
+    return charts
 
 
 def representatives(frames: Frames) -> dict[str, AnyChart]:

@@ -95,8 +95,8 @@ class EncoderSweep(Result):
     def _sentences(self) -> Iterator[str]:
         for (task,), rows in self.cells().group_by("task", maintain_order=True):
             spans = [
-                f"{NAMES[str(heads)]} {own['test_accuracy'].min():.3f} to {own['test_accuracy'].max():.3f}"
-                for (heads,), own in rows.group_by("heads", maintain_order=True)
+                f"{NAMES[str(heads)]} {rates['test_accuracy'].min():.3f} to {rates['test_accuracy'].max():.3f}"
+                for (heads,), rates in rows.group_by("heads", maintain_order=True)
             ]
             apart = _apart(rows)
             beside = "" if apart is None else f"; {apart:.3f} from the published cells in the mean"

@@ -116,10 +116,10 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
 
         study = TrainStudy(one, self._splits(one.task, one.seed))
         # The sweep itself has already checked the versions of the libraries.
-        found = run_study(study, out=folder, resume=folder.exists(), allow_version_change=True, progress=told)
+        trained = run_study(study, out=folder, resume=folder.exists(), allow_version_change=True, progress=told)
         if not self.settings.keep_models:
             Manifest(folder).remove("model/")
-        row = {name: found.metrics.get(name) for name in EncoderSweep.schema["table"]}
+        row = {name: trained.metrics.get(name) for name in EncoderSweep.schema["table"]}
         row["published"] = published_accuracy(one.task, one.heads, one.d_k)
         return Output({"table": table_of(EncoderSweep.schema["table"], [row])})
 

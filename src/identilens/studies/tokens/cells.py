@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
 from identilens.measures.tokens.lookup import Distance
 from identilens.measures.tokens.probes import LinearProbe, MlpProbe, NaiveProbe, Probe, RidgeProbe
 from identilens.measures.tokens.splits import checked_lengths, keep_training_share, split_sentences, token_rows
@@ -75,6 +75,8 @@ def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
 def check_corpus(settings: TokenSettings, lengths: Sequence[int]) -> None:
     """Raise InputError unless every fold finds tokens to train on, to stop by and to test."""
     sizes = checked_lengths(lengths)
+    if settings.folds > len(sizes) > 0:
+        raise SettingError("folds", f"of at most {len(sizes)}, the number of sentences", settings.folds)
     offsets = settings.offsets if settings.experiment == "neighbours" else (0,)
     shares = settings.shares if settings.experiment == "data-share" else (1.0,)
     for split in split_sentences(len(sizes), folds=settings.folds, seed=settings.seed):

@@ -13,8 +13,8 @@ from identilens.studies.tokens.views import compared, probe_words, same_layer
 def finding(table: pl.DataFrame, means: pl.DataFrame) -> Finding:
     """Return how many tokens each probe recovers, and how many a guess would, from a result's table and means."""
     folds = table.group_by("fold").agg(pl.col("tokens").max(), pl.col("sentences").max())
-    own = same_layer(means).filter(pl.col("share") == pl.col("share").max())
-    best = own.filter(pl.col("layer_tested") == pl.col("layer_tested").max()).sort("rate")[-1].row(0, named=True)
+    same = same_layer(means).filter(pl.col("share") == pl.col("share").max())
+    best = same.filter(pl.col("layer_tested") == pl.col("layer_tested").max()).sort("rate")[-1].row(0, named=True)
     chance = means["chance"].mean()
     numbers = {
         "best_rate": best["rate"], "best_layer": best["layer_tested"], "chance": chance, "folds": len(folds),

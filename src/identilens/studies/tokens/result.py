@@ -88,8 +88,8 @@ class TokenIdentifiability(Result):
         """
         means = self.means()
         most = self.table.group_by("layer_tested").agg(pl.col("layer_trained", "offset", "share").n_unique()).max()
-        own = [name for name in ("layer_trained", "offset", "share") if most[name].item() != 1]
-        index = ["probe", "distance", *(["checkpoint"] if views.compared(means) else []), *own, "folds"]
+        varying = [name for name in ("layer_trained", "offset", "share") if most[name].item() != 1]
+        index = ["probe", "distance", *(["checkpoint"] if views.compared(means) else []), *varying, "folds"]
         percent = means.with_columns((100 * pl.col("rate")).round(2), pl.col("layer_tested").cast(pl.String))
         return percent.pivot("layer_tested", index=index, values="rate")
 

@@ -56,21 +56,21 @@ class Runner:
         """Return the table rows of one part."""
         states = self.states(part.checkpoint)
         layers = self._on_device(states.layers)
-        found = []
+        rates = []
         planned = cells(self.settings, len(layers) - 1, part.kind.probe)
         for number, (cell, probe) in enumerate(self._fitted(part, planned, states, layers), 1):
             self.tell(f"{part}: tested {number} of {len(planned)} probes")
             if isinstance(probe, TrainedProbe) and probe.outcome_ is not None:
                 self.rates.setdefault(part.rate_key(cell), probe.outcome_.learning_rate)
-            found += [self._row(part, cell, tested, probe, states, layers) for tested in cell.tested]
-        return table_of(TokenIdentifiability.schema["table"], found)
+            rates += [self._row(part, cell, tested, probe, states, layers) for tested in cell.tested]
+        return table_of(TokenIdentifiability.schema["table"], rates)
 
     def recall(self, table: pl.DataFrame, layers: dict[str, int]) -> None:
         """Take the learning rates of a finished part's rows, so that a resumed run does not search again."""
         for row in table.filter(pl.col("learning_rate").is_not_null(), fold=0).to_dicts():
-            wanted = [row[name] for name in ("layer_trained", "layer_target", "offset", "share")]
+            place = [row[name] for name in ("layer_trained", "layer_target", "offset", "share")]
             for cell in cells(self.settings, layers[row["checkpoint"]], row["probe"]):
-                if [cell.layer, cell.target, cell.offset, cell.share] == wanted:
+                if [cell.layer, cell.target, cell.offset, cell.share] == place:
                     self.rates[row["checkpoint"], row["probe"], row["distance"], cell] = row["learning_rate"]
 
     def _fitted(
@@ -95,8 +95,8 @@ class Runner:
         train = keep_training_share(part.split, cell.share).train
         targets = layers[cell.target]
         # The naive probe has not seen any sentence; what others got of those that they saw is Brunner's Fig. 7.
-        own = tested == cell.layer and part.kind.probe != "naive"
-        training = _score(probe, layers[tested], targets, states, train, cell.offset)["rate"] if own else None
+        same_layer = tested == cell.layer and part.kind.probe != "naive"
+        training = _score(probe, layers[tested], targets, states, train, cell.offset)["rate"] if same_layer else None
         return {
             "experiment": self.settings.experiment, "checkpoint": part.checkpoint, "probe": part.kind.probe,
             "distance": part.kind.distance, "layer_trained": cell.layer, "layer_tested": tested,
@@ -131,18 +131,18 @@ def _score(
     probe: Probe, hidden: Tensor, targets: Tensor, states: HiddenStates, sentences: Sequence[int], offset: int
 ) -> dict[str, float]:
     """Return the look-up over all tokens of the sentences, a chunk of sentences at a time."""
-    found = []
+    looked_up = []
     long_enough = [s for s in sentences if states.lengths[s] > abs(offset)]
     for chunk in packed(long_enough, lambda group: sum(states.lengths[s] for s in group) <= CHUNK_TOKENS):
         rows = token_rows(states.lengths, chunk).to(hidden.device)
         predicted = probe.transform(hidden[rows])
-        wanted, sizes, ids = targets[rows].to(predicted.dtype), [states.lengths[s] for s in chunk], states.token_ids
-        found.append(
-            look_up(predicted, wanted, sizes, distance=probe.distance, offset=offset, token_ids=ids[rows.cpu()])
+        target, sizes, ids = targets[rows].to(predicted.dtype), [states.lengths[s] for s in chunk], states.token_ids
+        looked_up.append(
+            look_up(predicted, target, sizes, distance=probe.distance, offset=offset, token_ids=ids[rows.cpu()])
         )
-    tokens, sentences_tested = sum(one.tokens for one in found), sum(one.sentences for one in found)
+    tokens, sentences_tested = sum(one.tokens for one in looked_up), sum(one.sentences for one in looked_up)
     names = ("rate", "token_rate", "chance", "token_chance")
-    means = {name: sum(getattr(one, name) * one.tokens for one in found) / tokens for name in names}
+    means = {name: sum(getattr(one, name) * one.tokens for one in looked_up) / tokens for name in names}
     return {**means, "tokens": tokens, "sentences": sentences_tested}
 
 

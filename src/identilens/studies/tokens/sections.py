@@ -22,9 +22,9 @@ _OPTIONAL = {
 def sections(means: pl.DataFrame, charts: Sequence[str]) -> list[Section]:
     """Return the parts of the report from the means over folds, a row per cell, and the names of its charts."""
     groups = [
-        Section(anchor, title, (text,), own, note=_BARS)
+        Section(anchor, title, (text,), drawn, note=_BARS)
         for anchor, (title, beginnings, text) in _GROUPS.items()
-        if (own := [name for name in charts if name.startswith(beginnings)])
+        if (drawn := [name for name in charts if name.startswith(beginnings)])
     ]
     table = Section("table", "All means", frame=means_table(means), note=_COLUMNS)
     return [*groups, table, Section("reading", "How to read this report", _READING)]

@@ -67,8 +67,8 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         self.lenses = {"model": lens}
         if settings.compare_model is not None:
             other = settings.compare_model
-            own = isinstance(other, Lens)
-            self.lenses["compared"] = other if own else load(other, device=lens.device, dtype=lens.facts["dtype"])
+            loaded = isinstance(other, Lens)
+            self.lenses["compared"] = other if loaded else load(other, device=lens.device, dtype=lens.facts["dtype"])
         self.items = {name: read_items(each, texts, settings.max_length) for name, each in self.lenses.items()}
         self.layers = {name: _checked_layers(each, self.items[name], settings) for name, each in self.lenses.items()}
         # Very many texts are checked before the first part, so that progress is shown meanwhile.

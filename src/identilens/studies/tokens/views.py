@@ -25,13 +25,13 @@ def charts(means: pl.DataFrame) -> dict[str, AnyChart]:
         layers = rows["layer_trained"].unique().sort()
         return {f"rate_by_share_layer{layer}": _by_share(rows.filter(layer_trained=layer), layer) for layer in layers}
     if experiment == "neighbours":
-        return {f"neighbours_{key}": _neighbours(own) for key, own in _by_probe(rows)}
-    found = _by_layer(rows)
+        return {f"neighbours_{key}": _neighbours(of_probe) for key, of_probe in _by_probe(rows)}
+    charts = _by_layer(rows)
     if experiment == "across-layers":
-        for key, own in _by_probe(rows.filter(pl.col("probe") != "naive")):
-            found[f"across_layers_{key}"] = _across(own)
-            found[f"across_layers_map_{key}"] = _across_map(own)
-    return found | _train_and_test(rows)
+        for key, of_probe in _by_probe(rows.filter(pl.col("probe") != "naive")):
+            charts[f"across_layers_{key}"] = _across(of_probe)
+            charts[f"across_layers_map_{key}"] = _across_map(of_probe)
+    return charts | _train_and_test(rows)
 
 
 def same_layer(means: pl.DataFrame) -> pl.DataFrame:
@@ -51,12 +51,12 @@ def probe_words(probe: str, distance: str) -> str:
 
 def _by_layer(rows: pl.DataFrame) -> dict[str, AnyChart]:
     """Return the rates by layer: Fig. 2a, 11 to 13, 38 and 39, and the same where position does not count."""
-    own = same_layer(rows)
+    same = same_layer(rows)
     title = "State of the layer below recovered" if rows["experiment"][0] == "layer-to-layer" else "Token recovered"
     dash = "checkpoint" if compared(rows) else None
     return {
         f"{measure}_by_layer": _rates(
-            own, "layer_tested", "curve", dash, measure=measure, chance=chance, title=title + more, x_title="Layer"
+            same, "layer_tested", "curve", dash, measure=measure, chance=chance, title=title + more, x_title="Layer"
         )
         for measure, chance, more in _SHARES
     }
@@ -104,11 +104,11 @@ def _by_share(rows: pl.DataFrame, layer: int) -> AnyChart:
 
 def _train_and_test(rows: pl.DataFrame) -> dict[str, AnyChart]:
     """Return the rates on test and on training sentences, one chart a distance (Fig. 7)."""
-    own = same_layer(rows).filter(pl.col("train_rate").is_not_null())
-    if own["layer_tested"].n_unique() < 2:
+    same = same_layer(rows).filter(pl.col("train_rate").is_not_null())
+    if same["layer_tested"].n_unique() < 2:
         return {}
-    training = own.with_columns(rate="train_rate", sentences=pl.lit("training"), **{_ERROR: pl.lit(None, pl.Float64)})
-    both = pl.concat([own.with_columns(sentences=pl.lit("test")), training])
+    training = same.with_columns(rate="train_rate", sentences=pl.lit("training"), **{_ERROR: pl.lit(None, pl.Float64)})
+    both = pl.concat([same.with_columns(sentences=pl.lit("test")), training])
     return {
         f"train_and_test_{distance}": _by_checkpoint(
             _rates(
@@ -143,5 +143,5 @@ def _by_checkpoint(chart: AnyChart, rows: pl.DataFrame) -> AnyChart:
 
 
 def _by_probe(rows: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    for (probe, distance), own in rows.group_by("probe", "distance", maintain_order=True):
-        yield f"{probe}_{distance}", own
+    for (probe, distance), of_probe in rows.group_by("probe", "distance", maintain_order=True):
+        yield f"{probe}_{distance}", of_probe

@@ -25,8 +25,8 @@ class Trust(Result):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.trust(lens, idl.examples()[0], layers=3, heads=9, queries=(10, 11))
-        >>> found.by_query()
+        >>> result = idl.trust(lens, idl.examples()[0], layers=3, heads=9, queries=(10, 11))
+        >>> result.by_query()
         shape: (2, 13)
         ┌──────┬───────┬──────┬─────────┬───┬────────────────┬────────────────┬───────────────┬────────────┐
         │ text ┆ layer ┆ head ┆ kind    ┆ … ┆ determined,    ┆ free,          ┆ free, little  ┆ negligible │
@@ -72,7 +72,7 @@ class Trust(Result):
         first = self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else "".join(_of_rows(rows))
         numbers = {"rows": len(rows), "weights": len(self.table), **means}
         headline = (
-            (_percent(means["certain_mass"]), "of the attention lies where you see it in every alternative"),
+            (_percent(means["certain_mass"]), "of the attention stays on the same keys in every alternative"),
             (_percent(means[VERDICTS[0]]), "is determined and influential"),
             (_percent(means[VERDICTS[1]]), "is determined, with little influence on the output"),
             (_percent(means[VERDICTS[2]] + means[VERDICTS[3]]), "is free: the same output allows other weights"),
@@ -121,22 +121,21 @@ class Trust(Result):
 
     def _of_one_row(self, row: dict[str, Any]) -> str:
         certain = row["certain_mass"]
-        first = (
-            f"Of the attention of {_name(row)}, at least {_percent(certain)} lies where you see it in every alternative"
-        )
+        at_least = f"At least {_percent(certain)} of the attention of {_name(row)}"
+        first = f"{at_least} stays on the same keys in every alternative"
         if certain < 0.005:
             return f"{first}."
         most = self.table.sort("lo", descending=True).row(0, named=True)
         return (
-            f"{first}; {_percent(most['lo'] / certain)} of that on {most['token']!r}, which brings "
-            f"{_percent(most['norm_share'])} of what the keys add to the output (by norm)."
+            f"{first}; {_percent(most['lo'] / certain)} of that is on {most['token']!r}, which contributes "
+            f"{_percent(most['norm_share'])} of the summed norms of the output."
         )
 
 
 def _of_rows(rows: pl.DataFrame) -> Iterator[str]:
     ordered = rows.sort("certain_mass", maintain_order=True)
     mean = _percent(rows["certain_mass"].mean())
-    yield f"Of the attention of {len(rows)} queries, at least {mean} on average lies where you see it in every "
+    yield f"On average at least {mean} of the attention of {len(rows)} queries stays on the same keys in every "
     yield "alternative: "
     ends = (ordered.row(at, named=True) for at in (0, -1))
     yield " to ".join(f"{_percent(row['certain_mass'])} for {_name(row)}" for row in ends) + "."
@@ -152,17 +151,16 @@ def _percent(share: Any) -> str:
 
 _LINES = (
     "Every line is the attention of one query: the tokens that it sees with their weights, marked by the answers to "
-    "two questions. Determined: does every other attention with the same head output keep the weight within half of "
-    "what is seen? If not, it is free. Influential: is what the key adds to the output, by norm, at least an even "
-    "share of what all keys add? Negligible keys are not influential, and no alternative raises them to half an even "
-    "share.",
+    "two questions. Determined: does every alternative with the same head output keep the weight within half of its "
+    "value? If not, it is free. Influential: is what the key adds to the output, by norm, at least an even "
+    "share of what all keys add? Negligible: not influential, and below half an even share in every alternative.",
 )
 _BARS = (
     "Every bar runs over all values that a weight can take while the head's output, and the sum of the row, stay "
-    "exactly as they are; no weight turns negative. The dot is the weight itself, the upright tick the key's norm "
+    "the same and no weight is negative. The dot is the weight itself, the upright tick the key's norm "
     "share: the length of what it adds, over the sum of all such lengths.",
 )
 _AXES = (
-    "To the right: the share of a weight that every alternative leaves where it is. Upwards: the influence of its "
+    "To the right: the share of a weight that is the same in every alternative. Upwards: the influence of its "
     "key, in even shares. A weight can be high on one and low on the other.",
 )

@@ -32,10 +32,10 @@ class TrustStudy(RowStudy[RowSettings, Trust]):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.trust(lens, idl.examples()[0], layers=3, heads=9, queries=10)
-        >>> found
+        >>> result = idl.trust(lens, idl.examples()[0], layers=3, heads=9, queries=10)
+        >>> result
         Trust: Of the attention of 'once' (query 10, ...
-        >>> found.table["verdict"].value_counts(sort=True)
+        >>> result.table["verdict"].value_counts(sort=True)
         shape: (4, 2)
         ┌──────────────────────────────┬───────┐
         │ verdict                      ┆ count │

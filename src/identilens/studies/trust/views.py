@@ -38,7 +38,7 @@ _MARKS = {
         VERDICTS, SIGNS, (0, 0, 1, 1, None), (True, False, True, False, False), strict=True
     )
 }
-_HELD = ("determined", "free", "negligible")
+_DETERMINACY = ("determined", "free", "negligible")
 _LABEL = 22
 
 
@@ -73,18 +73,18 @@ def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
 
 def bars(table: pl.DataFrame, rows: int | None = None) -> AnyChart:
     """Return the interval of each weight with its key's norm share; of several rows, one is chosen at a time."""
-    held = within_page(table)
-    numbers = held.select(ROW).unique(maintain_order=True).head(rows or len(held)).with_row_index("row")
-    drawn = _held(held.join(numbers, on=ROW)).sort("row", "weight", descending=[False, True])
+    shown = within_page(table)
+    numbers = shown.select(ROW).unique(maintain_order=True).head(rows or len(shown)).with_row_index("row")
+    drawn = _classified(shown.join(numbers, on=ROW)).sort("row", "weight", descending=[False, True])
     tokens = drawn.select("token", "key").iter_rows()
     labels = [f"{shortened(visible_text(token), _LABEL)} · {key}" for token, key in tokens]
     frame = drawn.select(
-        "row", "weight", "lo", "hi", "norm_share", "contribution", "removal", "verdict", "held",
+        "row", "weight", "lo", "hi", "norm_share", "contribution", "removal", "verdict", "determinacy",
         label=pl.Series(labels, dtype=pl.String),
     )  # fmt: skip
     longest = int(drawn.group_by("row").len()["len"].max())  # pyright: ignore[reportArgumentType] a number of rows
     chart = intervals(
-        frame, "label", "lo", "hi", "weight", "held", root_x=True,
+        frame, "label", "lo", "hi", "weight", "determinacy", root_x=True,
         x_title="Attention weight, its interval, and norm share (tick), by square root",
         also=("lo", "hi", "norm_share", "contribution", "removal", "verdict"), color_title="Weight",
         height=17 * longest + 10, title="Intervals of the weights of one query, with influence",
@@ -101,11 +101,12 @@ def axes(table: pl.DataFrame) -> AnyChart:
     """Return, for each weight above zero, the certain share of it against its key's influence."""
     influence = pl.col("norm_share") * pl.len().over(ROW)
     seen = within_page(table).with_columns(influence=influence).filter(pl.col("weight") > 0)
-    frame = _held(seen.with_columns(certain=pl.col("lo") / pl.col("weight"))).sort("order", maintain_order=True)
+    frame = _classified(seen.with_columns(certain=pl.col("lo") / pl.col("weight"))).sort("order", maintain_order=True)
     also = ("weight", "token", "query_token", "verdict")
     chart = scatter(
-        frame.select("certain", "influence", "held", *also), "certain", "influence", "held", log_y=True, also=also,
-        size=24, color_title="Weight", x_title="Share of the weight that is certain (lo / weight)", x_domain=(0, 1),
+        frame.select("certain", "influence", "determinacy", *also), "certain", "influence", "determinacy",
+        also=also, size=24, log_y=True, color_title="Weight",
+        x_title="Share of the weight that is certain (lo / weight)", x_domain=(0, 1),
         y_title="Norm share, in even shares", title="Every weight on both axes",
     )  # fmt: skip
     return rule(_colored(chart), y=1, label="an even share")
@@ -138,16 +139,16 @@ def _row_name(row: Mapping[str, Any]) -> str:
     return f"{head_name(row)}: attention of {visible_text(row['query_token'])} (query {row['query']})"
 
 
-def _held(table: pl.DataFrame) -> pl.DataFrame:
+def _classified(table: pl.DataFrame) -> pl.DataFrame:
     """Return a table with what its verdicts say of the weights alone, in words and by their order."""
-    held = pl.col("verdict").str.split(",").list.first()
-    return table.with_columns(held=held, order=held.cast(pl.Enum(_HELD)).to_physical())
+    determinacy = pl.col("verdict").str.split(",").list.first()
+    return table.with_columns(determinacy=determinacy, order=determinacy.cast(pl.Enum(_DETERMINACY)).to_physical())
 
 
 def _colored(chart: Any) -> Any:
     """Return a chart whose colours are those of the lines, whichever verdicts its table has."""
     classes = {name: chart.encoding[name] for name in ("color", "shape") if chart.encoding[name] is not alt.Undefined}
-    return chart.encode(**{name: one.scale(domain=list(_HELD)) for name, one in classes.items()})
+    return chart.encode(**{name: one.scale(domain=list(_DETERMINACY)) for name, one in classes.items()})
 
 
 def _percent(share: float) -> str:
