@@ -46,7 +46,7 @@ def test_a_line_of_tokens_with_verdicts(bundled_path, audited):
     options = ["--model", bundled_path, "--text", TEXT, "--layers", 3, "--heads", 5, "--queries", "village"]
     done = identilens("trust", *options, "--out", audited, code=0)
     words = " ".join(done.output.split())
-    assert "Of the attention of 'village' (query 4, layer 3, head 5), at least " in words
+    assert "of the attention of 'village' (query 4, layer 3, head 5) stays on the same keys" in words
     assert "determined, little influence" in words
     assert "Weights and verdicts" in words
     page = (audited / "report.html").read_text(encoding="utf-8")

@@ -99,7 +99,7 @@ def test_single_options_go_over_settings():
 
 def test_corpora_that_are_too_small():
     check_corpus(chosen(folds=3), [5] * 10)
-    with pytest.raises(InputError, match="got 10 folds for 9 sentences; use folds <= 9 or more text"):
+    with pytest.raises(InputError, match="expected folds of at most 9, the number of sentences; got 10"):
         check_corpus(chosen(), [5] * 9)
     with pytest.raises(InputError, match="corpus with at least one sentence, got an empty one"):
         check_corpus(chosen(), [])

@@ -309,7 +309,7 @@ def test_odd_corpora(lens):
 def test_what_cannot_be_analysed(lens, tmp_path):
     out = tmp_path / "out"
     for texts, options, expected in (
-        (TEXTS[:9], {}, "got 10 folds for 9 sentences"),
+        (TEXTS[:9], {}, "expected folds of at most 9, the number of sentences; got 10"),
         ([], {}, "expected one or more texts"),
         (TEXTS, {"layers": (3,)}, r"layers 1 to 2; got \[3\]"),
         (TEXTS, {"probe": "linear"}, "probe to be one of the options"),

@@ -83,7 +83,8 @@ def test_masked_rows_have_their_own_keys(found):
     short = rows.filter(pl.col("query") <= 4)
     assert short["certain_mass"].to_list() == pytest.approx([1.0] * 4), "five keys and eight values: nothing can move"
     words = found.summary().text
-    assert words.startswith("Of the attention of 8 queries, at least ")
+    assert words.startswith("On average at least ")
+    assert " of the attention of 8 queries stays on the same keys" in words
     last = rows.sort("certain_mass").row(0, named=True)
     assert f"{100 * last['certain_mass']:.0f} % for '{last['query_token']}' (query {last['query']}," in words
 

@@ -34,7 +34,7 @@ class TrustStudy(RowStudy[RowSettings, Trust]):
         >>> lens = idl.load("bundled")
         >>> result = idl.trust(lens, idl.examples()[0], layers=3, heads=9, queries=10)
         >>> result
-        Trust: Of the attention of 'once' (query 10, ...
+        Trust: At least 81 % of the attention of 'once' (query 10, ...
         >>> result.table["verdict"].value_counts(sort=True)
         shape: (4, 2)
         ┌──────────────────────────────┬───────┐
