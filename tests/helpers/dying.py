@@ -61,6 +61,10 @@ CASES = {
     "structure": lambda at, **run: idl.structure(
         model(), WORDS[:10], length=8, clusters=2, compared_pairs=0, perturbed=1, **run
     ),
+    "faithfulness": lambda at, **run: idl.faithfulness(
+        model(), WORDS[:3], rows=1, groups=(1, 2), searched=3, alternatives=1, **run
+    ),
+    "rationales": lambda at, **run: idl.rationales(zoo.classifier(), WORDS[:4], draws=2, **run),
     "reversal": lambda at, **run: idl.reversal(
         model="lstm", length=5, epochs=2, train=64, held_out=32, hidden=16, inputs=8, **run
     ),

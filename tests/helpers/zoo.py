@@ -9,6 +9,7 @@ import transformers as hf
 from identilens.dyck.configuration import DyckConfig
 from identilens.dyck.modeling import DyckForCausalLM
 from identilens.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
+from identilens.models import Lens
 
 VOCAB = 96
 _COMMON = {
@@ -236,3 +237,16 @@ def example(family: str, seed: int = 0) -> Any:
         features = torch.randn(2, 8, 24, generator=generator)
         return {"input_features": features, "decoder_input_ids": torch.tensor([ids(7, seed), ids(7, seed + 1)])}
     return [ids(9, seed), ids(6, seed + 1), ids(13, seed + 2)]
+
+
+def classifier(family="bert"):
+    """A tiny random classifier of three classes whose decisions are far from even."""
+    config = build(family).config
+    config.num_labels = 3
+    model = hf.AutoModelForSequenceClassification.from_config(config)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.25)
+    return Lens(model.double().eval())

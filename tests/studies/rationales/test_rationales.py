@@ -9,7 +9,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import identilens as idl
 from helpers.command import failing, identilens
-from helpers.zoo import build, ids
+from helpers.zoo import build, classifier, ids
 from identilens.errors import InputError
 from identilens.models.rollouts import final_rollouts
 from identilens.studies.rationales.decision import Decision
@@ -17,19 +17,6 @@ from identilens.studies.rationales.study import rationales
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 TEXT = "Snow fell on the harbour, and nobody came."
-
-
-def classifier(family="bert"):
-    """A tiny random classifier of three classes whose decisions are far from even."""
-    config = build(family).config
-    config.num_labels = 3
-    model = AutoModelForSequenceClassification.from_config(config)
-    torch.manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 0.25)
-    return idl.Lens(model.double().eval())
 
 
 def probability(lens, tokens, label):
