@@ -18,7 +18,7 @@ from identilens.errors import OutputFolderError
 from identilens.runs.manifest import TEMPORARY, digest_of, manifest_of
 from identilens.runs.mirror import settle
 
-_FULL_DISK = ("os error", "no space", "file write failed", "file too large", "errno")
+_FULL_DISK = ("os error", "no space", "file write failed", "file too large", "errno", "unexpected pos")
 """Words in the messages of libraries that raise their own errors for failures of the file system."""
 
 
