@@ -139,7 +139,7 @@ def test_unknown_words_fail():
 
 def test_looks_are_valid_vega_lite():
     for dark in (False, True):
-        alt.Config.from_dict(theme(dark))
+        assert alt.Config.from_dict(theme(dark)).to_dict() == theme(dark)
 
 
 def test_an_axis_can_be_stretched_and_whole_numbers_stay_whole():

@@ -1,12 +1,12 @@
 """What testing explanations has shown, in words and numbers."""
 
 from collections.abc import Mapping
-from math import isnan
 from typing import Any
 
 import polars as pl
 
 from identilens.runs.result import Finding
+from identilens.studies.faithfulness.means import in_words
 
 
 def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFrame, failed: int) -> Finding:
@@ -53,5 +53,4 @@ def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFra
 
 
 def _range(row: Mapping[str, Any], axis: str) -> str:
-    low, high = row[f"{axis}_low"], row[f"{axis}_high"]
-    return f"{row[axis]:.2f}" + ("" if isnan(low) else f" [{low:.2f}, {high:.2f}]")
+    return in_words(row[axis], row[f"{axis}_low"], row[f"{axis}_high"])

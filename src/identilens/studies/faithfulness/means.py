@@ -1,6 +1,7 @@
 """Means over texts with bootstrap intervals, by explanation; paired differences; and rows that were left out."""
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 import polars as pl
@@ -50,6 +51,11 @@ def left_out(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     tested = table.filter(explanation="random").group_by(list(by), maintain_order=True)
     measures = [pl.col(name).null_count().cast(pl.Int64).alias(f"no_{name}") for name in ("correlation", "naopc")]
     return tested.agg(pl.len().cast(pl.Int64).alias("rows"), *measures)
+
+
+def in_words(mean: float, low: float, high: float, form: str = ".2f") -> str:
+    """Return a mean with its interval, if there is one."""
+    return f"{mean:{form}}" + ("" if isnan(low) else f" [{low:{form}}, {high:{form}}]")
 
 
 def _interval(at: dict[str, Any], values: pl.Series) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import polars as pl
 from identilens.charts.kit import AnyChart
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
-from identilens.studies.faithfulness.means import differences, means
+from identilens.studies.faithfulness.means import differences, in_words, means
 from identilens.studies.rationales import views
 
 Measure = Literal["comprehensiveness", "sufficiency"]
@@ -58,9 +58,10 @@ class Rationales(Result):
         for measure, label, words, descending in _QUESTIONS:
             best = self.against("random", measure).sort("mean", descending=descending).row(0, named=True)
             mean = self.measured(measure).filter(explanation=best["explanation"])["mean"].item()
+            difference = in_words(best["mean"], best["low"], best["high"], "+.3f")
             lines.append(
-                f"{words}: {best['explanation']}, {measure} {mean:.3f}, which is {best['mean']:+.3f} "
-                f"[{best['low']:+.3f}, {best['high']:+.3f}] against random tokens ({texts} texts)."
+                f"{words}: {best['explanation']}, {measure} {mean:.3f}, which is {difference} against random tokens "
+                f"({texts} texts)."
             )
             numbers |= {measure: mean, f"{measure}_over_random": best["mean"]}
             headline.append((f"{best['mean']:+.3f}", f"{label}: {best['explanation']}"))
@@ -101,5 +102,6 @@ _WORDS = {
     "sufficiency": "All other tokens are taken out. The same loss: small, or negative, if the tokens are enough.",
 }
 _CONTROL = (
-    "Mean difference to as many tokens chosen at random, on the same texts. An interval without 0 is a difference."
+    "Mean difference to as many tokens chosen at random, on the same texts. An interval without 0 is a difference; "
+    "intervals are not widened for the number of explanations compared."
 )
