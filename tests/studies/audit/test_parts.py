@@ -5,7 +5,7 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers.zoo import build, ids
-from identilens.studies.audit import runner, study
+from identilens.studies.audit import runner, study, text_measure
 
 
 def test_saved_matrices_make_parts_smaller(monkeypatch):
@@ -23,6 +23,9 @@ def test_texts_measured_at_once_give_what_each_gives_alone(family, monkeypatch):
     lens = idl.Lens(build(family).double())
     texts = [ids(n, seed) for seed, n in enumerate((40, 40, 9, 40, 9))]
     together = idl.audit(lens, texts, examples=0).table
-    monkeypatch.setattr(runner, "_WEIGHTS_AT_ONCE", 1)
+    for module, limit in ((text_measure, "WEIGHTS_AT_ONCE"), (runner, "WEIGHTS_AT_ONCE"), (runner, "VALUES_AT_ONCE")):
+        monkeypatch.setattr(module, limit, 1)
+        fewer = idl.audit(lens, texts, examples=0).table
+        assert_frame_equal(together.drop("reconstruction_error"), fewer.drop("reconstruction_error"), rel_tol=1e-8)
     alone = idl.audit(lens, texts, examples=0, batch_size=1).table
     assert_frame_equal(together.drop("reconstruction_error"), alone.drop("reconstruction_error"), rel_tol=1e-8)

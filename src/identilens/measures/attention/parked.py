@@ -44,28 +44,36 @@ class ParkedBuilder:
     def __init__(self, compact: Float[Tensor, "head key r"], structural: Bool[Tensor, "text key"]) -> None:
         places = structural.to(compact.device).clone()
         places[:, 0] = True
-        self._texts = len(places)
-        self._elsewhere = ~places.repeat_interleave(len(compact) // len(places), 0)
-        self._norms = torch.linalg.vector_norm(compact, dim=-1)
-        self._rows = 0
+        self._heads = len(compact) // len(places)
+        self._elsewhere = ~places.repeat_interleave(self._heads, 0)
+        self.lengths: Float[Tensor, "head key"] = torch.linalg.vector_norm(compact, dim=-1)
+        self._rows = compact.new_zeros(len(compact))
         self._sums = compact.new_zeros(len(compact), 2, compact.shape[1])
         self._output = compact.new_zeros(len(compact))
 
-    def add(self, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"]) -> None:
-        """Add some rows: their weights, and their head outputs in the basis of the compact values."""
-        self._rows += weights.shape[1]
-        norms = (weights @ self._norms[..., None].to(weights.dtype))[..., 0]
+    def add(
+        self, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"], *,
+        heads: slice = slice(None), norms: Float[Tensor, "head row"] | None = None,
+    ) -> None:  # fmt: skip
+        """Add some rows: their weights, and their head outputs in the basis of the compact values.
+
+        ``heads`` are those of whole texts, ``norms`` the sums Σ_k a_ik ‖t_k‖ (`lengths`) if they are known.
+        """
+        self._rows[heads] += weights.shape[1]
+        if norms is None:
+            norms = (weights @ self.lengths[heads, :, None].to(weights.dtype))[..., 0]
         each = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
-        self._sums += each @ weights
-        sizes = torch.linalg.vector_norm(outputs, dim=-1).double().unflatten(0, (self._texts, -1))
-        self._output += share_of(sizes, sizes.sum(1, keepdim=True)).sum(-1).flatten()
+        self._sums[heads] += each @ weights
+        sizes = torch.linalg.vector_norm(outputs, dim=-1).double().unflatten(0, (-1, self._heads))
+        self._output[heads] += share_of(sizes, sizes.sum(1, keepdim=True)).sum(-1).flatten()
 
     def finish(self) -> ParkedAttention:
         """Return the result over all rows added."""
-        mass, share = (self._sums / self._rows).unbind(1)
+        mass, share = (self._sums / self._rows[:, None, None]).unbind(1)
         place = mass.masked_fill(self._elsewhere, -1.0).argmax(1, keepdim=True)
-        norm, count = self._norms.gather(1, place)[:, 0], self._norms.shape[1]
-        median = self._norms.sort(1).values[:, [(count - 1) // 2, count // 2]].mean(1)
+        norm, count = self.lengths.gather(1, place)[:, 0], self.lengths.shape[1]
+        middle = {(count + 1) // 2, count // 2 + 1}
+        median = torch.stack([self.lengths.kthvalue(rank, 1).values for rank in middle]).mean(0)
         value_norm = share_of(norm, median)
         mass_there, share_there = (sums.gather(1, place)[:, 0] for sums in (mass, share))
         return ParkedAttention(

@@ -1,6 +1,7 @@
 """The scalars of an attention map, summed over blocks of rows, so that no n x n matrix is in memory."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -10,8 +11,9 @@ from identilens.linalg import ProjectedValues, Visible
 from identilens.linalg.causal_rows import CausalRows
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
-from identilens.linalg.simplex import ones_outside, significant
+from identilens.linalg.simplex import significant
 from identilens.measures.attention.moments import Moments, RowSums
+from identilens.measures.attention.shared_rows import SharedRows
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,9 @@ class SummaryBuilder:
     """Adds up the rows of a layer's attention block by block and returns their summary.
 
     Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ for each row. So all
-    sums follow from the coordinates of the weights in an orthonormal basis of col(T). In rows that see every key, even
-    attention, 1 / keys, is subtracted before any product in the precision of the weights, so that near-uniform maps do
-    not lose digits; products of other rows are in float64. Memory O(n · block). ``queries`` is the total number of
-    rows. Each query and each key has one of several types; types may differ from head to head, when heads of several
-    texts are summarised together.
+    sums follow from the coordinates of the weights in an orthonormal basis of col(T). Products of rows that do not see
+    every key are in float64. Memory O(n · block). ``queries`` is the total number of rows. Each query and each key has
+    one of several types; types may differ from head to head, when heads of several texts are summarised together.
     """
 
     def __init__(
@@ -64,31 +64,46 @@ class SummaryBuilder:
         heads, keys, _ = self.compact.shape
         self.projector, self.visible = projected.projector(queries, visible), visible
         one = {"dtype": self.compact.dtype, "device": self.compact.device}
-        self.query_types = torch.ones(queries, 1, **one) if query_types is None else query_types.to(**one)
+        query_types = torch.ones(queries, 1, **one) if query_types is None else query_types.to(**one)
         key_types = torch.ones(keys, 1, **one) if key_types is None else key_types.to(**one)
-        self.key_types = key_types.expand(heads, -1, -1)
-        self._received = torch.zeros(2, heads, self.query_types.shape[-1], key_types.shape[-1], **one)
+        self.query_types, self.key_types = (types.expand(heads, -1, -1) for types in (query_types, key_types))
+        self._received = torch.zeros(2, heads, query_types.shape[-1], key_types.shape[-1], **one)
         self._error = torch.zeros(2, heads, **one)
         self._sizes = self.projector.row_sizes()
         self._moments = Moments.empty(heads, self._sizes)
-        self._columns: Tensor | None = None
-        self._inner = self._back = self._outside = self.compact
 
-    def add(self, rows: slice, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"]) -> None:
-        """Add some rows: their weights, and their head outputs in the basis of the compact values."""
+    @property
+    def by_head(self) -> bool:
+        """Whether the heads can be added one after the other, because their rows see every key."""
+        return isinstance(self.projector, FullRows)
+
+    def add(
+        self, rows: slice, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"], *,
+        heads: slice = slice(None), raw: Float[Tensor, "head row type"] | None = None, overwrite: bool = False,
+    ) -> None:  # fmt: skip
+        """Add some rows: their weights, and their head outputs in the basis of the compact values.
+
+        ``heads`` are those given (see `by_head`), ``raw`` their attention by key type if it is known; ``overwrite``
+        allows to use the memory of the weights.
+        """
         if isinstance(self.projector, FullRows):
-            sums, received, rebuilt = self._shared_rows(self.projector, weights)
+            raw = weights @ self.key_types[heads].to(weights.dtype) if raw is None else raw
+            effective, rebuilt = self._shared.add(heads, rows, weights, raw, overwrite)
+            received = raw.double(), effective
         elif isinstance(self.projector, CausalRows):
             sums, received, rebuilt = self._causal_rows(self.projector, rows, weights)
+            self._moments.add(sums)
         else:
             sums, received, rebuilt = self._masked_rows(self.projector, rows, weights)
-        self._received += self.query_types[..., rows, :].mT @ torch.stack(received)
-        self._moments.add(sums)
-        self._error[0] += torch.linalg.vector_norm(rebuilt.sub_(outputs), dim=-1).double().square().sum(1)
-        self._error[1] += torch.linalg.vector_norm(outputs, dim=-1).double().square().sum(1)
+            self._moments.add(sums)
+        self._received[:, heads] += self.query_types[heads, rows].mT @ torch.stack(received)
+        sizes = [torch.linalg.vector_norm(one, dim=-1) for one in (rebuilt.sub_(outputs), outputs)]
+        self._error[:, heads] += torch.stack(sizes).double().square().sum(-1)
 
     def finish(self) -> AttentionSummary:
         """Return the summary of all rows added."""
+        if self.by_head:
+            self._moments.add(self._shared.sums())
         rank, mask = self.projector.rank, self.visible
         seen = self.projected.restricted(mask[-1]) if isinstance(mask, Tensor) else self.projected
         error = (self._error[0] / self._error[1].clamp_min(torch.finfo(self.compact.dtype).tiny)).sqrt()
@@ -98,38 +113,9 @@ class SummaryBuilder:
             *self._received,
         )  # fmt: skip
 
-    def _shared_rows(
-        self, projector: FullRows, weights: Tensor
-    ) -> tuple[RowSums, tuple[Tensor, Tensor], Float[Tensor, "head row r"]]:
-        """Return sums, attention by key type and output of rows that see every key, without effective attention."""
-        # The even share in the precision of the weights: subtracting it is exact for weights close to it.
-        even, types = float(torch.tensor(1 / weights.shape[-1], dtype=weights.dtype)), self.key_types
-        if self._columns is None:
-            basis = projector.basis[..., :0] if projector.independent else projector.basis
-            self._columns = torch.cat([basis.to(weights.dtype), types.to(weights.dtype)], -1)
-            self._inner = basis.mT @ types
-            self._back = self._columns[..., : basis.shape[-1]].mT @ self.compact.to(weights.dtype)
-            outside, nullity = ones_outside(projector.factor), projector.keys - projector.rank
-            counted = torch.where(self.projected.simplex_nullity < nullity, outside, 0.0)
-            self._outside = torch.stack([outside, counted])[..., None]
-        moved = weights - even
-        square = torch.linalg.vector_norm(moved, dim=-1).double().square()
-        # Every key has one type: sums over types are sums over keys.
-        # Weights of small types would lose digits next to the even share: they are summed as they are.
-        width = self._inner.shape[-2]
-        coordinates, by_type = (moved @ self._columns).tensor_split([width], -1)
-        total, raw = by_type.double().sum(-1), (weights @ self._columns[..., width:]).double()
-        if projector.independent:
-            sums = RowSums(even, total, square, total, square, square, torch.zeros_like(square))
-            return sums, (raw, raw), weights @ self.compact.to(weights.dtype)
-        ones = self._inner.sum(-1)[:, None]
-        effective = coordinates.double() @ self._inner
-        sums = RowSums.of_projection(
-            even, total, square, effective.sum(-1), torch.linalg.vector_norm(coordinates, dim=-1).double().square(),
-            *self._outside.expand(-1, *square.shape),
-        )  # fmt: skip
-        rebuilt = (coordinates @ self._back).add_(even * (ones.to(weights.dtype) @ self._back))
-        return sums, (raw, effective + even * (ones @ self._inner)), rebuilt
+    @cached_property
+    def _shared(self) -> SharedRows:
+        return SharedRows(self.projected, self.query_types.shape[1], self.key_types)
 
     def _causal_rows(
         self, projector: CausalRows, rows: slice, weights: Tensor

@@ -23,15 +23,12 @@ from identilens.studies.audit.certain import EXAMPLE_ROWS, sampled_rows
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import ReceivedSums, certain_table_rows, table_rows
 from identilens.studies.audit.settings import AuditSettings
-from identilens.studies.audit.text_measure import TextMeasure
+from identilens.studies.audit.text_measure import VALUES_AT_ONCE, WEIGHTS_AT_ONCE, TextMeasure
 
 STREAM_LENGTH = 1024
 """With stream="auto", weights of longer texts are never held."""
 
 _BLOCK_BYTES = 2 * 2**20
-
-_WEIGHTS_AT_ONCE = 2 * 2**20
-"""Bytes of weights of the texts that are measured at once: more would not stay in the processor's cache."""
 
 
 class Runner:
@@ -145,7 +142,11 @@ class _Part:
             else:
                 waiting.setdefault((cut, pattern), []).append(place)
         for ((rows, columns), _), places in waiting.items():
-            size = max(1, _WEIGHTS_AT_ONCE // (4 * site.heads * rows * columns))
+            size = VALUES_AT_ONCE // (site.heads * columns * call.value.shape[-1])
+            visible = call.only(places[:1], rows, columns).visible()
+            if visible is not None and not bool(visible.all()):
+                size = min(size, WEIGHTS_AT_ONCE // (4 * site.heads * rows * columns))
+            size = max(1, size)
             for start in range(0, len(places), size):
                 yield places[start : start + size], (rows, columns)
 

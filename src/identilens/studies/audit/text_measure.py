@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any, TypeVar
 
 import torch
@@ -13,13 +14,18 @@ from identilens.linalg import HALF, ProjectedValues, Visible
 from identilens.linalg.full_rows import FullRows
 from identilens.measures.attention.parked import ParkedAttention, ParkedBuilder
 from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
+from identilens.models.fused import attend_with
 from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.runs.matrices import MatrixKey
 from identilens.studies.audit.certain import certain_rows
 
-_VALUES_AT_ONCE = 2**20
+VALUES_AT_ONCE = 2**20
+"""Entries of values, in float64, of the texts and heads that are taken at once."""
+
+WEIGHTS_AT_ONCE = 2 * 2**20
+"""Bytes of weights of the texts that are taken at once: more would not stay in the processor's cache."""
 
 ByHead = TypeVar("ByHead", AttentionSummary, ParkedAttention)
 
@@ -47,35 +53,37 @@ class TextMeasure:
         self.bias = None if value_bias is None else value_bias.double().repeat_interleave(group, 0)[:, None]
         compact = factor.new_empty(len(texts), site.heads, n_key, factor.shape[-1])
         # A few heads at a time in long texts, so that no second copy of all values is held.
-        step = max(1, _VALUES_AT_ONCE // (n_key * d_v))
-        for start in range(0, site.heads, step):
+        step = max(1, VALUES_AT_ONCE // (n_key * d_v))
+        for place, start in product(range(len(texts)), range(0, site.heads, step)):
             some = slice(start, min(start + step, site.heads))
             groups = torch.arange(some.start, some.stop, device=call.value.device) // group
-            values = (call.value[:, some] if group == 1 else call.value[:, groups]).double()
+            values = call.value[place, some] if group == 1 else call.value[place, groups]
+            values = values.to(torch.float64, memory_format=torch.contiguous_format)
             values = values if self.bias is None else values - self.bias[some]
-            torch.matmul(values, factor[some], out=compact[:, some])
-        self._require_finite(compact, "values")
+            torch.matmul(values, factor[some], out=compact[place, some])
+        self._require_finite(compact, "values", texts)
         self.compact = compact.flatten(0, 1)
         by_head = [torch.stack([*side]).repeat_interleave(site.heads, 0) for side in types]
         self.builder = SummaryBuilder(ProjectedValues(self.compact, d_model), n_query, self._visible(), *by_head)
         # The last type contains every token without a type of its own.
         self._parked = ParkedBuilder(self.compact, torch.stack([one[:, :-1].any(-1) for one in types[1]]))
+        columns = [self._parked.lengths[..., None], *([self.builder.key_types] if self.builder.by_head else [])]
+        self._columns = torch.cat(columns, -1).to(self._factor.dtype).unflatten(0, (len(texts), -1))
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
         self._unproven = set(range(site.heads)) if call.has_sink else set()
 
     def run(self, step: int) -> Float[Tensor, "text query head d_v"]:
         """Return the attention output, taking the weights ``step`` rows at a time."""
-        n_query, d_v = self.counts["n_query"], self.counts["d_v"]
-        outputs = self.call.query.new_empty(len(self.texts), n_query, self.site.heads, d_v)
-        for start in range(0, n_query, step):
-            rows = slice(start, min(start + step, n_query))
-            output, weights = self.call.attend(rows)
-            self._add(rows, weights if weights.dtype == torch.float64 else weights.float(), output)
-            if self._kept is not None:
-                exact = self._exact(rows, weights)
-                effective = self.builder.projector.effective(rows, exact).to(exact.dtype)
-                self._kept.append((exact, effective))
-            outputs[:, rows] = output
+        n_query, texts = self.counts["n_query"], len(self.texts)
+        at_once = max(1, WEIGHTS_AT_ONCE // (4 * self.site.heads * min(step, n_query) * self.counts["n_key"]))
+        at_once = at_once if self.builder.by_head else texts
+        outputs = self.call.query.new_empty(texts, n_query, self.site.heads, self.counts["d_v"])
+        for first in range(0, texts, at_once):
+            some = slice(first, min(first + at_once, texts))
+            call = self.call if at_once >= texts else self.call.only(range(texts)[some], n_query, self.counts["n_key"])
+            for start in range(0, n_query, step):
+                rows = slice(start, min(start + step, n_query))
+                outputs[some, rows] = self._add(call, some, rows)
         return outputs
 
     def finish(self) -> list[tuple[AttentionSummary, ParkedAttention]]:
@@ -116,16 +124,23 @@ class TextMeasure:
             if name != "values" or head not in self._unproven
         }
 
-    def _add(
-        self, rows: slice, weights: Float[Tensor, "text head row key"], output: Float[Tensor, "text row head d_v"]
-    ) -> None:
+    def _add(self, call: AttentionCall, texts: slice, rows: slice) -> Float[Tensor, "text row head d_v"]:
+        """Take some rows of some texts, and return their output."""
+        output, weights, mixed = attend_with(call, rows, self._columns[texts])
+        if self._kept is not None:
+            exact = self._exact(rows, weights)
+            self._kept.append((exact, self.builder.projector.effective(rows, exact).to(exact.dtype)))
+        weights = weights.to(mixed.dtype)
         outputs = output.transpose(1, 2).to(weights.dtype)
-        self._require_finite(outputs, "output")
+        self._require_finite(outputs, "output", self.texts[texts])
         if self.bias is not None:
             outputs = outputs - weights.sum(-1, keepdim=True) * self.bias.to(weights.dtype)
-        projected, weights = (outputs @ self._factor).flatten(0, 1), weights.flatten(0, 1)
-        self.builder.add(rows, weights, projected)
-        self._parked.add(weights, projected)
+        heads = slice(texts.start * self.site.heads, texts.stop * self.site.heads)
+        outputs, weights, mixed = (one.flatten(0, 1) for one in (outputs @ self._factor, weights, mixed))
+        norms, raw = mixed[..., 0], mixed[..., 1:] if self.builder.by_head else None
+        self._parked.add(weights, outputs, heads=heads, norms=norms)
+        self.builder.add(rows, weights, outputs, heads=heads, raw=raw, overwrite=self._kept is None)
+        return output
 
     def _exact(self, rows: slice, weights: Float[Tensor, "1 head row key"]) -> Float[Tensor, "head row key"]:
         """Return the weights of a text that is kept; of a model in half precision computed again, where possible."""
@@ -145,13 +160,13 @@ class TextMeasure:
         visible = self.call.visible()
         return None if visible is None or bool(visible.all()) else visible[0].expand(self.counts["n_query"], -1)
 
-    def _require_finite(self, tensor: Float[Tensor, "text *rest"], what: str) -> None:
+    def _require_finite(self, tensor: Float[Tensor, "text *rest"], what: str, texts: Sequence[int]) -> None:
         # A sum is finite only if every term is, and costs one pass.
         if bool(torch.isfinite(tensor.sum())):
             return
-        bad = [text for text, one in zip(self.texts, tensor, strict=True) if not bool(torch.isfinite(one.sum()))]
+        bad = [text for text, one in zip(texts, tensor, strict=True) if not bool(torch.isfinite(one.sum()))]
         raise NumericalError(
-            f"text {bad[0] if bad else self.texts[0]}, {self.site.kind} layer {self.site.layer}: attention {what} has "
+            f"text {bad[0] if bad else texts[0]}, {self.site.kind} layer {self.site.layer}: attention {what} has "
             "NaN or infinite entries. Look for an overflow in half precision (load with --dtype float32) or a broken "
             "checkpoint."
         )
