@@ -34,6 +34,9 @@ def attend_with(
     if seen is not None and not bool(seen.all()):
         weights.masked_fill_(~seen[:, None], torch.finfo(weights.dtype).min)
     weights = torch.softmax(weights, -1)
+    if query.shape[2] < call.query.shape[2]:
+        # Of a few rows of a long text: no second copy of the values.
+        return (weights @ value).transpose(1, 2), weights, weights @ columns
     mixed = weights @ torch.cat([value, columns], -1)
     return mixed[..., :d_v].transpose(1, 2), weights, mixed[..., d_v:]
 

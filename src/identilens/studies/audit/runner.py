@@ -143,8 +143,7 @@ class _Part:
                 waiting.setdefault((cut, pattern), []).append(place)
         for ((rows, columns), _), places in waiting.items():
             size = VALUES_AT_ONCE // (site.heads * columns * call.value.shape[-1])
-            visible = call.only(places[:1], rows, columns).visible()
-            if visible is not None and not bool(visible.all()):
+            if len(places) > 1 and not call.only(places[:1], rows, columns).sees_everything():
                 size = min(size, WEIGHTS_AT_ONCE // (4 * site.heads * rows * columns))
             size = max(1, size)
             for start in range(0, len(places), size):
