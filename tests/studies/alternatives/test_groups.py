@@ -161,7 +161,8 @@ def test_one_token_has_only_its_gauge():
     item = lens.read([[7]])[0]
     found, _, _ = search(lens, item, read_head(lens, item, LAYER, 1))
     assert found.dimension == 0
-    assert "Of the 24 directions in which these queries and keys can move, 24 change no weight" in found.note
+    moves = "Of the 24 directions in which the queries and keys, or what makes them, can move, 24 change no weight"
+    assert moves in found.note
 
 
 def test_parameters_of_several_layers_are_left_alone():
