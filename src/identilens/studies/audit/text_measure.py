@@ -36,9 +36,10 @@ Types = Sequence[Tensor]
 class TextMeasure:
     """Takes the attention calls of some texts of one length, without padding; gives output, summaries and matrices.
 
-    The heads of all texts are measured at once, text after text. ``factor`` is that of the output projections,
-    ``d_model`` their columns; ``types`` are those of queries and keys; ``value_bias`` is subtracted from the values,
-    one row a value head, where it is given; ``keep`` keeps the matrices. Matrices and certain rows are for one text.
+    All texts are set up at once; their weights are taken as many texts at a time as fit the cache. ``factor`` is that
+    of the output projections, ``d_model`` their columns; ``types`` are those of queries and keys; ``value_bias`` is
+    subtracted from the values, one row a value head, where it is given; ``keep`` keeps the matrices. Matrices and
+    certain rows are for one text.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class TextMeasure:
         outputs = self.call.query.new_empty(texts, n_query, self.site.heads, self.counts["d_v"])
         for first in range(0, texts, at_once):
             some = slice(first, min(first + at_once, texts))
-            call = self.call if at_once >= texts else self.call.only(range(texts)[some], n_query, self.counts["n_key"])
+            call = self.call.only(range(texts)[some], n_query, self.counts["n_key"])
             for start in range(0, n_query, step):
                 rows = slice(start, min(start + step, n_query))
                 outputs[some, rows] = self._add(call, some, rows)
