@@ -1,6 +1,7 @@
 """Orthonormal basis and pseudo-inverse of the projected values, by Cholesky where full rank is certified."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,6 +23,11 @@ class Span:
 
     basis: Float[Tensor, "*batch n k"]
     rank: Int[Tensor, "*batch"]
+
+    @cached_property
+    def ones(self) -> Float[Tensor, "*batch 1 k"]:
+        """The ones in coordinates of the basis."""
+        return self.basis.sum(-2, keepdim=True)
 
     def project(self, rows: Float[Tensor, "*batch row n"]) -> Float[Tensor, "*batch row n"]:
         """Return the orthogonal projection of rows on the space, in the precision of the rows."""

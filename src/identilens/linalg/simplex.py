@@ -60,8 +60,7 @@ def certified_centred_rank(
     """
     (n, r), batch = compact.shape[-2:], compact.shape[:-2]
     flat, coordinates = compact.reshape(-1, n, r), factor.coordinates.reshape(-1, r, min(n, r))
-    sums = flat.sum(-2, keepdim=True)
-    along = sums @ coordinates
+    along = factor.ones.reshape(-1, 1, min(n, r))
     outside = 1 - along.square().sum((-2, -1)) / n
     moved = (along @ coordinates.mT).square().sum((-2, -1)) / n
     inverse = torch.linalg.vector_norm(coordinates, dim=(-2, -1)).square() + moved / outside.clamp_min(CLEAR_SHARE)
@@ -103,24 +102,21 @@ def simplex_span(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Span
 
 def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
     """Return ‖(I − U Uᵀ) 1‖²: the squared length of the ones outside the space."""
-    basis = span.basis
-    inside = basis.sum(-2, keepdim=True)
+    basis, inside = span.basis, span.ones
     by_length = basis.shape[-2] - inside.square().sum((-2, -1))
     if bool((by_length > CLEAR_SHARE * basis.shape[-2]).all()):
         return by_length
     return (1 - (inside @ basis.mT)[..., 0, :]).square().sum(-1)
 
 
-def significant(
-    outside: Float[Tensor, "head row"], sizes: Int[Tensor, " row"], tolerance: Callable[[int], float]
-) -> Float[Tensor, "head row"]:
-    """Return ‖(I − P_i) 1‖² of each row; 0 where its share of the row's size (number of keys) is within the tolerance.
+def least_outside(sizes: Int[Tensor, " row"], tolerance: Callable[[int], float]) -> Float[Tensor, " row"]:
+    """Return up to which ‖(I − P_i) 1‖² the ones of a row count as inside: a share of its size within the tolerance.
 
-    Where this is 0, `centred_rank` does not count the ones either. `centred_rank` may leave out the ones in more rows,
+    Where they do, `centred_rank` does not count the ones either. `centred_rank` may leave out the ones in more rows,
     but it needs a decomposition per row.
     """
-    least = torch.tensor([tolerance(size) ** 2 * size for size in sizes.tolist()], dtype=outside.dtype)
-    return torch.where(outside > least.to(outside.device), outside, 0.0)
+    least = torch.tensor([tolerance(size) ** 2 * size for size in sizes.tolist()], dtype=torch.float64)
+    return least.to(sizes.device)
 
 
 def space_on(compact: Float[Tensor, "key r"], visible: Bool[Tensor, " key"], tolerance: float) -> SimplexSpace:

@@ -1,5 +1,7 @@
 """Attention of calls to fused attention, whose weights mix further columns in the same product as the values."""
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -7,41 +9,75 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from identilens.models.interface import AttentionCall
 
+
+class Scratch:
+    """Memory that is used again, so that large tensors of one kind are not allocated anew: one tensor at a time."""
+
+    def __init__(self) -> None:
+        self._kept: Tensor | None = None
+
+    def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Return an uninitialised tensor of the precision and device of another; the one before it is lost."""
+        entries, kept = math.prod(shape), self._kept
+        if kept is None or kept.dtype != like.dtype or kept.device != like.device or len(kept) < entries:
+            self._kept = kept = like.new_empty(entries)
+        return kept[:entries].view(shape)
+
+
 _MORE = ("position_bias", "softcap", "cache", "dropout")
 
 
 def attend_with(
-    call: AttentionCall, rows: slice, columns: Float[Tensor, "batch head key column"]
-) -> tuple[Tensor, Tensor, Float[Tensor, "batch head row column"]]:
+    call: AttentionCall, rows: slice, columns: Float[Tensor, "batch head key column"], scratch: Scratch, *,
+    joined: Float[Tensor, "batch head key both"] | None = None, causal: bool = False,
+) -> tuple[Tensor, Tensor, Float[Tensor, "batch head row column"]]:  # fmt: skip
     """Return output and weights of query rows as `AttentionCall.attend` does, and the weights times ``columns``.
 
     A model that calls PyTorch's fused attention computes softmax(s Q Kᵀ) V over the visible keys, and so does this; of
     other calls the weights are those of the family's eager attention. Their product with ``columns`` has the columns'
-    precision.
+    precision. ``joined`` are values and columns side by side: one product instead of two. If every row sees the keys up
+    to its own, ``causal``, weights of the short way end at the last row's key.
     """
-    if not _is_fused(call, columns.dtype):
+    if not is_fused(call, columns.dtype):
         output, weights = call.attend(rows)
         return output, weights, weights.to(columns.dtype) @ columns
-    query, group = call.query[:, :, rows], call.query.shape[1] // call.key.shape[1]
-    key, value = (one if group == 1 else one.repeat_interleave(group, 1) for one in (call.key, call.value))
-    scaling = call.arguments.get("scaling")
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    batch, (width, d_v) = query.shape[:2], (key.shape[-2], value.shape[-1])
-    empty = query.new_empty(batch.numel(), query.shape[2], width)
-    logits = torch.baddbmm(empty, query.flatten(0, 1), key.flatten(0, 1).mT, beta=0, alpha=scaling, out=empty)
-    weights = logits.unflatten(0, batch)
-    seen = call.visible(rows)
-    if seen is not None and not bool(seen.all()):
-        weights.masked_fill_(~seen[:, None], torch.finfo(weights.dtype).min)
-    weights = torch.softmax(weights, -1)
-    if query.shape[2] < call.query.shape[2]:
+    weights = fused_weights(call, rows, scratch, causal)
+    seen, d_v = weights.shape[-1], call.value.shape[-1]
+    if joined is None:
         # Of a few rows of a long text: no second copy of the values.
-        return (weights @ value).transpose(1, 2), weights, weights @ columns
-    mixed = weights @ torch.cat([value, columns], -1)
+        value = by_head(call, call.value[:, :, :seen])
+        return (weights @ value).transpose(1, 2), weights, weights @ columns[..., :seen, :]
+    mixed = weights @ joined[..., :seen, :]
     return mixed[..., :d_v].transpose(1, 2), weights, mixed[..., d_v:]
 
 
-def _is_fused(call: AttentionCall, dtype: torch.dtype) -> bool:
+def fused_weights(
+    call: AttentionCall, rows: slice, scratch: Scratch, causal: bool = False
+) -> Float[Tensor, "batch head row key"]:
+    """Return the weights of query rows of a call to fused attention, in scratch memory; see `attend_with`."""
+    query, keys = call.query[:, :, rows], by_head(call, call.key[:, :, : rows.stop] if causal else call.key)
+    scaling = call.arguments.get("scaling")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    weights = scratch.take((*query.shape[:3], keys.shape[-2]), query)
+    # Text by text: the heads of several texts do not lie evenly in memory, and would be copied.
+    for logits, one, key in zip(weights, query, keys, strict=True):
+        torch.baddbmm(logits, one, key.mT, beta=0, alpha=scaling, out=logits)
+    seen = None if causal else call.visible(rows)
+    if causal:
+        later = torch.ones(query.shape[2], query.shape[2], dtype=torch.bool, device=query.device).triu_(1)
+        weights[..., rows].masked_fill_(later, torch.finfo(weights.dtype).min)
+    elif seen is not None and not bool(seen.all()):
+        weights.masked_fill_(~seen[:, None], torch.finfo(weights.dtype).min)
+    return torch.softmax(weights, -1, out=weights)
+
+
+def by_head(call: AttentionCall, given: Float[Tensor, "batch group key d"]) -> Float[Tensor, "batch head key d"]:
+    """Return keys or values of every head, of which those of a group are the same."""
+    group = call.query.shape[1] // given.shape[1]
+    return given if group == 1 else given.repeat_interleave(group, 1)
+
+
+def is_fused(call: AttentionCall, dtype: torch.dtype) -> bool:
     """Return whether a call is one of PyTorch's fused attention in this precision, with no more than a mask."""
     plain = call.own is sdpa_attention_forward and call.windows == 1 and not call.has_sink
     masked = call.mask is None or call.mask.dtype == torch.bool

@@ -31,6 +31,12 @@ def seen_keys(mask: Tensor) -> Tensor:
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
 
 
+def places_of(texts: Sequence[int]) -> slice | list[int]:
+    """Return an index of some places of a batch: of neighbours a view, of others a copy."""
+    neighbours = list(texts) == list(range(texts[0], texts[-1] + 1))
+    return slice(texts[0], texts[-1] + 1) if neighbours else list(texts)
+
+
 @dataclass(frozen=True)
 class AttentionCall:
     """One call of a model's attention function, padding included, as the model family makes it.
@@ -59,9 +65,7 @@ class AttentionCall:
 
     def only(self, texts: Sequence[int], queries: int, keys: int) -> "AttentionCall":
         """Return the call that some texts of one length would make alone, without the padding after them."""
-        # Neighbours are a view; others are copied.
-        neighbours = list(texts) == list(range(texts[0], texts[-1] + 1))
-        places = slice(texts[0], texts[-1] + 1) if neighbours else list(texts)
+        places = places_of(texts)
         mask, bias = self.mask, self.arguments.get("position_bias")
         if mask is not None:
             mask = mask[places] if mask.shape[0] > 1 else mask

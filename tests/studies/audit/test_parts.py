@@ -29,3 +29,29 @@ def test_texts_measured_at_once_give_what_each_gives_alone(family, monkeypatch):
         assert_frame_equal(together.drop("reconstruction_error"), fewer.drop("reconstruction_error"), rel_tol=1e-8)
     alone = idl.audit(lens, texts, examples=0, batch_size=1).table
     assert_frame_equal(together.drop("reconstruction_error"), alone.drop("reconstruction_error"), rel_tol=1e-8)
+
+
+@pytest.mark.parametrize(("real", "accuracy"), [(False, 1e-9), (True, 2e-6)])
+@pytest.mark.parametrize("stream", ["never", "always"])
+def test_output_from_coordinates_gives_the_table_of_the_usual_way(real, accuracy, stream, request, monkeypatch):
+    lens = request.getfixturevalue("bundled") if real else idl.Lens(build("bert").double())
+    texts = (
+        ["The keys to the cabinet were on the table. " * 12, "A short text."] if real else [ids(40), ids(40, 1), ids(9)]
+    )
+    taken, spanned = [], text_measure.TextMeasure._is_spanned
+
+    def note(measure):
+        taken.append(spanned(measure))
+        return taken[-1]
+
+    monkeypatch.setattr(text_measure.TextMeasure, "_is_spanned", note)
+    short = idl.audit(lens, texts, examples=0, stream=stream).table
+    # Texts with fewer than twice d_v keys go the usual way.
+    assert any(taken)
+    assert not all(taken)
+    monkeypatch.setattr(text_measure.TextMeasure, "_is_spanned", lambda measure: False)
+    usual = idl.audit(lens, texts, examples=0, stream=stream).table
+    assert short["reconstruction_error"].max() < accuracy
+    assert_frame_equal(
+        short.drop("reconstruction_error"), usual.drop("reconstruction_error"), abs_tol=accuracy, rel_tol=accuracy
+    )

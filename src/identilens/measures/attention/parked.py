@@ -52,20 +52,24 @@ class ParkedBuilder:
         self._output = compact.new_zeros(len(compact))
 
     def add(
-        self, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"], *,
+        self, weights: Float[Tensor, "head row key"], *,
         heads: slice = slice(None), norms: Float[Tensor, "head row"] | None = None,
     ) -> None:  # fmt: skip
-        """Add some rows: their weights, and their head outputs in the basis of the compact values.
+        """Add the weights of some rows, on the first keys if not on all.
 
         ``heads`` are those of whole texts, ``norms`` the sums Σ_k a_ik ‖t_k‖ (`lengths`) if they are known.
         """
+        seen = weights.shape[-1]
         self._rows[heads] += weights.shape[1]
         if norms is None:
-            norms = (weights @ self.lengths[heads, :, None].to(weights.dtype))[..., 0]
+            norms = (weights @ self.lengths[heads, :seen, None].to(weights.dtype))[..., 0]
         each = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
-        self._sums[heads] += each @ weights
-        sizes = torch.linalg.vector_norm(outputs, dim=-1).double().unflatten(0, (-1, self._heads))
-        self._output[heads] += share_of(sizes, sizes.sum(1, keepdim=True)).sum(-1).flatten()
+        self._sums[heads, :, :seen] += each @ weights
+
+    def add_outputs(self, sizes: Float[Tensor, "head row"], *, heads: slice = slice(None)) -> None:
+        """Add the norms of the head outputs of the same rows, after W_O."""
+        by_text = sizes.double().unflatten(0, (-1, self._heads))
+        self._output[heads] += share_of(by_text, by_text.sum(1, keepdim=True)).sum(-1).flatten()
 
     def finish(self) -> ParkedAttention:
         """Return the result over all rows added."""

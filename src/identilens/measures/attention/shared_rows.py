@@ -1,5 +1,7 @@
 """Sums over rows that see every key, so that all rows of a head share one projector, without effective attention."""
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -9,50 +11,69 @@ from identilens.linalg.simplex import ones_outside
 from identilens.measures.attention.moments import RowSums
 
 
+class Coordinates(NamedTuple):
+    """Effective attention of some rows in an orthonormal basis U of the column space.
+
+    Attributes:
+        moved: Coordinates of the weights minus even attention; none where effective attention equals the weights.
+        even: Those of even attention, the same for every row.
+    """
+
+    moved: Float[Tensor, "head row k"]
+    even: Float[Tensor, "head 1 k"]
+
+    def times(self, columns: Float[Tensor, "head k column"]) -> Float[Tensor, "head row column"]:
+        """Return effective attention times some columns, of which Uᵀ times them is given."""
+        return torch.baddbmm(self.even @ columns, self.moved, columns)
+
+
 class SharedRows:
     """Collects the sums of rows, of all heads or of some heads at a time.
 
-    Even attention, 1 / keys, is subtracted before any product in the precision of the weights, so that near-uniform
-    maps do not lose digits. Each key has one of several types. Memory O(n) per head beside the factors.
+    Even attention, 1 / keys, is subtracted before the product with the basis, so that near-uniform maps do not lose
+    digits. Each key has one of several types. Memory O(n) per head beside the factors.
     """
 
     def __init__(self, projected: ProjectedValues, queries: int, key_types: Float[Tensor, "head key type"]) -> None:
         self.projected, self.key_types = projected, key_types
         basis = projected.factor.basis
         # Where the rows of T are independent in every head, effective attention equals the weights.
-        self._independent = bool((projected.factor.rank == projected.keys).all())
-        self._basis = basis[..., :0] if self._independent else basis
+        self.independent = bool((projected.factor.rank == projected.keys).all())
         self._rows = basis.new_zeros(4, len(basis), queries)
-        self._columns = self._inner = self._back = self._ones = basis[..., :0]
+        self._basis = self._inner = self._ones = basis[..., :0]
         self._even = 1 / projected.keys
 
+    def in_basis(self, columns: Float[Tensor, "text head key column"]) -> Float[Tensor, "text head k column"]:
+        """Return Uᵀ of some columns, in their precision."""
+        self._prepare(columns.dtype)
+        basis = self._basis.unflatten(0, columns.shape[:2]).mT
+        return torch.stack([one @ given for one, given in zip(basis, columns, strict=True)])
+
     def add(
-        self, heads: slice, rows: slice, weights: Float[Tensor, "head row key"],
-        raw: Float[Tensor, "head row type"], overwrite: bool,
-    ) -> tuple[Float[Tensor, "head row type"], Float[Tensor, "head row r"]]:  # fmt: skip
-        """Add some rows; return effective attention by key type in float64, and effective attention times F."""
-        if self._columns.shape[-1] == 0:
-            self._prepare(weights.dtype)
-        compact = self.projected.compact[heads]
-        unchanged = weights @ compact.to(weights.dtype) if self._independent else None
-        moved = weights.sub_(self._even) if overwrite else weights - self._even
-        square = torch.linalg.vector_norm(moved, dim=-1).double().square()
-        inner, back = self._inner[heads], self._back[heads]
-        coordinates, moved_types = (moved @ self._columns[heads]).tensor_split([back.shape[-2]], -1)
-        # Every key has one type: sums over types are sums over keys.
-        total = moved_types.double().sum(-1)
-        if unchanged is not None:
+        self, heads: slice, rows: slice, weights: Float[Tensor, "head row key"], raw: Float[Tensor, "head row type"],
+        *, overwrite: bool,
+    ) -> tuple[Float[Tensor, "head row type"], Coordinates]:  # fmt: skip
+        """Add some rows; return effective attention by key type, and its coordinates.
+
+        ``raw`` is the attention by key type; ``overwrite`` allows to use the memory of the weights.
+        """
+        self._prepare(weights.dtype)
+        even, raw = self._even, raw.double()
+        moved = weights.sub_(even) if overwrite else weights - even
+        total, square = moved.sum(-1).double(), _square(moved)
+        if self.independent:
             self._rows[:2, heads, rows] = torch.stack([total, square])
-            return raw.double(), unchanged
-        received, inside = coordinates.double() @ inner, torch.linalg.vector_norm(coordinates, dim=-1)
-        self._rows[:, heads, rows] = torch.stack([total, square, received.sum(-1), inside.double().square()])
-        ones = self._even * self._ones[heads]
-        return received + ones @ inner, (coordinates @ back).add_(ones.to(weights.dtype) @ back)
+            return raw, Coordinates(moved[..., :0], self._ones[heads])
+        inner = self._inner[heads]
+        found = Coordinates(moved @ self._basis[heads], even * self._ones[heads])
+        received = (found.moved @ inner).double()
+        self._rows[:, heads, rows] = torch.stack([total, square, received.sum(-1), _square(found.moved)])
+        return received + (found.even @ inner).double(), found
 
     def sums(self) -> RowSums:
         """Return the sums of all rows added."""
         total, square, projected, projected_square = self._rows
-        if self._independent:
+        if self.independent:
             return RowSums(self._even, total, square, total, square, square, torch.zeros_like(square))
         factor = self.projected.factor
         outside, nullity = ones_outside(factor), self.projected.keys - factor.rank
@@ -61,13 +82,15 @@ class SharedRows:
         return RowSums.of_projection(self._even, total, square, projected, projected_square, outside, counted)
 
     def _prepare(self, dtype: torch.dtype) -> None:
-        """Compute what all rows share, in the precision of the weights where that is enough."""
+        """Compute what all rows share, in the precision of the weights."""
+        if self._basis.shape[-1]:
+            return
         # The even share in the precision of the weights: subtracting it is exact for weights close to it.
         self._even = float(torch.tensor(self._even, dtype=dtype))
-        basis, width = self._basis, self._basis.shape[-1]
-        columns = width + self.key_types.shape[-1]
-        # Written in one pass over each, without copies in between.
-        self._columns = basis.new_empty(*basis.shape[:2], columns, dtype=dtype)
-        self._columns[..., :width], self._columns[..., width:] = basis, self.key_types
-        self._inner, self._ones = basis.mT @ self.key_types, basis.sum(-2, keepdim=True)
-        self._back = self._columns[..., :width].mT @ self.projected.compact.to(dtype)
+        self._basis = self.projected.factor.basis.to(dtype)
+        self._inner = self._basis.mT @ self.key_types.to(dtype)
+        self._ones = self._inner.sum(-1)[:, None]
+
+
+def _square(rows: Float[Tensor, "head row entry"]) -> Float[Tensor, "head row"]:
+    return torch.linalg.vector_norm(rows, dim=-1).double().square()

@@ -11,9 +11,9 @@ from identilens.linalg import ProjectedValues, Visible
 from identilens.linalg.causal_rows import CausalRows
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
-from identilens.linalg.simplex import significant
+from identilens.linalg.simplex import least_outside
 from identilens.measures.attention.moments import Moments, RowSums
-from identilens.measures.attention.shared_rows import SharedRows
+from identilens.measures.attention.shared_rows import Coordinates, SharedRows
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class SummaryBuilder:
         self.query_types, self.key_types = (types.expand(heads, -1, -1) for types in (query_types, key_types))
         self._received = torch.zeros(2, heads, query_types.shape[-1], key_types.shape[-1], **one)
         self._error = torch.zeros(2, heads, **one)
+        self._factors: Tensor | None = None
         self._sizes = self.projector.row_sizes()
         self._moments = Moments.empty(heads, self._sizes)
 
@@ -79,31 +80,45 @@ class SummaryBuilder:
 
     def add(
         self, rows: slice, weights: Float[Tensor, "head row key"], outputs: Float[Tensor, "head row r"], *,
-        heads: slice = slice(None), raw: Float[Tensor, "head row type"] | None = None, overwrite: bool = False,
+        heads: slice = slice(None), raw: Float[Tensor, "head row type"] | None = None,
     ) -> None:  # fmt: skip
         """Add some rows: their weights, and their head outputs in the basis of the compact values.
 
-        ``heads`` are those given (see `by_head`), ``raw`` their attention by key type if it is known; ``overwrite``
-        allows to use the memory of the weights.
+        ``heads`` are those given (see `by_head`), ``raw`` their attention by key type if it is known.
         """
-        if isinstance(self.projector, FullRows):
-            raw = weights @ self.key_types[heads].to(weights.dtype) if raw is None else raw
-            effective, rebuilt = self._shared.add(heads, rows, weights, raw, overwrite)
-            received = raw.double(), effective
-        elif isinstance(self.projector, CausalRows):
-            sums, received, rebuilt = self._causal_rows(self.projector, rows, weights)
-            self._moments.add(sums)
+        if raw is None:
+            raw = weights @ self.key_types[heads, : weights.shape[-1]].to(weights.dtype)
+        if isinstance(self.projector, CausalRows):
+            self._causal_rows(self.projector, rows, weights, outputs, raw)
+        elif isinstance(self.projector, FullRows):
+            found, back = self.project(rows, weights, heads=heads, raw=raw), self._back(weights.dtype)[heads]
+            self.check(weights @ back if self.shared.independent else found.times(back), outputs, heads=heads)
         else:
-            sums, received, rebuilt = self._masked_rows(self.projector, rows, weights)
-            self._moments.add(sums)
-        self._received[:, heads] += self.query_types[heads, rows].mT @ torch.stack(received)
-        sizes = [torch.linalg.vector_norm(one, dim=-1) for one in (rebuilt.sub_(outputs), outputs)]
+            self._masked_rows(self.projector, rows, weights, outputs)
+
+    def project(
+        self, rows: slice, weights: Float[Tensor, "head row key"], *, heads: slice,
+        raw: Float[Tensor, "head row type"], overwrite: bool = False,
+    ) -> Coordinates:  # fmt: skip
+        """Add some rows that see every key, without a check; return effective attention's coordinates.
+
+        ``overwrite`` allows to use the memory of the weights.
+        """
+        received, found = self.shared.add(heads, rows, weights, raw, overwrite=overwrite)
+        self._receive(heads, rows, raw, received)
+        return found
+
+    def check(
+        self, rebuilt: Float[Tensor, "head row r"], outputs: Float[Tensor, "head row r"], *, heads: slice = slice(None)
+    ) -> None:
+        """Add up the difference of effective attention times F and the model's own head outputs."""
+        sizes = [torch.linalg.vector_norm(one, dim=-1) for one in (rebuilt - outputs, outputs)]
         self._error[:, heads] += torch.stack(sizes).double().square().sum(-1)
 
     def finish(self) -> AttentionSummary:
         """Return the summary of all rows added."""
         if self.by_head:
-            self._moments.add(self._shared.sums())
+            self._moments.add(self.shared.sums())
         rank, mask = self.projector.rank, self.visible
         seen = self.projected.restricted(mask[-1]) if isinstance(mask, Tensor) else self.projected
         error = (self._error[0] / self._error[1].clamp_min(torch.finfo(self.compact.dtype).tiny)).sqrt()
@@ -114,28 +129,44 @@ class SummaryBuilder:
         )  # fmt: skip
 
     @cached_property
-    def _shared(self) -> SharedRows:
+    def shared(self) -> SharedRows:
+        """Sums of rows that see every key."""
         return SharedRows(self.projected, self.query_types.shape[1], self.key_types)
 
+    @cached_property
+    def _least(self) -> Float[Tensor, " row"]:
+        return least_outside(self._sizes, self.projected.tolerance_of)
+
+    def _back(self, dtype: torch.dtype) -> Float[Tensor, "head k r"]:
+        """Return what effective attention, or its coordinates in the basis, is multiplied with for the head outputs."""
+        if self._factors is None:
+            compact = self.compact.to(dtype)
+            self._factors = compact if self.shared.independent else self.shared.in_basis(compact[None])[0]
+        return self._factors
+
+    def _receive(self, heads: slice, rows: slice, *received: Float[Tensor, "head row type"]) -> None:
+        self._received[:, heads] += self.query_types[heads, rows].mT @ torch.stack([one.double() for one in received])
+
     def _causal_rows(
-        self, projector: CausalRows, rows: slice, weights: Tensor
-    ) -> tuple[RowSums, tuple[Tensor, Tensor], Float[Tensor, "head row r"]]:
-        """Return sums, attention by key type and output of rows that see the keys up to their own."""
-        found = projector.sums(rows, weights, self.key_types)
-        sizes, square = self._sizes[rows], found.raw_square
-        total, effective = found.raw_received.sum(-1), found.received.sum(-1)
+        self, projector: CausalRows, rows: slice, weights: Tensor, outputs: Float[Tensor, "head row r"], raw: Tensor
+    ) -> None:
+        """Add rows that see the keys up to their own; the outputs of some of them are checked."""
+        found, checked, rebuilt = projector.sums(rows, weights, raw, self.key_types)
+        sizes, square, total, effective = self._sizes[rows], found.raw_square, found.raw, found.received.sum(-1)
         # Every row's even share m, subtracted from sums: Σ (a − m)² = Σ a² − 2 m Σ a + m.
         even = 1 / sizes.double()
         sums = RowSums(
             even, total - 1, square - 2 * even * total + even, effective - 1,
             found.square - 2 * even * effective + even, found.square - even * (effective + total) + even,
-            significant(found.outside, sizes, self.projected.tolerance_of),
+            torch.where(found.outside > self._least[rows], found.outside, 0.0),
         )  # fmt: skip
-        return sums, (found.raw_received, found.received), found.output
+        self._moments.add(sums)
+        self._receive(slice(None), rows, raw, found.received)
+        self.check(rebuilt, outputs[:, checked])
 
     def _masked_rows(
-        self, projector: IrregularRows, rows: slice, weights: Tensor
-    ) -> tuple[RowSums, tuple[Tensor, Tensor], Float[Tensor, "head row r"]]:
+        self, projector: IrregularRows, rows: slice, weights: Tensor, outputs: Float[Tensor, "head row r"]
+    ) -> None:
         given, seen = weights.double(), projector.seen(rows)
         ones = seen.double().expand_as(given)
         effective, effective_ones = (projector.effective(rows, one) for one in (given, ones))
@@ -144,7 +175,8 @@ class SummaryBuilder:
         products = [(moved, moved), (moved_effective, moved_effective), (moved, moved_effective)]
         square, effective_square, cross = ((one * other).sum(-1) for one, other in products)
         outside = (ones - effective_ones).square().sum(-1)
-        counted = significant(outside, self._sizes[rows], self.projected.tolerance_of)
+        counted = torch.where(outside > self._least[rows], outside, 0.0)
         sums = RowSums(even[:, 0], moved.sum(-1), square, moved_effective.sum(-1), effective_square, cross, counted)
-        received = (given @ self.key_types, effective @ self.key_types)
-        return sums, received, effective @ self.compact
+        self._moments.add(sums)
+        self._receive(slice(None), rows, given @ self.key_types, effective @ self.key_types)
+        self.check(effective @ self.compact, outputs)

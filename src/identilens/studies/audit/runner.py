@@ -12,8 +12,9 @@ from identilens.measures.attention.parked import ParkedAttention
 from identilens.measures.attention.summary import AttentionSummary
 from identilens.measures.attention.token_types import token_types, type_names
 from identilens.models.capture import Lengths
+from identilens.models.fused import Scratch
 from identilens.models.inputs import Item, alike
-from identilens.models.interface import AttentionCall
+from identilens.models.interface import AttentionCall, places_of
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
@@ -99,6 +100,7 @@ class _Part:
         self.received = ReceivedSums(runner.type_names)
         self.matrices: dict[str, Tensor] = {}
         self.tokens: dict[int, dict[str, list[str]]] = {}
+        self._scratch = Scratch()
         self._sequences: dict[tuple[int, str, int], _Sequence] = {}
 
     def output(self) -> Output:
@@ -117,8 +119,10 @@ class _Part:
             texts, cut_call = [batch[place] for place in places], call.only(places, *cut)
             queries, keys = zip(*(self._sides(text, site, cut_call) for text in texts), strict=True)
             types = [side.types for side in queries], [side.types for side in keys]
-            measure = TextMeasure(texts, site, cut_call, *runner.factor(call), types, bias, texts[0] in runner.keep)
-            output[places, : cut_call.query.shape[2]] = measure.run(runner.block(cut_call))
+            measure = TextMeasure(
+                texts, site, cut_call, *runner.factor(call), types, bias, texts[0] in runner.keep, self._scratch
+            )
+            output[places_of(places), : cut_call.query.shape[2]] = measure.run(runner.block(cut_call))
             for text, query, key, measures in zip(texts, queries, keys, measure.finish(), strict=True):
                 self._record(text, site, measure, query, key, *measures)
             self.matrices |= measure.matrices()
@@ -144,7 +148,7 @@ class _Part:
         for ((rows, columns), _), places in waiting.items():
             size = VALUES_AT_ONCE // (site.heads * columns * call.value.shape[-1])
             if len(places) > 1 and not call.only(places[:1], rows, columns).sees_everything():
-                size = min(size, WEIGHTS_AT_ONCE // (4 * site.heads * rows * columns))
+                size = min(size, WEIGHTS_AT_ONCE // (4 * site.heads * min(rows, 64) * columns))
             size = max(1, size)
             for start in range(0, len(places), size):
                 yield places[start : start + size], (rows, columns)

@@ -1,8 +1,8 @@
 """Texts of one length in one attention call: their share of the batch, measured block by block."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, TypeVar
 
 import torch
@@ -11,20 +11,21 @@ from torch import Tensor
 
 from identilens.errors import NumericalError, UnsupportedModelError
 from identilens.linalg import HALF, ProjectedValues, Visible
+from identilens.linalg.causal_rows import CausalRows, checked_rows
 from identilens.linalg.full_rows import FullRows
 from identilens.measures.attention.parked import ParkedAttention, ParkedBuilder
 from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
-from identilens.models.fused import attend_with
+from identilens.models.fused import Scratch, attend_with, by_head, fused_weights, is_fused
 from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
 from identilens.runs.matrices import MatrixKey
 from identilens.studies.audit.certain import certain_rows
 
-VALUES_AT_ONCE = 2**20
+VALUES_AT_ONCE = 2**21
 """Entries of values, in float64, of the texts and heads that are taken at once."""
 
-WEIGHTS_AT_ONCE = 2 * 2**20
+WEIGHTS_AT_ONCE = 8 * 2**20
 """Bytes of weights of the texts that are taken at once: more would not stay in the processor's cache."""
 
 ByHead = TypeVar("ByHead", AttentionSummary, ParkedAttention)
@@ -44,9 +45,9 @@ class TextMeasure:
 
     def __init__(
         self, texts: Sequence[int], site: Site, call: AttentionCall, factor: Float[Tensor, "head d_v r"], d_model: int,
-        types: tuple[Types, Types], value_bias: Float[Tensor, "group d_v"] | None, keep: bool,
+        types: tuple[Types, Types], value_bias: Float[Tensor, "group d_v"] | None, keep: bool, scratch: Scratch,
     ) -> None:  # fmt: skip
-        self.texts, self.site, self.call = texts, site, call
+        self.texts, self.site, self.call, self._scratch = texts, site, call, scratch
         (n_query, d_k), (n_key, d_v) = call.query.shape[-2:], call.value.shape[-2:]
         self.counts = {"n_query": n_query, "n_key": n_key, "d_k": d_k, "d_v": d_v, "d_model": d_model}
         self.factor, self._factor = factor, factor.to(torch.promote_types(call.query.dtype, torch.float32))
@@ -62,30 +63,44 @@ class TextMeasure:
             values = values.to(torch.float64, memory_format=torch.contiguous_format)
             values = values if self.bias is None else values - self.bias[some]
             torch.matmul(values, factor[some], out=compact[place, some])
-        self._require_finite(compact, "values", texts)
         self.compact = compact.flatten(0, 1)
-        by_head = [torch.stack([*side]).repeat_interleave(site.heads, 0) for side in types]
-        self.builder = SummaryBuilder(ProjectedValues(self.compact, d_model), n_query, self._visible(), *by_head)
+        sides = [torch.stack([*side]).repeat_interleave(site.heads, 0) for side in types]
         # The last type contains every token without a type of its own.
         self._parked = ParkedBuilder(self.compact, torch.stack([one[:, :-1].any(-1) for one in types[1]]))
-        columns = [self._parked.lengths[..., None], *([self.builder.key_types] if self.builder.by_head else [])]
-        self._columns = torch.cat(columns, -1).to(self._factor.dtype).unflatten(0, (len(texts), -1))
+        self._require_finite(self._parked.lengths.unflatten(0, (len(texts), -1)), "values", texts)
+        projected = ProjectedValues(self.compact, d_model)
+        self.builder = SummaryBuilder(projected, n_query, self._visible(), *sides)
+        columns = torch.cat([self._parked.lengths[..., None], self.builder.key_types], -1)
+        self._columns = columns.to(self._factor.dtype).unflatten(0, (len(texts), -1))
+        self._joined: Tensor | None = None
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
         self._unproven = set(range(site.heads)) if call.has_sink else set()
 
     def run(self, step: int) -> Float[Tensor, "text query head d_v"]:
         """Return the attention output, taking the weights ``step`` rows at a time."""
         n_query, texts = self.counts["n_query"], len(self.texts)
+        spanned = self._outputs_of_coordinates() if self._kept is None and self._is_spanned() else None
         at_once = max(1, WEIGHTS_AT_ONCE // (4 * self.site.heads * min(step, n_query) * self.counts["n_key"]))
         at_once = at_once if self.builder.by_head else texts
+        if step >= n_query and spanned is None and is_fused(self.call, self._columns.dtype):
+            self._joined = torch.cat([by_head(self.call, self.call.value), self._columns], -1)
         outputs = self.call.query.new_empty(texts, n_query, self.site.heads, self.counts["d_v"])
         for first in range(0, texts, at_once):
             some = slice(first, min(first + at_once, texts))
             call = self.call.only(range(texts)[some], n_query, self.counts["n_key"])
-            for start in range(0, n_query, step):
-                rows = slice(start, min(start + step, n_query))
-                outputs[some, rows] = self._add(call, some, rows)
+            for rows in self._blocks(step):
+                outputs[some, rows] = (
+                    self._add(call, some, rows) if spanned is None else self._add_spanned(call, some, rows, spanned)
+                )
         return outputs
+
+    def _blocks(self, step: int) -> Iterator[slice]:
+        """Yield at most ``step`` rows at a time; of causal rows, of which few see all keys, also few at a time."""
+        n_query, causal = self.counts["n_query"], self._causal
+        edges = [0, n_query] if causal is None else causal.edges(0, n_query)
+        for begin, end in pairwise(edges):
+            for start in range(begin, end, step):
+                yield slice(start, min(start + step, end))
 
     def finish(self) -> list[tuple[AttentionSummary, ParkedAttention]]:
         """Return the scalars of all heads of each text, once every row was taken."""
@@ -127,21 +142,74 @@ class TextMeasure:
 
     def _add(self, call: AttentionCall, texts: slice, rows: slice) -> Float[Tensor, "text row head d_v"]:
         """Take some rows of some texts, and return their output."""
-        output, weights, mixed = attend_with(call, rows, self._columns[texts])
+        joined = None if self._joined is None else self._joined[texts]
+        output, weights, mixed = attend_with(
+            call, rows, self._columns[texts], self._scratch, joined=joined, causal=self._causal is not None
+        )
         if self._kept is not None:
             exact = self._exact(rows, weights)
-            self._kept.append((exact, self.builder.projector.effective(rows, exact).to(exact.dtype)))
+            self._kept.append((exact.clone(), self.builder.projector.effective(rows, exact).to(exact.dtype)))
         weights = weights.to(mixed.dtype)
         outputs = output.transpose(1, 2).to(weights.dtype)
-        self._require_finite(outputs, "output", self.texts[texts])
         if self.bias is not None:
             outputs = outputs - weights.sum(-1, keepdim=True) * self.bias.to(weights.dtype)
-        heads = slice(texts.start * self.site.heads, texts.stop * self.site.heads)
         outputs, weights, mixed = (one.flatten(0, 1) for one in (outputs @ self._factor, weights, mixed))
-        norms, raw = mixed[..., 0], mixed[..., 1:] if self.builder.by_head else None
-        self._parked.add(weights, outputs, heads=heads, norms=norms)
-        self.builder.add(rows, weights, outputs, heads=heads, raw=raw, overwrite=self._kept is None)
+        self._park(texts, weights, mixed)
+        self._park_outputs(texts, outputs)
+        self.builder.add(rows, weights, outputs, heads=self._heads(texts), raw=mixed[..., 1:])
         return output
+
+    def _add_spanned(
+        self, call: AttentionCall, texts: slice, rows: slice, to_outputs: Float[Tensor, "all k column"]
+    ) -> Float[Tensor, "text row head d_v"]:
+        """Take some rows of texts whose values the basis spans: their output follows from their coordinates.
+
+        The model's own attention is computed for a few rows, as a check.
+        """
+        heads = self._heads(texts)
+        weights = fused_weights(call, rows, self._scratch).flatten(0, 1)
+        mixed = weights @ self._columns[texts].flatten(0, 1)
+        self._park(texts, weights, mixed)
+        found = self.builder.project(rows, weights, heads=heads, raw=mixed[..., 1:], overwrite=True)
+        output, outputs = found.times(to_outputs[heads]).tensor_split([self.counts["d_v"]], -1)
+        self._park_outputs(texts, outputs)
+        if checked := checked_rows(rows):
+            own = (call.rows(checked).run().transpose(1, 2) @ self._factor).flatten(0, 1)
+            self.builder.check(outputs[:, [row - rows.start for row in checked]], own, heads=heads)
+        return output.unflatten(0, (-1, self.site.heads)).transpose(1, 2)
+
+    @property
+    def _causal(self) -> CausalRows | None:
+        """The projector, if rows see the keys up to their own and no row is kept whole."""
+        projector = self.builder.projector
+        return projector if isinstance(projector, CausalRows) and self._kept is None else None
+
+    def _park(
+        self, texts: slice, weights: Float[Tensor, "head row key"], mixed: Float[Tensor, "head row column"]
+    ) -> None:
+        self._parked.add(weights, heads=self._heads(texts), norms=mixed[..., 0])
+
+    def _park_outputs(self, texts: slice, outputs: Float[Tensor, "head row r"]) -> None:
+        sizes = torch.linalg.vector_norm(outputs, dim=-1)
+        self._require_finite(sizes.unflatten(0, (-1, self.site.heads)), "output", self.texts[texts])
+        self._parked.add_outputs(sizes, heads=self._heads(texts))
+
+    def _is_spanned(self) -> bool:
+        """Whether weights are computed here, and values follow from their coordinates in the basis of col(T)."""
+        if self.bias is not None or not self.builder.by_head or not is_fused(self.call, self._factor.dtype):
+            return False
+        full = self.builder.projector.rank == self.counts["d_v"]
+        # Of nearly square values the null space follows every rounding of the layers before.
+        return self.counts["n_key"] >= 2 * self.counts["d_v"] and bool(full.all())
+
+    def _outputs_of_coordinates(self) -> Float[Tensor, "head k column"]:
+        """Return what coordinates in the basis are multiplied with, for the output and the head outputs after W_O."""
+        values = by_head(self.call, self.call.value)
+        back = self.builder.shared.in_basis(values)
+        return torch.cat([back, back @ self._factor], -1).flatten(0, 1)
+
+    def _heads(self, texts: slice) -> slice:
+        return slice(texts.start * self.site.heads, texts.stop * self.site.heads)
 
     def _exact(self, rows: slice, weights: Float[Tensor, "1 head row key"]) -> Float[Tensor, "head row key"]:
         """Return the weights of a text that is kept; of a model in half precision computed again, where possible."""
