@@ -1,8 +1,6 @@
 """Effective attention under a causal mask: nested Gram matrices, computed block by block."""
 
 from collections.abc import Callable
-from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,36 +8,8 @@ from torch import Tensor
 
 from identilens.linalg.factor import Factor, certified_full_rank, certified_rank, factorise, least_share
 
-_BLOCK = 64
-
-_CALM = 64.0
-"""Mean eigenvalue of an inverse Gram matrix up to which rounding of single precision does not grow with it."""
-
-CHECKED_EVERY = 32
-"""Outputs are rebuilt from effective attention for the first of so many rows, where sums do without it."""
-
-
-def checked_rows(rows: slice) -> list[int]:
-    """Return which of some rows are rebuilt; see `CHECKED_EVERY`."""
-    return [row for row in range(rows.start, rows.stop) if row % CHECKED_EVERY == 0]
-
-
-class ProjectedSums(NamedTuple):
-    """Sums over the keys of each row a, of its projection P a, and of P 1, the projection of the ones.
-
-    Attributes:
-        raw: Σ a.
-        raw_square: ‖a‖².
-        square: ‖P a‖².
-        received: P a summed over the keys of each type.
-        outside: ‖(I − P) 1‖².
-    """
-
-    raw: Float[Tensor, "head row"]
-    raw_square: Float[Tensor, "head row"]
-    square: Float[Tensor, "head row"]
-    received: Float[Tensor, "head row type"]
-    outside: Float[Tensor, "head row"]
+BLOCK = 64
+"""Causal rows that share a factorisation."""
 
 
 class CausalRows:
@@ -50,30 +20,29 @@ class CausalRows:
     - The first rows, as long as the rows of T up to i are linearly independent: effective attention equals the weights.
     - The last rows, where the Gram matrix of the previous rows has full rank. Let G be the Gram matrix of the keys
       before a block. Then G_i = G + Σ v_k v_kᵀ over the keys of the block up to i. Woodbury's identity needs the
-      inverse of I + K_i, where K_i is the leading part of one matrix K of the block. Its Cholesky factor N is nested:
-      with D = N⁻¹ B G⁻¹, B the values of the block, G_i⁻¹ is G⁻¹ minus the sum of d_k d_kᵀ over the rows of D up to i.
-      So a block costs one small factorisation and some products, and leaves G⁻¹ for the next. Values are first whitened
-      over the whole text, which keeps G well conditioned.
+      inverse of I + K_i, where K_i is the leading part of one matrix K of the block. Its Cholesky factor is nested:
+      a block costs a few triangular solves instead of one factorisation per row. Values are first whitened over the
+      whole text, which keeps G well conditioned.
     - The rows between: one singular value decomposition per row.
 
     Args:
         compact: F, float64.
         factor: Factor of all rows of T.
         tolerance: For a number of rows of T, the share of σ_max up to which a singular value counts as zero.
+
+    Attributes:
+        white: The whitened values W, an orthonormal basis of col(T).
+        independent: How many leading rows of each head's T are independent.
+        spanned: The first row of each head whose previous keys span T; the number of keys if there is none.
     """
 
     def __init__(self, compact: Float[Tensor, "head key r"], factor: Factor, tolerance: Callable[[int], float]) -> None:
         self.compact, self.tolerance = compact, tolerance
         self.keys, self.width = compact.shape[-2:]
         self.rank: Int[Tensor, " head"] = factor.rank
-        self._white, self._whitener = factor.basis, factor.coordinates
-        self._rounded: Tensor | None = None
+        self.white, self._whitener = factor.basis, factor.coordinates
         self._running = 0, compact.new_zeros(len(compact), self.width, self.width)
-        self._inverse: Tensor | None = None
-        # Of the rows summed so far: how many, their whitened values summed over all keys and by type, ‖(I − P) 1‖².
-        self._next, self._summed = 0, self._white.new_zeros(len(compact), 1, self._white.shape[-1])
-        self._typed, self._outside = self._summed.mT, compact.new_zeros(len(compact))
-        self._independent, self._spanned = self._boundaries(factor)
+        self.independent, self.spanned = self._boundaries(factor)
 
     def row_sizes(self) -> Int[Tensor, " query"]:
         """Return how many keys each query sees."""
@@ -83,7 +52,7 @@ class CausalRows:
         """Return the rank of T restricted to each query's visible keys."""
         ranks = self.row_sizes().clamp(max=self.width).repeat(len(self.compact), 1)
         for head, (independent, spanned) in enumerate(
-            zip(self._independent.tolist(), self._spanned.tolist(), strict=True)
+            zip(self.independent.tolist(), self.spanned.tolist(), strict=True)
         ):
             for row in range(independent, spanned):
                 ranks[head, row] = certified_rank(self.compact[head, : row + 1], self.tolerance(row + 1))
@@ -101,159 +70,11 @@ class CausalRows:
         """Return effective attention from head outputs in the basis of ``compact``."""
         return self._assemble(rows, None, outputs)
 
-    def edges(self, first: int, stop: int) -> list[int]:
-        """Return where the blocks of some rows begin, and where the last one ends."""
-        return sorted({first, *(row for row in range(self.width, stop, _BLOCK) if row > first), stop})
-
-    def sums(
-        self, rows: slice, weights: Float[Tensor, "head row seen"], raw: Float[Tensor, "head row type"],
-        types: Float[Tensor, "head key type"],
-    ) -> tuple[ProjectedSums, list[int], Float[Tensor, "head checked r"]]:  # fmt: skip
-        """Return sums over effective attention of some rows, without computing it; every key has one type.
-
-        All rows are given once, in order. ``raw`` are the weights summed over the keys of each type. Weights may be
-        those on the keys up to the last row only. Of a few rows effective attention is computed: the places of these
-        among the rows, and effective attention times F, are returned too.
-
-        Raises:
-            ValueError: Rows that do not follow those before.
-        """
-        first, stop, _ = rows.indices(self.keys)
-        if first != self._next:
-            raise ValueError(f"expected row {self._next} as the first; got {first}; give all rows once, in order.")
-        blocks, checked = [], []
-        for begin, end in pairwise(self.edges(first, stop)):
-            place = slice(begin - first, end - first)
-            blocks.append(self._block(slice(begin, end), weights[:, place, :end], raw[:, place], types))
-            checked += [row - first for row in checked_rows(slice(begin, end))]
-        sums, outputs = zip(*blocks, strict=True)
-        whole = ProjectedSums(*(torch.cat(parts, 1) for parts in zip(*sums, strict=True)))
-        return whole, checked, torch.cat(outputs, 1)
-
-    def _block(
-        self, rows: slice, weights: Float[Tensor, "head row seen"], raw: Float[Tensor, "head row type"],
-        types: Float[Tensor, "head key type"],
-    ) -> tuple[ProjectedSums, Float[Tensor, "head checked r"]]:  # fmt: skip
-        """Return the sums of a few neighbouring rows, and effective attention times F of a few of them."""
-        begin, sizes, starts = rows.start, self.row_sizes()[rows], self._starts(rows)
-        inverse = self._inverse_before(begin) if bool((starts == begin).all()) else None
-        calm = inverse is not None and bool((inverse.diagonal(dim1=-2, dim2=-1).mean(-1) <= _CALM).all())
-        total, total_square, whitened = (self._rounded_sums if calm else self._exact_sums)(rows, weights)
-        # Independent rows of T, where effective attention equals the weights, are the default.
-        square, received, outside = total_square.clone(), raw.to(torch.float64, copy=True), torch.zeros_like(total)
-        checked = checked_rows(rows)
-        effective = weights[:, [row - begin for row in checked]].double()
-        plain = (sizes > self._independent[:, None]) & (sizes <= starts[:, None])
-        for row in plain.any(0).nonzero().flatten().tolist():
-            heads, seen = plain[:, row].nonzero().flatten(), begin + row + 1
-            factor = factorise(self.compact[heads, :seen], self.tolerance(seen))
-            given = weights[heads, row, :seen].double()
-            projected, constant = factor.project(torch.stack([given, torch.ones_like(given)], 1)).unbind(1)
-            square[heads, row] = projected.square().sum(-1)
-            received[heads, row] = (projected[:, None] @ types[heads, :seen])[:, 0]
-            outside[heads, row] = (1 - constant).square().sum(-1)
-            if begin + row in checked:
-                effective[heads, checked.index(begin + row), :seen] = projected
-        self._inverse = None
-        for start in starts.unique().tolist():
-            if start == rows.stop:
-                continue
-            heads, place = slice(None) if inverse is not None else starts == start, slice(start - begin, None)
-            left = self._outside if start == begin else outside[:, start - begin - 1]
-            first = self._inverse_before(start, heads) if inverse is None else inverse
-            found = self._nested_sums(rows, start, heads, whitened[heads, place], types, first, left[heads])
-            square[heads, place], received[heads, place], outside[heads, place], solved, after = found
-            some = [row for row in checked if row >= start]
-            if some:
-                nested = solved[:, [row - start for row in some]] @ self._white[heads, : rows.stop].mT
-                effective[heads, -len(some) :] = nested.masked_fill_(~self.seen(some)[:, : rows.stop], 0.0)
-            self._inverse = after if calm else None
-        self._summed, self._typed = self._until(rows.stop, types)
-        self._next, self._outside = rows.stop, outside[:, -1]
-        return ProjectedSums(total, total_square, square, received, outside), effective @ self.compact[:, : rows.stop]
-
-    def _starts(self, rows: slice) -> Int[Tensor, " head"]:
-        """Return from which row of a block on each head is nested, or where the block ends.
-
-        It is the first row, or 1, 2, 4, 8, ... rows later, so that few groups of heads differ.
-        """
-        size = rows.stop - rows.start
-        places = [0, *(2**power for power in range(size.bit_length()) if 2**power < size), size]
-        offsets = torch.tensor(places, device=self._spanned.device)
-        later = (self._spanned - rows.start).clamp(0, size)
-        return rows.start + offsets[torch.searchsorted(offsets, later)]
-
-    def _exact_sums(
-        self, rows: slice, weights: Float[Tensor, "head row seen"]
-    ) -> tuple[Tensor, Tensor, Float[Tensor, "head row r"]]:
-        """Return Σ a, ‖a‖² and a W of some rows in float64, W the whitened values."""
-        weights = weights.double()
-        squares = torch.linalg.vector_norm(weights, dim=-1).square()
-        return weights.sum(-1), squares, weights @ self._white[:, : rows.stop]
-
-    def _rounded_sums(
-        self, rows: slice, weights: Float[Tensor, "head row seen"]
-    ) -> tuple[Tensor, Tensor, Float[Tensor, "head row r"]]:
-        """Return the same from products in the precision of the weights, of which even attention is subtracted first.
-
-        So near-uniform rows do not lose digits.
-        """
-        if self._rounded is None or self._rounded.dtype != weights.dtype:
-            self._rounded = self._white.to(weights.dtype)
-        sizes = self.row_sizes()[rows]
-        even = sizes.to(weights.dtype).reciprocal()
-        moved = weights - even[:, None]
-        moved[..., rows] = moved[..., rows].tril()
-        left, square = moved.sum(-1).double(), torch.linalg.vector_norm(moved, dim=-1).double().square()
-        whitened, even = (moved @ self._rounded[:, : rows.stop]).double(), even.double()
-        all_even = even * sizes
-        whitened.addcmul_(even[:, None], self._summed + self._white[:, rows].cumsum(-2))
-        return left + all_even, square + even * (2 * left + all_even), whitened
-
-    def _nested_sums(
-        self, rows: slice, start: int, heads: slice | Bool[Tensor, " all"], whitened: Float[Tensor, "head row r"],
-        types: Float[Tensor, "all key type"], inverse: Float[Tensor, "head r r"], left: Float[Tensor, " head"],
-    ) -> tuple[Tensor, Tensor, Tensor, Float[Tensor, "head row r"], Float[Tensor, "head r r"]]:  # fmt: skip
-        """Return ‖P a‖², P a by key type, ‖(I − P) 1‖² and G_i⁻¹ Wᵀ a of a block's rows from ``start``, and G⁻¹ after.
-
-        ``inverse`` is G⁻¹ before them, ``left`` ‖(I − P) 1‖² of the row before them.
-        """
-        rows = slice(start, rows.stop)
-        block = self._white[heads, rows]
-        moved = block @ inverse
-        gram = moved @ block.mT
-        gram.diagonal(dim1=-2, dim2=-1).add_(1)
-        nested = _inverse_of(torch.linalg.cholesky(gram))
-        steps = nested @ moved
-        solved = torch.baddbmm(whitened @ inverse, (whitened @ steps.mT).tril_(), steps, alpha=-1)
-        summed, typed = self._until(start, types, heads)
-        received = solved @ typed + (solved @ block.mT).tril_() @ types[heads, rows]
-        # What a regression of the ones on the values leaves grows with each row by the square of its recursive
-        # residual: of 1 minus its prediction from the rows before it, divided by its standard deviation.
-        residuals = (nested @ (1 - moved @ summed.mT))[..., 0]
-        outside = left[:, None] + residuals.square().cumsum(-1)
-        return (whitened * solved).sum(-1), received, outside, solved, inverse - steps.mT @ steps
-
-    def _until(
-        self, row: int, types: Float[Tensor, "all key type"], heads: slice | Bool[Tensor, " all"] = slice(None)
-    ) -> tuple[Float[Tensor, "head 1 r"], Float[Tensor, "head r type"]]:
-        """Return the whitened values before a row, summed over all keys and by key type."""
-        new = self._white[heads, self._next : row]
-        typed = new.mT @ types[heads, self._next : row]
-        return self._summed[heads] + new.sum(-2, keepdim=True), self._typed[heads] + typed
-
-    def _inverse_before(self, row: int, heads: slice | Bool[Tensor, " all"] = slice(None)) -> Float[Tensor, "head r r"]:
-        """Return the inverse Gram matrix of the whitened values before a row."""
-        if self._inverse is not None:
-            return self._inverse
-        inverse = _inverse_of(torch.linalg.cholesky(self._gram_before(row)[heads]))
-        return inverse.mT @ inverse
-
     def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
         first, stop, _ = rows.indices(self.keys)
         result = self.compact.new_zeros(len(self.compact), stop - first, self.keys)
-        split = min(max([*self._spanned.tolist(), first]), stop)
-        for head, independent in enumerate(self._independent.tolist()):
+        split = min(max([*self.spanned.tolist(), first]), stop)
+        for head, independent in enumerate(self.independent.tolist()):
             equal = min(max(first, independent), split) if weights is not None else first
             if weights is not None:
                 result[head, : equal - first] = weights[head, : equal - first]
@@ -262,30 +83,30 @@ class CausalRows:
                 factor = factorise(self.compact[head, : row + 1], self.tolerance(row + 1))
                 seen = None if weights is None else weights[*here, : row + 1]
                 result[*here, : row + 1] = factor.effective(seen, outputs[here])
-        for begin in range(split, stop, _BLOCK):
-            end = min(begin + _BLOCK, stop)
+        for begin in range(split, stop, BLOCK):
+            end = min(begin + BLOCK, stop)
             local = slice(begin - first, end - first)
             if weights is None:
                 white = outputs[:, local] @ self._whitener
             else:
-                white = weights[:, local, :end] @ self._white[:, :end]
+                white = weights[:, local, :end] @ self.white[:, :end]
             result[:, local, :end] = self._nested(begin, end, white)
         return result
 
     def _nested(self, begin: int, end: int, outputs: Float[Tensor, "head row r"]) -> Tensor:
         """Return effective attention of rows begin to end from their outputs in the whitened basis."""
-        block = self._white[:, begin:end]
-        lower = torch.linalg.cholesky(self._gram_before(begin))
+        block = self.white[:, begin:end]
+        lower = torch.linalg.cholesky(self.gram_before(begin))
         half, start = (torch.linalg.solve_triangular(lower, one.mT, upper=False) for one in (block, outputs))
         nested, (partial,) = _leading_parts(half, start)
-        return (_solved(lower, half, nested, start, partial) @ self._white[:, :end].mT).tril(begin)
+        return (_solved(lower, half, nested, start, partial) @ self.white[:, :end].mT).tril(begin)
 
-    def _gram_before(self, begin: int) -> Tensor:
+    def gram_before(self, begin: int) -> Tensor:
         """Return the Gram matrix of the whitened values before a row; rows are usually processed in order."""
         counted, gram = self._running
         if begin < counted:
             counted, gram = 0, torch.zeros_like(gram)
-        new = self._white[:, counted:begin]
+        new = self.white[:, counted:begin]
         self._running = begin, gram + new.mT @ new
         return self._running[1]
 
@@ -326,12 +147,6 @@ class CausalRows:
 
     def _limit(self, rows: int) -> float:
         return least_share(self.tolerance(rows))
-
-
-def _inverse_of(lower: Float[Tensor, "head k k"]) -> Float[Tensor, "head k k"]:
-    """Return the inverse of each lower triangular matrix."""
-    identity = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
-    return torch.linalg.solve_triangular(lower, identity.expand_as(lower), upper=False)
 
 
 def _leading_parts(half: Tensor, *sides: Float[Tensor, "head r row"]) -> tuple[Tensor, list[Tensor]]:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from identilens.linalg import ProjectedValues, Visible
 from identilens.linalg.causal_rows import CausalRows
+from identilens.linalg.causal_sums import CausalSums
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
 from identilens.linalg.simplex import least_outside
@@ -88,12 +89,12 @@ class SummaryBuilder:
         """
         if raw is None:
             raw = weights @ self.key_types[heads, : weights.shape[-1]].to(weights.dtype)
-        if isinstance(self.projector, CausalRows):
-            self._causal_rows(self.projector, rows, weights, outputs, raw)
-        elif isinstance(self.projector, FullRows):
+        if self.causal is not None:
+            self._causal_rows(self.causal, rows, weights, outputs, raw)
+        elif self.by_head:
             found, back = self.project(rows, weights, heads=heads, raw=raw), self._back(weights.dtype)[heads]
             self.check(weights @ back if self.shared.independent else found.times(back), outputs, heads=heads)
-        else:
+        elif isinstance(self.projector, IrregularRows):
             self._masked_rows(self.projector, rows, weights, outputs)
 
     def project(
@@ -129,6 +130,11 @@ class SummaryBuilder:
         )  # fmt: skip
 
     @cached_property
+    def causal(self) -> CausalSums | None:
+        """Sums of rows that see the keys up to their own, if these are such rows."""
+        return CausalSums(self.projector) if isinstance(self.projector, CausalRows) else None
+
+    @cached_property
     def shared(self) -> SharedRows:
         """Sums of rows that see every key."""
         return SharedRows(self.projected, self.query_types.shape[1], self.key_types)
@@ -148,19 +154,19 @@ class SummaryBuilder:
         self._received[:, heads] += self.query_types[heads, rows].mT @ torch.stack([one.double() for one in received])
 
     def _causal_rows(
-        self, projector: CausalRows, rows: slice, weights: Tensor, outputs: Float[Tensor, "head row r"], raw: Tensor
+        self, sums: CausalSums, rows: slice, weights: Tensor, outputs: Float[Tensor, "head row r"], raw: Tensor
     ) -> None:
         """Add rows that see the keys up to their own; the outputs of some of them are checked."""
-        found, checked, rebuilt = projector.sums(rows, weights, raw, self.key_types)
+        found, checked, rebuilt = sums.add(rows, weights, raw, self.key_types)
         sizes, square, total, effective = self._sizes[rows], found.raw_square, found.raw, found.received.sum(-1)
         # Every row's even share m, subtracted from sums: Σ (a − m)² = Σ a² − 2 m Σ a + m.
         even = 1 / sizes.double()
-        sums = RowSums(
+        moments = RowSums(
             even, total - 1, square - 2 * even * total + even, effective - 1,
             found.square - 2 * even * effective + even, found.square - even * (effective + total) + even,
             torch.where(found.outside > self._least[rows], found.outside, 0.0),
         )  # fmt: skip
-        self._moments.add(sums)
+        self._moments.add(moments)
         self._receive(slice(None), rows, raw, found.received)
         self.check(rebuilt, outputs[:, checked])
 

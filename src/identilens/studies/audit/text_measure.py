@@ -11,7 +11,7 @@ from torch import Tensor
 
 from identilens.errors import NumericalError, UnsupportedModelError
 from identilens.linalg import HALF, ProjectedValues, Visible
-from identilens.linalg.causal_rows import CausalRows, checked_rows
+from identilens.linalg.causal_sums import CausalSums, checked_rows
 from identilens.linalg.full_rows import FullRows
 from identilens.measures.attention.parked import ParkedAttention, ParkedBuilder
 from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
@@ -179,10 +179,9 @@ class TextMeasure:
         return output.unflatten(0, (-1, self.site.heads)).transpose(1, 2)
 
     @property
-    def _causal(self) -> CausalRows | None:
-        """The projector, if rows see the keys up to their own and no row is kept whole."""
-        projector = self.builder.projector
-        return projector if isinstance(projector, CausalRows) and self._kept is None else None
+    def _causal(self) -> CausalSums | None:
+        """Sums of rows that see the keys up to their own, if these are such rows and none is kept whole."""
+        return self.builder.causal if self._kept is None else None
 
     def _park(
         self, texts: slice, weights: Float[Tensor, "head row key"], mixed: Float[Tensor, "head row column"]

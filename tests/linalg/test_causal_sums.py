@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from identilens.linalg import ProjectedValues
-from identilens.linalg.causal_rows import CHECKED_EVERY
+from identilens.linalg.causal_sums import CHECKED_EVERY, CausalSums
 
 
 def example(n, d_v, repeated, dtype):
@@ -21,13 +21,14 @@ def example(n, d_v, repeated, dtype):
 
 
 def in_blocks(projected, weights, types, size, narrow=False):
-    projector, n = projected.projector(weights.shape[1], "causal"), weights.shape[1]
+    n = weights.shape[1]
+    causal = CausalSums(projected.projector(n, "causal"))
     parts, places, outputs = [], [], []
     for start in range(0, n, size):
         rows = slice(start, min(start + size, n))
         given = weights[:, rows, : rows.stop if narrow else n]
         raw = given @ types[:, : given.shape[-1]].to(given.dtype)
-        sums, checked, output = projector.sums(rows, given, raw, types)
+        sums, checked, output = causal.add(rows, given, raw, types)
         parts.append(sums)
         places += [start + place for place in checked]
         outputs.append(output)
@@ -54,5 +55,6 @@ def test_sums_of_blocks_are_those_of_effective_attention(n, d_v, repeated, size,
 
 def test_rows_out_of_order_are_refused():
     projected, weights, types = example(20, 4, 0, torch.float64)
+    causal = CausalSums(projected.projector(20, "causal"))
     with pytest.raises(ValueError, match="expected row 0"):
-        projected.projector(20, "causal").sums(slice(4, 8), weights[:, 4:8], weights[:, 4:8] @ types, types)
+        causal.add(slice(4, 8), weights[:, 4:8], weights[:, 4:8] @ types, types)
