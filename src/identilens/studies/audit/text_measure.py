@@ -1,7 +1,7 @@
 """Texts of one length in one attention call: their share of the batch, measured block by block."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from itertools import pairwise, product
 from typing import Any, TypeVar
 
@@ -105,8 +105,7 @@ class TextMeasure:
     def finish(self) -> list[tuple[AttentionSummary, ParkedAttention]]:
         """Return the scalars of all heads of each text, once every row was taken."""
         summary, parked = self.builder.finish(), self._parked.finish()
-        heads = [slice(text * self.site.heads, (text + 1) * self.site.heads) for text in range(len(self.texts))]
-        return [(_heads_of(summary, some), _heads_of(parked, some)) for some in heads]
+        return list(zip(_by_text(summary, self.site.heads), _by_text(parked, self.site.heads), strict=True))
 
     def certain(self, queries: Sequence[int], sinks: Sequence[int]) -> list[list[dict[str, Any]]]:
         """Return, head by head, what is certain of some rows, given the position of each head's sink."""
@@ -240,5 +239,7 @@ class TextMeasure:
         )
 
 
-def _heads_of(measures: ByHead, heads: slice) -> ByHead:
-    return replace(measures, **{field.name: getattr(measures, field.name)[heads] for field in fields(measures)})
+def _by_text(measures: ByHead, heads: int) -> list[ByHead]:
+    """Return the measures of each text's heads."""
+    parts = [getattr(measures, field.name).split(heads) for field in fields(measures)]
+    return [type(measures)(*some) for some in zip(*parts, strict=True)]
