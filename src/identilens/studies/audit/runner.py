@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg import row_factor
+from identilens.linalg.causal_rows import BLOCK
 from identilens.measures.attention.parked import ParkedAttention
 from identilens.measures.attention.summary import AttentionSummary
 from identilens.measures.attention.token_types import token_types, type_names
@@ -148,7 +149,7 @@ class _Part:
         for ((rows, columns), _), places in waiting.items():
             size = VALUES_AT_ONCE // (site.heads * columns * call.value.shape[-1])
             if len(places) > 1 and not call.only(places[:1], rows, columns).sees_everything():
-                size = min(size, WEIGHTS_AT_ONCE // (4 * site.heads * min(rows, 64) * columns))
+                size = min(size, WEIGHTS_AT_ONCE // (4 * site.heads * min(rows, BLOCK) * columns))
             size = max(1, size)
             for start in range(0, len(places), size):
                 yield places[start : start + size], (rows, columns)
