@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg.factor import Factor, certified_full_rank, certified_rank, factorise, least_share
+from identilens.linalg.factor import Factor, certified_full_rank, certified_rank, factorise, inverse_of, least_share
 
 BLOCK = 64
 """Causal rows that share a factorisation."""
@@ -120,8 +120,7 @@ class CausalRows:
         leading = self.compact[:, : self.width]
         most = leading.shape[1]
         lower, info = torch.linalg.cholesky_ex(leading @ leading.mT)
-        identity = torch.eye(most, dtype=lower.dtype, device=lower.device).expand_as(lower)
-        inverse = torch.linalg.solve_triangular(lower, identity, upper=False).square().sum(-1).cumsum(-1)
+        inverse = inverse_of(lower).square().sum(-1).cumsum(-1)
         limits = torch.tensor([self._limit(size + 1) for size in range(most)], dtype=lower.dtype, device=lower.device)
         trace = leading.square().sum(-1).cumsum(-1)
         sizes = torch.arange(1, most + 1, device=lower.device)

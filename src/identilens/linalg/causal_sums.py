@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg.causal_rows import BLOCK, CausalRows
-from identilens.linalg.factor import factorise
+from identilens.linalg.factor import factorise, inverse_of
 
 _CALM = 64.0
 """Mean eigenvalue of an inverse Gram matrix up to which rounding of single precision does not grow with it."""
@@ -110,7 +110,7 @@ class CausalSums:
             heads, place = slice(None) if inverse is not None else starts == start, slice(start - begin, None)
             left = self._outside if start == begin else outside[:, start - begin - 1]
             first = self._inverse_before(start, heads) if inverse is None else inverse
-            found = self._nested_sums(rows, start, heads, whitened[heads, place], types, first, left[heads])
+            found = self._nested_sums(slice(start, rows.stop), heads, whitened[heads, place], types, first, left[heads])
             square[heads, place], received[heads, place], outside[heads, place], solved, after = found
             some = [row for row in checked if row >= start]
             if some:
@@ -172,22 +172,21 @@ class CausalSums:
         return left + all_even, square + even * (2 * left + all_even), whitened
 
     def _nested_sums(
-        self, rows: slice, start: int, heads: slice | Bool[Tensor, " all"], whitened: Float[Tensor, "head row r"],
+        self, rows: slice, heads: slice | Bool[Tensor, " all"], whitened: Float[Tensor, "head row r"],
         types: Float[Tensor, "all key type"], inverse: Float[Tensor, "head r r"], left: Float[Tensor, " head"],
     ) -> tuple[Tensor, Tensor, Tensor, Float[Tensor, "head row r"], Float[Tensor, "head r r"]]:  # fmt: skip
-        """Return ‖P a‖², P a by key type, ‖(I − P) 1‖² and G_i⁻¹ Wᵀ a of a block's rows from ``start``, and G⁻¹ after.
+        """Return ‖P a‖², P a by key type, ‖(I − P) 1‖² and G_i⁻¹ Wᵀ a of neighbouring rows, and G⁻¹ after.
 
         ``inverse`` is G⁻¹ before them, ``left`` ‖(I − P) 1‖² of the row before them.
         """
-        rows = slice(start, rows.stop)
         block = self._white[heads, rows]
         moved = block @ inverse
         gram = moved @ block.mT
         gram.diagonal(dim1=-2, dim2=-1).add_(1)
-        nested = _inverse_of(torch.linalg.cholesky(gram))
+        nested = inverse_of(torch.linalg.cholesky(gram))
         steps = nested @ moved
         solved = torch.baddbmm(whitened @ inverse, (whitened @ steps.mT).tril_(), steps, alpha=-1)
-        summed, typed = self._until(start, types, heads)
+        summed, typed = self._until(rows.start, types, heads)
         received = solved @ typed + (solved @ block.mT).tril_() @ types[heads, rows]
         # What a regression of the ones on the values leaves grows with each row by the square of its recursive
         # residual: of 1 minus its prediction from the rows before it, divided by its standard deviation.
@@ -207,11 +206,5 @@ class CausalSums:
         """Return the inverse Gram matrix of the whitened values before a row."""
         if self._inverse is not None:
             return self._inverse
-        inverse = _inverse_of(torch.linalg.cholesky(self.projector.gram_before(row)[heads]))
+        inverse = inverse_of(torch.linalg.cholesky(self.projector.gram_before(row)[heads]))
         return inverse.mT @ inverse
-
-
-def _inverse_of(lower: Float[Tensor, "head k k"]) -> Float[Tensor, "head k k"]:
-    """Return the inverse of each lower triangular matrix."""
-    identity = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
-    return torch.linalg.solve_triangular(lower, identity.expand_as(lower), upper=False)

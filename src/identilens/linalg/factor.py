@@ -89,15 +89,21 @@ def inverse_cholesky(
 ) -> tuple[Float[Tensor, "batch k k"], Bool[Tensor, " batch"]]:
     """Return L⁻¹ of each Gram matrix L Lᵀ, and whether its full rank is certified; elsewhere L⁻¹ is the identity."""
     lower, info = torch.linalg.cholesky_ex(gram)
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device).expand_as(gram)
-    inverse = torch.linalg.solve_triangular(lower, identity, upper=False)
+    inverse = inverse_of(lower)
     limit = least_share(tolerance) * gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     certified = (info == 0) & (torch.linalg.vector_norm(inverse, dim=(-2, -1)).square() * limit < 1)
     if not bool(certified.all()):
         open_ = torch.nonzero(~certified).flatten()
         certified[open_] = certified_full_rank(gram[open_], tolerance)
+        identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         inverse = torch.where(certified[:, None, None], inverse, identity)
     return inverse, certified
+
+
+def inverse_of(lower: Float[Tensor, "batch k k"]) -> Float[Tensor, "batch k k"]:
+    """Return the inverse of each lower triangular matrix."""
+    identity = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
+    return torch.linalg.solve_triangular(lower, identity.expand_as(lower), upper=False)
 
 
 def certified_full_rank(

@@ -58,7 +58,7 @@ class SharedRows:
         ``raw`` is the attention by key type; ``overwrite`` allows to use the memory of the weights.
         """
         self._prepare(weights.dtype)
-        even, raw = self._even, raw.double()
+        even = self._even
         moved = weights.sub_(even) if overwrite else weights - even
         total, square = moved.sum(-1).double(), _square(moved)
         if self.independent:

@@ -49,7 +49,8 @@ class SummaryBuilder:
 
     Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ for each row. So all
     sums follow from the coordinates of the weights in an orthonormal basis of col(T). Products of rows that do not see
-    every key are in float64. Memory O(n · block). ``queries`` is the total number of rows. Each query and each key has
+    every key are in float64, but those of causal rows where less is enough. Memory O(n · block).
+    ``queries`` is the total number of rows. Each query and each key has
     one of several types; types may differ from head to head, when heads of several texts are summarised together.
     """
 

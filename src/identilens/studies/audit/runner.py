@@ -148,8 +148,11 @@ class _Part:
                 waiting.setdefault((cut, pattern), []).append(place)
         for ((rows, columns), _), places in waiting.items():
             size = VALUES_AT_ONCE // (site.heads * columns * call.value.shape[-1])
-            if len(places) > 1 and not call.only(places[:1], rows, columns).sees_everything():
-                size = min(size, WEIGHTS_AT_ONCE // (4 * site.heads * min(rows, BLOCK) * columns))
+            one = call.only(places[:1], rows, columns)
+            if len(places) > 1 and not one.sees_everything():
+                # Of causal rows a block is held at a time, under other masks all.
+                held = min(rows, BLOCK) if one.mask is None else rows
+                size = min(size, WEIGHTS_AT_ONCE // (4 * site.heads * held * columns))
             size = max(1, size)
             for start in range(0, len(places), size):
                 yield places[start : start + size], (rows, columns)

@@ -153,7 +153,7 @@ class TextMeasure:
         if self.bias is not None:
             outputs = outputs - weights.sum(-1, keepdim=True) * self.bias.to(weights.dtype)
         outputs, weights, mixed = (one.flatten(0, 1) for one in (outputs @ self._factor, weights, mixed))
-        self._park(texts, weights, mixed)
+        self._parked.add(weights, heads=self._heads(texts), norms=mixed[..., 0])
         self._park_outputs(texts, outputs)
         self.builder.add(rows, weights, outputs, heads=self._heads(texts), raw=mixed[..., 1:])
         return output
@@ -168,7 +168,7 @@ class TextMeasure:
         heads = self._heads(texts)
         weights = fused_weights(call, rows, self._scratch).flatten(0, 1)
         mixed = weights @ self._columns[texts].flatten(0, 1)
-        self._park(texts, weights, mixed)
+        self._parked.add(weights, heads=heads, norms=mixed[..., 0])
         found = self.builder.project(rows, weights, heads=heads, raw=mixed[..., 1:], overwrite=True)
         output, outputs = found.times(to_outputs[heads]).tensor_split([self.counts["d_v"]], -1)
         self._park_outputs(texts, outputs)
@@ -181,11 +181,6 @@ class TextMeasure:
     def _causal(self) -> CausalSums | None:
         """Sums of rows that see the keys up to their own, if these are such rows and none is kept whole."""
         return self.builder.causal if self._kept is None else None
-
-    def _park(
-        self, texts: slice, weights: Float[Tensor, "head row key"], mixed: Float[Tensor, "head row column"]
-    ) -> None:
-        self._parked.add(weights, heads=self._heads(texts), norms=mixed[..., 0])
 
     def _park_outputs(self, texts: slice, outputs: Float[Tensor, "head row r"]) -> None:
         sizes = torch.linalg.vector_norm(outputs, dim=-1)
