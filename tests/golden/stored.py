@@ -57,8 +57,11 @@ def single(run: Callable[[], Tables], bundled: bool = True, relative: float = SI
 
 
 def processor() -> str:
-    """Return what torch's sums depend on: the widest vectors that the processor has."""
-    return torch.backends.cpu.get_cpu_capability()
+    """Return what torch's sums depend on: the processor's maker, where known, and its widest vectors."""
+    facts = Path("/proc/cpuinfo")
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
+    makers = [line.partition(":")[2].strip() for line in lines if line.startswith("vendor_id")]
+    return " ".join([*makers[:1], torch.backends.cpu.get_cpu_capability()])
 
 
 def write(name: str, tables: Tables) -> None:

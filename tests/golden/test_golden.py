@@ -17,7 +17,7 @@ def test_tables_are_those_recorded(name):
         pytest.skip("install identilens[demo] for the bundled encoder")
     recorded_on = stored.PROCESSOR.read_text(encoding="utf-8")
     if case.local and stored.processor() != recorded_on:
-        pytest.skip(f"recorded on a processor with {recorded_on}; this one has {stored.processor()}")
+        pytest.skip(f"recorded on a processor of kind {recorded_on}; this one is {stored.processor()}")
     expected, found = stored.read(name), case.run()
     assert expected, "nothing was recorded; run python tests/golden/record.py"
     assert set(expected) <= set(found)
