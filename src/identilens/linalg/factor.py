@@ -37,13 +37,15 @@ class Span:
 
 @dataclass(frozen=True)
 class Factor(Span):
-    """F = basis @ (basisᵀ F) and F⁺ = coordinates @ basisᵀ, for a batch of matrices F (n x r).
+    """F = basis @ inner and F⁺ = coordinates @ basisᵀ, for a batch of matrices F (n x r).
 
     Attributes:
         coordinates: r x k, maps a row in the row space of F to its coordinates in ``basis``.
+        inner: basisᵀ F, which maps coordinates to a row in the row space of F.
     """
 
     coordinates: Float[Tensor, "*batch r k"]
+    inner: Float[Tensor, "*batch k r"]
 
     def effective(self, weights: Tensor | None, outputs: Tensor) -> Tensor:
         """Return effective attention in float64: from weights, or from outputs (O F⁺) if weights is None."""
@@ -61,22 +63,24 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
     """
     (n, r), k = matrix.shape[-2:], min(matrix.shape[-2:])
     flat = matrix.reshape(-1, n, r)
-    inverse, certified = inverse_cholesky(smaller_gram(flat), tolerance)
+    lower, inverse, certified = inverse_cholesky(smaller_gram(flat), tolerance)
     rank = torch.full(flat.shape[:1], k, dtype=torch.int64, device=matrix.device)
     if n >= r:
-        coordinates = inverse.mT
+        coordinates, inner = inverse.mT, lower.mT
         basis = flat @ coordinates
     else:
         basis = torch.eye(n, dtype=flat.dtype, device=flat.device).repeat(len(flat), 1, 1)
-        coordinates = (inverse @ flat).mT @ inverse
+        coordinates, inner = (inverse @ flat).mT @ inverse, flat.clone()
     for index in torch.nonzero(~certified).flatten().tolist():
         left, sigma, right = torch.linalg.svd(flat[index], full_matrices=False)
         kept = sigma > tolerance * sigma.max() if k else sigma.bool()
         rank[index] = kept.sum()
         basis[index] = left * kept
+        inner[index] = (kept * sigma)[:, None] * right
         coordinates[index] = right.mT * torch.where(kept, 1 / torch.where(kept, sigma, 1.0), 0.0)
     batch = matrix.shape[:-2]
-    return Factor(basis.reshape(*batch, n, k), rank.reshape(batch), coordinates.reshape(*batch, r, k))
+    parts = (basis, rank, coordinates, inner)
+    return Factor(*(part.reshape((*batch, *part.shape[1:])) for part in parts))
 
 
 def least_share(tolerance: float) -> float:
@@ -86,8 +90,11 @@ def least_share(tolerance: float) -> float:
 
 def inverse_cholesky(
     gram: Float[Tensor, "batch k k"], tolerance: float
-) -> tuple[Float[Tensor, "batch k k"], Bool[Tensor, " batch"]]:
-    """Return L⁻¹ of each Gram matrix L Lᵀ, and whether its full rank is certified; elsewhere L⁻¹ is the identity."""
+) -> tuple[Float[Tensor, "batch k k"], Float[Tensor, "batch k k"], Bool[Tensor, " batch"]]:
+    """Return L and L⁻¹ of each Gram matrix L Lᵀ, and whether its full rank is certified; elsewhere L⁻¹ is the identity.
+
+    There L is not to be used.
+    """
     lower, info = torch.linalg.cholesky_ex(gram)
     inverse = inverse_of(lower)
     limit = least_share(tolerance) * gram.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -97,7 +104,7 @@ def inverse_cholesky(
         certified[open_] = certified_full_rank(gram[open_], tolerance)
         identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
         inverse = torch.where(certified[:, None, None], inverse, identity)
-    return inverse, certified
+    return lower, inverse, certified
 
 
 def inverse_of(lower: Float[Tensor, "batch k k"]) -> Float[Tensor, "batch k k"]:

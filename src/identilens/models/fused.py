@@ -1,4 +1,4 @@
-"""Attention of calls to fused attention, whose weights mix further columns in the same product as the values."""
+"""Attention of calls to fused attention, of which the weights, and their products with further columns, are wanted."""
 
 import math
 
@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from identilens.linalg.narrow import times_few
 from identilens.models.interface import AttentionCall
 
 
@@ -28,27 +29,22 @@ _MORE = ("position_bias", "softcap", "cache", "dropout")
 
 
 def attend_with(
-    call: AttentionCall, rows: slice, columns: Float[Tensor, "batch head key column"], scratch: Scratch, *,
-    joined: Float[Tensor, "batch head key both"] | None = None, causal: bool = False,
-) -> tuple[Tensor, Tensor, Float[Tensor, "batch head row column"]]:  # fmt: skip
+    call: AttentionCall, rows: slice, columns: Float[Tensor, "batch head key column"], scratch: Scratch, causal: bool
+) -> tuple[Tensor, Tensor, Float[Tensor, "batch head row column"]]:
     """Return output and weights of query rows as `AttentionCall.attend` does, and the weights times ``columns``.
 
     A model that calls PyTorch's fused attention computes softmax(s Q Kᵀ) V over the visible keys, and so does this; of
-    other calls the weights are those of the family's eager attention. Their product with ``columns`` has the columns'
-    precision. ``joined`` are values and columns side by side: one product instead of two. If every row sees the keys up
-    to its own, ``causal``, weights of the short way end at the last row's key.
+    other calls the weights are those of the family's eager attention. Their product with ``columns``, a few, has the
+    columns' precision. If every row sees the keys up to its own, ``causal``, weights of the short way end at the last
+    row's key.
     """
     if not is_fused(call, columns.dtype):
         output, weights = call.attend(rows)
-        return output, weights, weights.to(columns.dtype) @ columns
+        return output, weights, times_few(weights.to(columns.dtype), columns)
     weights = fused_weights(call, rows, scratch, causal)
-    seen, d_v = weights.shape[-1], call.value.shape[-1]
-    if joined is None:
-        # Of a few rows of a long text: no second copy of the values.
-        value = by_head(call, call.value[:, :, :seen])
-        return (weights @ value).transpose(1, 2), weights, weights @ columns[..., :seen, :]
-    mixed = weights @ joined[..., :seen, :]
-    return mixed[..., :d_v].transpose(1, 2), weights, mixed[..., d_v:]
+    seen = weights.shape[-1]
+    value = by_head(call, call.value[:, :, :seen])
+    return (weights @ value).transpose(1, 2), weights, times_few(weights, columns[..., :seen, :])
 
 
 def fused_weights(

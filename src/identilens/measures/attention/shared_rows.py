@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg import ProjectedValues
+from identilens.linalg.narrow import times_few
 from identilens.linalg.simplex import ones_outside
 from identilens.measures.attention.moments import RowSums
 
@@ -24,7 +25,7 @@ class Coordinates(NamedTuple):
 
     def times(self, columns: Float[Tensor, "head k column"]) -> Float[Tensor, "head row column"]:
         """Return effective attention times some columns, of which Uᵀ times them is given."""
-        return torch.baddbmm(self.even @ columns, self.moved, columns)
+        return (self.moved + self.even) @ columns
 
 
 class SharedRows:
@@ -43,12 +44,6 @@ class SharedRows:
         self._basis = self._inner = self._ones = basis[..., :0]
         self._even = 1 / projected.keys
 
-    def in_basis(self, columns: Float[Tensor, "text head key column"]) -> Float[Tensor, "text head k column"]:
-        """Return Uᵀ of some columns, in their precision."""
-        self._prepare(columns.dtype)
-        basis = self._basis.unflatten(0, columns.shape[:2]).mT
-        return torch.stack([one @ given for one, given in zip(basis, columns, strict=True)])
-
     def add(
         self, heads: slice, rows: slice, weights: Float[Tensor, "head row key"], raw: Float[Tensor, "head row type"],
         *, overwrite: bool,
@@ -66,7 +61,7 @@ class SharedRows:
             return raw, Coordinates(moved[..., :0], self._ones[heads])
         inner = self._inner[heads]
         found = Coordinates(moved @ self._basis[heads], even * self._ones[heads])
-        received = (found.moved @ inner).double()
+        received = times_few(found.moved, inner).double()
         self._rows[:, heads, rows] = torch.stack([total, square, received.sum(-1), _square(found.moved)])
         return received + (found.even @ inner).double(), found
 
@@ -88,7 +83,7 @@ class SharedRows:
         # The even share in the precision of the weights: subtracting it is exact for weights close to it.
         self._even = float(torch.tensor(self._even, dtype=dtype))
         self._basis = self.projected.factor.basis.to(dtype)
-        self._inner = self._basis.mT @ self.key_types.to(dtype)
+        self._inner = times_few(self._basis.mT, self.key_types.to(dtype))
         self._ones = self._inner.sum(-1)[:, None]
 
 

@@ -12,6 +12,7 @@ from identilens.linalg.causal_rows import CausalRows
 from identilens.linalg.causal_sums import CausalSums
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
+from identilens.linalg.narrow import times_few
 from identilens.linalg.simplex import least_outside
 from identilens.measures.attention.moments import Moments, RowSums
 from identilens.measures.attention.shared_rows import Coordinates, SharedRows
@@ -89,7 +90,7 @@ class SummaryBuilder:
         ``heads`` are those given (see `by_head`), ``raw`` their attention by key type if it is known.
         """
         if raw is None:
-            raw = weights @ self.key_types[heads, : weights.shape[-1]].to(weights.dtype)
+            raw = times_few(weights, self.key_types[heads, : weights.shape[-1]].to(weights.dtype))
         if self.causal is not None:
             self._causal_rows(self.causal, rows, weights, outputs, raw)
         elif self.by_head:
@@ -147,8 +148,8 @@ class SummaryBuilder:
     def _back(self, dtype: torch.dtype) -> Float[Tensor, "head k r"]:
         """Return what effective attention, or its coordinates in the basis, is multiplied with for the head outputs."""
         if self._factors is None:
-            compact = self.compact.to(dtype)
-            self._factors = compact if self.shared.independent else self.shared.in_basis(compact[None])[0]
+            back = self.compact if self.shared.independent else self.projected.factor.inner
+            self._factors = back.to(dtype)
         return self._factors
 
     def _receive(self, heads: slice, rows: slice, *received: Float[Tensor, "head row type"]) -> None:

@@ -114,7 +114,7 @@ class _Part:
         runner, site = self.runner, self.runner.sites[call.index]
         if runner.settings.layers is not None and site.layer not in runner.settings.layers:
             return call.run()
-        output = call.query.new_zeros(*call.query.shape[:1], call.query.shape[2], site.heads, call.value.shape[-1])
+        output = call.query.new_empty(*call.query.shape[:1], call.query.shape[2], site.heads, call.value.shape[-1])
         bias = site.value_bias if runner.settings.value_bias == "out" else None
         for places, cut in self._alike(batch, lengths, site, call):
             texts, cut_call = [batch[place] for place in places], call.only(places, *cut)
@@ -123,7 +123,9 @@ class _Part:
             measure = TextMeasure(
                 texts, site, cut_call, *runner.factor(call), types, bias, texts[0] in runner.keep, self._scratch
             )
-            output[places_of(places), : cut_call.query.shape[2]] = measure.run(runner.block(cut_call))
+            for some, rows, part in measure.run(runner.block(cut_call)):
+                output[places_of(places[some]), rows] = part
+            output[places_of(places), cut_call.query.shape[2] :] = 0
             for text, query, key, measures in zip(texts, queries, keys, measure.finish(), strict=True):
                 self._record(text, site, measure, query, key, *measures)
             self.matrices |= measure.matrices()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from itertools import pairwise, product
 from typing import Any, TypeVar
 
@@ -12,10 +13,12 @@ from torch import Tensor
 from identilens.errors import NumericalError, UnsupportedModelError
 from identilens.linalg import HALF, ProjectedValues, Visible
 from identilens.linalg.causal_sums import CausalSums, checked_rows
+from identilens.linalg.factor import inverse_of
 from identilens.linalg.full_rows import FullRows
+from identilens.linalg.narrow import times_few
 from identilens.measures.attention.parked import ParkedAttention, ParkedBuilder
 from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
-from identilens.models.fused import Scratch, attend_with, by_head, fused_weights, is_fused
+from identilens.models.fused import Scratch, attend_with, fused_weights, is_fused
 from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
@@ -72,27 +75,21 @@ class TextMeasure:
         self.builder = SummaryBuilder(projected, n_query, self._visible(), *sides)
         columns = torch.cat([self._parked.lengths[..., None], self.builder.key_types], -1)
         self._columns = columns.to(self._factor.dtype).unflatten(0, (len(texts), -1))
-        self._joined: Tensor | None = None
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
         self._unproven = set(range(site.heads)) if call.has_sink else set()
 
-    def run(self, step: int) -> Float[Tensor, "text query head d_v"]:
-        """Return the attention output, taking the weights ``step`` rows at a time."""
+    def run(self, step: int) -> Iterator[tuple[slice, slice, Float[Tensor, "text row head d_v"]]]:
+        """Take the weights ``step`` rows at a time; yield texts, rows and their attention output."""
         n_query, texts = self.counts["n_query"], len(self.texts)
         spanned = self._outputs_of_coordinates() if self._kept is None and self._is_spanned() else None
         at_once = max(1, WEIGHTS_AT_ONCE // (4 * self.site.heads * min(step, n_query) * self.counts["n_key"]))
         at_once = at_once if self.builder.by_head else texts
-        if step >= n_query and spanned is None and is_fused(self.call, self._columns.dtype):
-            self._joined = torch.cat([by_head(self.call, self.call.value), self._columns], -1)
-        outputs = self.call.query.new_empty(texts, n_query, self.site.heads, self.counts["d_v"])
         for first in range(0, texts, at_once):
             some = slice(first, min(first + at_once, texts))
             call = self.call.only(range(texts)[some], n_query, self.counts["n_key"])
             for rows in self._blocks(step):
-                outputs[some, rows] = (
-                    self._add(call, some, rows) if spanned is None else self._add_spanned(call, some, rows, spanned)
-                )
-        return outputs
+                add = self._add if spanned is None else partial(self._add_spanned, to_outputs=spanned)
+                yield some, rows, add(call, some, rows)
 
     def _blocks(self, step: int) -> Iterator[slice]:
         """Yield at most ``step`` rows at a time; of causal rows, of which few see all keys, also few at a time."""
@@ -141,10 +138,8 @@ class TextMeasure:
 
     def _add(self, call: AttentionCall, texts: slice, rows: slice) -> Float[Tensor, "text row head d_v"]:
         """Take some rows of some texts, and return their output."""
-        joined = None if self._joined is None else self._joined[texts]
-        output, weights, mixed = attend_with(
-            call, rows, self._columns[texts], self._scratch, joined=joined, causal=self._causal is not None
-        )
+        columns, causal = self._columns[texts], self._causal is not None
+        output, weights, mixed = attend_with(call, rows, columns, self._scratch, causal)
         if self._kept is not None:
             exact = self._exact(rows, weights)
             self._kept.append((exact.clone(), self.builder.projector.effective(rows, exact).to(exact.dtype)))
@@ -167,7 +162,7 @@ class TextMeasure:
         """
         heads = self._heads(texts)
         weights = fused_weights(call, rows, self._scratch).flatten(0, 1)
-        mixed = weights @ self._columns[texts].flatten(0, 1)
+        mixed = times_few(weights, self._columns[texts].flatten(0, 1))
         self._parked.add(weights, heads=heads, norms=mixed[..., 0])
         found = self.builder.project(rows, weights, heads=heads, raw=mixed[..., 1:], overwrite=True)
         output, outputs = found.times(to_outputs[heads]).tensor_split([self.counts["d_v"]], -1)
@@ -197,9 +192,10 @@ class TextMeasure:
 
     def _outputs_of_coordinates(self) -> Float[Tensor, "head k column"]:
         """Return what coordinates in the basis are multiplied with, for the output and the head outputs after W_O."""
-        values = by_head(self.call, self.call.value)
-        back = self.builder.shared.in_basis(values)
-        return torch.cat([back, back @ self._factor], -1).flatten(0, 1)
+        # Values times the small factor, lower triangular and of full rank here, are U Uᵀ F.
+        inner = self.builder.projected.factor.inner.unflatten(0, (-1, self.site.heads))
+        parts = (inner @ inverse_of(self.factor), inner)
+        return torch.cat([part.to(self._factor.dtype) for part in parts], -1).flatten(0, 1)
 
     def _heads(self, texts: slice) -> slice:
         return slice(texts.start * self.site.heads, texts.stop * self.site.heads)
