@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from identilens.linalg import ProjectedValues
-from identilens.linalg.causal_sums import CHECKED_EVERY, CausalSums
+from identilens.linalg.causal_sums import CausalSums, checked_rows
 
 
 def example(n, d_v, repeated, dtype):
@@ -49,8 +49,13 @@ def test_sums_of_blocks_are_those_of_effective_attention(n, d_v, repeated, size,
         expected = exact.sum(-1), exact.square().sum(-1), effective.square().sum(-1), effective @ types, outside
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, atol=accuracy, rtol=accuracy)
-        assert places == list(range(0, n, CHECKED_EVERY))
+        assert places == checked_rows(slice(0, n))
         torch.testing.assert_close(output, (effective @ projected.compact)[:, places], atol=2e-6, rtol=2e-6)
+
+
+def test_rows_far_into_a_text_are_checked_less_often():
+    assert checked_rows(slice(0, 300)) == [0, 32, 64, 96, 128, 256]
+    assert checked_rows(slice(70, 130)) == [96, 128]
 
 
 def test_rows_out_of_order_are_refused():

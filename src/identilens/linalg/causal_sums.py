@@ -14,13 +14,13 @@ from identilens.linalg.factor import factorise, inverse_of
 _CALM = 64.0
 """Mean eigenvalue of an inverse Gram matrix up to which rounding of single precision does not grow with it."""
 
-CHECKED_EVERY = 32
-"""Outputs are rebuilt from effective attention for the first of so many rows, where sums do without it."""
-
 
 def checked_rows(rows: slice) -> list[int]:
-    """Return which of some rows are rebuilt; see `CHECKED_EVERY`."""
-    return [row for row in range(rows.start, rows.stop) if row % CHECKED_EVERY == 0]
+    """Return of which of some rows outputs are rebuilt from effective attention, where sums do without it.
+
+    One row in 32 up to row 128, one in 128 beyond.
+    """
+    return [row for row in range(rows.start, rows.stop) if row % (32 if row < 128 else 128) == 0]
 
 
 class ProjectedSums(NamedTuple):

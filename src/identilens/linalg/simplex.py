@@ -58,17 +58,17 @@ def certified_centred_rank(
     The Gram matrix of the centred rows is FᵀF − n μ μᵀ with μ the column means. By Sherman and Morrison, the norm of
     its inverse is at most ‖F⁺‖_F² + n ‖F⁺F⁺ᵀ μ‖² / (1 − p), with p = n ‖F⁺ᵀμ‖² the share of the ones inside col(T).
     """
-    (n, r), batch = compact.shape[-2:], compact.shape[:-2]
-    flat, coordinates = compact.reshape(-1, n, r), factor.coordinates.reshape(-1, r, min(n, r))
-    along = factor.ones.reshape(-1, 1, min(n, r))
+    (n, r), batch, k = compact.shape[-2:], compact.shape[:-2], min(compact.shape[-2:])
+    coordinates, inner = factor.coordinates.reshape(-1, r, k), factor.inner.reshape(-1, k, r)
+    along = factor.ones.reshape(-1, 1, k)
     outside = 1 - along.square().sum((-2, -1)) / n
     moved = (along @ coordinates.mT).square().sum((-2, -1)) / n
     inverse = torch.linalg.vector_norm(coordinates, dim=(-2, -1)).square() + moved / outside.clamp_min(CLEAR_SHARE)
-    limit = least_share(tolerance) * torch.linalg.vector_norm(flat, dim=(-2, -1)).square()
+    limit = least_share(tolerance) * torch.linalg.vector_norm(inner, dim=(-2, -1)).square()
     certified = (factor.rank.reshape(-1) == r) & (outside > CLEAR_SHARE) & (inverse * limit < 1)
     rank = torch.full_like(certified, r, dtype=torch.int64)
     if not bool(certified.all()):
-        rank[~certified] = centred_rank(flat[~certified], tolerance)
+        rank[~certified] = centred_rank(compact.reshape(-1, n, r)[~certified], tolerance)
     return rank.reshape(batch)
 
 
