@@ -1,5 +1,6 @@
 """Small audits."""
 
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -41,6 +42,11 @@ def audit_long_causal() -> Tables:
     return audit(lens, [ids(300, 5), ids(280, 6)], stream="always")
 
 
+def rounded(run: Callable[[], Tables]) -> Case:
+    """Return a case with nearly square values, whose shares and reconstruction errors of 0 are rounding."""
+    return Case(run, relative=CONDITIONED, noise=1e-11, floor=1e-12)
+
+
 CASES: dict[str, Case] = {
     "audit_bundled": single(audit_bundled),  # 0.6 s
     "audit_bundled_streamed": single(
@@ -49,13 +55,10 @@ CASES: dict[str, Case] = {
     "audit_bundled_pairs": single(lambda: audit(real(), [PAIR], layers=(5,))),  # 0.0 s
     "audit_encoder": Case(lambda: audit(tiny("bert"), TOKENS, "text3.layer1.head2.encoder")),  # 0.1 s
     "audit_value_bias": Case(lambda: audit(tiny("bert"), TOKENS, value_bias="out")),  # 0.1 s
-    # Near-square values: their shares and reconstruction errors of 0 are rounding.
-    "audit_causal": Case(
-        lambda: audit(tiny("gpt2"), TOKENS, "text1.layer1.head2.decoder"), CONDITIONED, noise=1e-11, floor=1e-12
-    ),  # 0.1 s
+    "audit_causal": rounded(lambda: audit(tiny("gpt2"), TOKENS, "text1.layer1.head2.decoder")),  # 0.1 s
     "audit_long_causal": Case(audit_long_causal),  # 0.1 s
     "audit_grouped": Case(lambda: audit(tiny("llama"), TOKENS), local=True),  # 0.2 s
     "audit_window": Case(lambda: audit(tiny("mistral"), TOKENS), local=True),  # 0.4 s
-    "audit_cross": Case(lambda: audit(tiny("t5"), TOKENS, "text1.layer0.head1.cross")),  # 0.3 s
-    "audit_streamed": Case(lambda: audit(tiny("t5"), TOKENS, stream="always")),  # 0.2 s
+    "audit_cross": rounded(lambda: audit(tiny("t5"), TOKENS, "text1.layer0.head1.cross")),  # 0.3 s
+    "audit_streamed": rounded(lambda: audit(tiny("t5"), TOKENS, stream="always")),  # 0.2 s
 }

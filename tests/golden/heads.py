@@ -49,7 +49,9 @@ CASES: dict[str, Case] = {
         lambda: alternatives(tiny("bert"), [ids(6), ids(20, 1)], heads=(0, 2), starts=2), CONDITIONED
     ),  # 0.6 s
     "alternatives_causal": Case(lambda: alternatives(tiny("gpt2"), [ids(18)], layers=1, heads=0)),  # 0.2 s
-    "alternatives_cross": Case(lambda: alternatives(tiny("t5"), [ids(14)], layers=1, heads=3, kind="cross")),  # 0.2 s
+    "alternatives_cross": Case(
+        lambda: alternatives(tiny("t5"), [ids(14)], layers=1, heads=3, kind="cross"), relative=10 * CONDITIONED
+    ),  # 0.2 s
     "logit_ranks_bundled": single(
         lambda: {"table": idl.logit_ranks(real(), [LONG], layers=(0, 3), heads=(1, 7), count=10).table}
     ),  # 0.2 s

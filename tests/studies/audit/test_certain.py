@@ -34,9 +34,10 @@ def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled):
             weights, values = torch.cat([weights, rest[None]]), torch.cat([values, torch.zeros_like(values[:1])])
             visible = None if visible is None else torch.cat([visible, torch.ones(1, dtype=torch.bool)])
         found = attention_intervals(weights, ProjectedValues(values, head.projected.d_model), visible=visible)
-        assert row["certain_mass"] == pytest.approx(float(found.lo[:keys].sum()), abs=1e-6)
+        # Bounds follow the values, which two passes in single precision round otherwise.
+        assert row["certain_mass"] == pytest.approx(float(found.lo[:keys].sum()), abs=1e-5)
         ends = [row["sink_lo"], row["sink_weight"], row["sink_hi"]]
-        assert ends == pytest.approx([float(found.lo[sink]), float(weights[sink]), float(found.hi[sink])], abs=1e-6)
+        assert ends == pytest.approx([float(found.lo[sink]), float(weights[sink]), float(found.hi[sink])], abs=1e-5)
     means = audit.rows.group_by("text", "layer", "head", "kind").agg(mean=pl.col("certain_mass").mean())
     joined = audit.table.join(means, on=["text", "layer", "head", "kind"])
     assert (joined["mean"] - joined["certain_mass"]).abs().max() < 1e-12
