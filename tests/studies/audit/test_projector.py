@@ -57,5 +57,5 @@ def test_integers_and_correlation_on_real_text(bundled, data, length):
             weights = head.family_weights.double()
             pair = np.stack([weights.flatten(), head.projected.effective(weights).flatten()])
             # The null space of nearly square values follows every rounding of the layers before.
-            limit = 2e-5 if length < 64 else 1e-6
+            limit = 1e-4 if length < 64 else 1e-6
             assert row["pearson"] == pytest.approx(np.corrcoef(pair)[0, 1], abs=limit)
