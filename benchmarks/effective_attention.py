@@ -41,7 +41,7 @@ def main() -> int:
                 partial(reference_heads, weights, products),
                 partial(effective_attention, values, weights=weights, output_projection=projection),
             ],
-            repeats=7,
+            repeats=21,
         )
         found = effective_attention(values, weights=weights, output_projection=projection).effective
         worst = max(float((found[h] - reference(weights[h], products[h])).abs().max()) for h in range(HEADS))

@@ -29,7 +29,7 @@ def visibilities(n):
             "prefix": (j <= i) | (j < n // 3), "irregular": irregular}  # fmt: skip
 
 
-@pytest.mark.parametrize(("n", "rank"), [(30, 5), (30, 8), (6, 6), (3, 3)])
+@pytest.mark.parametrize(("n", "rank"), [(30, 5), (30, 8), (50, 5), (50, 8), (6, 6), (3, 3)])
 def test_rank_singular_values_and_nullities_are_those_of_t(n, rank):
     values, projection, T = made(n, rank=rank)
     found = ProjectedValues.of(values, projection)
@@ -81,7 +81,7 @@ def test_one_tolerance_for_any_number_of_keys():
     assert int(coarse.rank) == int(coarse.factor.rank) == 4, "5, 4, 3, 2 lie above 0.3 · 5, and 1 does not"
 
 
-@pytest.mark.parametrize(("n", "rank"), [(30, 5), (80, 8), (6, 6)])
+@pytest.mark.parametrize(("n", "rank"), [(30, 5), (40, 5), (80, 8), (6, 6)])
 @pytest.mark.parametrize("name", list(visibilities(3)))
 def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
     values, projection, T = made(n, rank=rank)
@@ -97,6 +97,30 @@ def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
     assert projector.row_ranks()[0].tolist() == [rank_svd(T[seen]) for seen in mask]
     assert int(projector.rank[0]) == rank_svd(T[mask[-1]])
     assert projector.row_sizes().tolist() == mask.sum(-1).tolist()
+
+
+def test_the_factor_from_values_is_that_of_the_projected_values():
+    """One head of full rank, and heads with dependent values, a dependent projection, and one beyond the tolerance."""
+    generator = seeded(5)
+    values = torch.randn(4, 2, 40, 8, generator=generator, dtype=torch.float64)
+    projection = torch.randn(2, 8, 20, generator=generator, dtype=torch.float64)
+    alike = ProjectedValues.of(values, projection)
+    assert alike.factor.rank.tolist() == [[8, 8]] * 4
+    assert "compact" not in vars(alike), "the product V W_O is not needed"
+    values, projection = values.clone(), projection.clone()
+    values[1, 0, :, 3] = values[1, 0, :, 2]
+    projection[1, 5] = projection[1, 4]
+    values[2, 0, :, 6] *= 1e-8
+    found = ProjectedValues.of(values, projection)
+    assert found.factor.rank.tolist() == [[8, 7], [7, 7], [7, 7], [8, 7]]
+    for head in (alike, alike.flat, found, found.flat):
+        plain = ProjectedValues(head.compact, head.d_model)
+        rank, kept = torch.linalg.matrix_rank(head.compact, rtol=head.tolerance), head.factor
+        inverse = torch.linalg.pinv(head.compact, rtol=head.tolerance)
+        assert kept.rank.tolist() == plain.factor.rank.tolist() == rank.tolist()
+        torch.testing.assert_close(kept.coordinates @ kept.basis.mT, inverse, atol=1e-9, rtol=0)
+        torch.testing.assert_close(kept.basis @ kept.basis.mT, head.compact @ inverse, atol=1e-9, rtol=0)
+        assert head.simplex_nullity.tolist() == plain.simplex_nullity.tolist() == (39 - rank).tolist()
 
 
 def test_heads_side_by_side_equal_each_alone():

@@ -1,7 +1,7 @@
 """Rank, subspaces and small programs on plain tensors."""
 
+from identilens.linalg.compact import OutputFactor as OutputFactor
 from identilens.linalg.compact import compact_values as compact_values
-from identilens.linalg.compact import row_factor as row_factor
 from identilens.linalg.factor import Factor as Factor
 from identilens.linalg.factor import Span as Span
 from identilens.linalg.factor import certified_cholesky as certified_cholesky

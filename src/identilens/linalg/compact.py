@@ -1,10 +1,55 @@
 """Projected values in a small orthonormal basis."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.linalg.factor import certified_cholesky
+from identilens.linalg.factor import inverse_cholesky, inverse_of
+
+
+@dataclass(frozen=True)
+class OutputFactor:
+    """L, in float64, of heads' output projections W_O, each head's block without its bias: W_O = L Qᵀ.
+
+    Q has orthonormal columns, so L Lᵀ = W_O W_Oᵀ. (Brunner: H; Bhardwaj: D.)
+
+    Attributes:
+        lower: L, lower triangular, with r = min(d_v, d_model) columns.
+        inverse: L⁻¹; not finite where W_O has dependent rows.
+        d_model: Number of columns of W_O.
+    """
+
+    lower: Float[Tensor, "*head d_v r"]
+    inverse: Float[Tensor, "*head r d_v"]
+    d_model: int
+
+    @classmethod
+    def of(cls, projection: Float[Tensor, "*head d_v d_model"]) -> "OutputFactor":
+        """Return L by Cholesky of the Gram matrix if all heads' are wide and well-conditioned, by QR otherwise."""
+        matrix = projection.double()
+        rows, columns = matrix.shape[-2:]
+        if rows < columns:
+            lower, inverse, certified = inverse_cholesky(matrix @ matrix.mT, tolerance=0.0)
+            if bool(certified.all()):
+                return cls(lower, inverse, columns)
+        lower = torch.linalg.qr(matrix.mT, mode="r").R.mT
+        inverse = inverse_of(lower) if rows <= columns else torch.full_like(lower.mT, torch.nan)
+        return cls(lower, inverse, columns)
+
+    def is_spared(self, keys: int) -> bool:
+        """Return whether V L of so many keys takes more work than `factorise_product` of V and L, which is square."""
+        d_v, r = self.lower.shape[-2:]
+        return d_v == r and keys >= 4 * r
+
+    def flat(self, batch: Sequence[int]) -> "OutputFactor":
+        """Return that of values with these axes of heads, as one axis."""
+        lower, inverse = (one.expand(*batch, *one.shape[-2:]) for one in (self.lower, self.inverse))
+        return OutputFactor(
+            lower.reshape(-1, *lower.shape[-2:]), inverse.reshape(-1, *inverse.shape[-2:]), self.d_model
+        )
 
 
 def compact_values(
@@ -12,24 +57,9 @@ def compact_values(
 ) -> Float[Tensor, "*batch n r"]:
     """Return F, n x r in float64, whose rows have the same inner products as those of the projected values T.
 
-    T = V W_O equals F Qᵀ with orthonormal columns Q, because W_Oᵀ = Q R gives T = (V Rᵀ) Qᵀ. F and T therefore have
-    the same singular values, left singular vectors and left null space. F has r = min(d_v, d_model) columns instead
-    of d_model. Without a projection the values are T itself.
-    W_O is the head's block, without its bias (Brunner: H; Bhardwaj: D).
+    T = V W_O equals F Qᵀ with F = V L, see `OutputFactor`. F and T therefore have the same singular values, left
+    singular vectors and left null space, and F has r = min(d_v, d_model) columns instead of d_model. Without a
+    projection the values are T itself.
     """
     values = values.double()
-    return values if output_projection is None else values @ row_factor(output_projection)
-
-
-def row_factor(matrix: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rows r"]:
-    """Return L, rows x min(rows, columns) in float64, with L Lᵀ = M Mᵀ (M = L Qᵀ, Q orthonormal columns).
-
-    Computed by Cholesky of the Gram matrix for wide, well-conditioned matrices, by QR for others.
-    """
-    matrix = matrix.double()
-    rows, columns = matrix.shape[-2:]
-    if rows < columns:
-        lower, certified = certified_cholesky(matrix @ matrix.mT, tolerance=0.0)
-        if certified.all():
-            return lower
-    return torch.linalg.qr(matrix.mT, mode="r").R.mT
+    return values if output_projection is None else values @ OutputFactor.of(output_projection).lower

@@ -83,14 +83,36 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Factor:
     return Factor(*(part.reshape((*batch, *part.shape[1:])) for part in parts))
 
 
+def factorise_product(
+    values: Float[Tensor, "*batch n r"], lower: Float[Tensor, "*#batch r r"], inverse: Float[Tensor, "*#batch r r"],
+    tolerance: float,
+) -> Factor:  # fmt: skip
+    """Return the factor of F = V L with n >= r, given L⁻¹; F is computed only where its full rank is not certified.
+
+    Where F has full rank, the columns of V span the same space, and F⁺ = L⁻¹ V⁺. Certified is, as in `factorise`, that
+    its least singular value is at least 1 / ‖F⁺‖_F; and V by itself, so that its basis is orthonormal.
+    """
+    root, whitener, certified = inverse_cholesky(values.mT @ values, tolerance)
+    coordinates, inner = inverse @ whitener.mT, root.mT @ lower
+    squares = [torch.linalg.vector_norm(one, dim=(-2, -1)).square() for one in (coordinates, inner)]
+    certified &= squares[0] * squares[1] * least_share(tolerance) < 1
+    rank = torch.full_like(certified, values.shape[-1], dtype=torch.int64)
+    found = Factor(values @ whitener.mT, rank, coordinates, inner)
+    if not bool(certified.all()):
+        rest = factorise((values @ lower)[~certified], tolerance)
+        for name in ("basis", "rank", "coordinates", "inner"):
+            getattr(found, name)[~certified] = getattr(rest, name)
+    return found
+
+
 def least_share(tolerance: float) -> float:
     """Return the share of the trace that every eigenvalue of a Gram matrix must exceed for a certificate."""
     return max(tolerance**2, SAFE_SHARE)
 
 
 def inverse_cholesky(
-    gram: Float[Tensor, "batch k k"], tolerance: float
-) -> tuple[Float[Tensor, "batch k k"], Float[Tensor, "batch k k"], Bool[Tensor, " batch"]]:
+    gram: Float[Tensor, "*batch k k"], tolerance: float
+) -> tuple[Float[Tensor, "*batch k k"], Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
     """Return L and L⁻¹ of each Gram matrix L Lᵀ, and whether its full rank is certified; elsewhere L⁻¹ is the identity.
 
     There L is not to be used.
@@ -100,14 +122,14 @@ def inverse_cholesky(
     limit = least_share(tolerance) * gram.diagonal(dim1=-2, dim2=-1).sum(-1)
     certified = (info == 0) & (torch.linalg.vector_norm(inverse, dim=(-2, -1)).square() * limit < 1)
     if not bool(certified.all()):
-        open_ = torch.nonzero(~certified).flatten()
+        open_ = ~certified
         certified[open_] = certified_full_rank(gram[open_], tolerance)
         identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        inverse = torch.where(certified[:, None, None], inverse, identity)
+        inverse = torch.where(certified[..., None, None], inverse, identity)
     return lower, inverse, certified
 
 
-def inverse_of(lower: Float[Tensor, "batch k k"]) -> Float[Tensor, "batch k k"]:
+def inverse_of(lower: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k k"]:
     """Return the inverse of each lower triangular matrix."""
     identity = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
     return torch.linalg.solve_triangular(lower, identity.expand_as(lower), upper=False)

@@ -11,11 +11,11 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg.causal_rows import CausalRows
 from identilens.linalg.checks import check_finite, check_values
-from identilens.linalg.compact import compact_values
-from identilens.linalg.factor import Factor, Span, factorise
+from identilens.linalg.compact import OutputFactor
+from identilens.linalg.factor import Factor, Span, factorise, factorise_product
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.irregular_rows import IrregularRows
-from identilens.linalg.simplex import SimplexSpace, centred_rank, certified_centred_rank, simplex_span, space_on
+from identilens.linalg.simplex import SimplexSpace, centred_rank, certified_centred, simplex_span, space_on
 from identilens.linalg.tolerance import relative_tolerance
 
 Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
@@ -29,17 +29,17 @@ RowProjector = FullRows | CausalRows | IrregularRows
 class ProjectedValues:
     """T = V W_O of one or several heads, as factors: T = F Qᵀ with orthonormal columns Q. T itself is never computed.
 
-    F has the singular values, left singular vectors and left null space of T, and only min(d_v, d_model) columns.
-
     Attributes:
-        compact: F, float64.
+        values: V, float64; or F itself without ``output``.
         d_model: Number of columns of T.
         fixed_tolerance: Replaces `relative_tolerance`, for any number of keys.
+        output: L of W_O, where F = V L and L is square.
     """
 
-    compact: Float[Tensor, "*head key r"]
+    values: Float[Tensor, "*head key r"]
     d_model: int
     fixed_tolerance: float | None = None
+    output: OutputFactor | None = None
 
     @classmethod
     def of(
@@ -61,13 +61,26 @@ class ProjectedValues:
             NumericalError: For NaN or infinite entries.
         """
         check_values(values, output_projection)
-        width = (values if output_projection is None else output_projection).shape[-1]
-        return cls(compact_values(values, output_projection), width, tolerance)
+        values = values.double()
+        if output_projection is None:
+            return cls(values, values.shape[-1], tolerance)
+        output = OutputFactor.of(output_projection)
+        if output.is_spared(values.shape[-2]):
+            return cls(values, output.d_model, tolerance, output)
+        return cls(values @ output.lower, output.d_model, tolerance)
+
+    @cached_property
+    def compact(self) -> Float[Tensor, "*head key r"]:
+        """F: it has the singular values, left singular vectors and left null space of T, and min(d_v, d_model) columns.
+
+        In float64; see `compact_values`.
+        """
+        return self.values if self.output is None else self.values @ self.output.lower
 
     @property
     def keys(self) -> int:
         """Number of rows of T."""
-        return self.compact.shape[-2]
+        return self.values.shape[-2]
 
     def tolerance_of(self, keys: int) -> float:
         """Return the share of σ_max up to which a singular value of ``keys`` rows of T counts as zero."""
@@ -92,14 +105,21 @@ class ProjectedValues:
     @cached_property
     def simplex_nullity(self) -> Int[Tensor, "*head"]:
         """The dimension n − rank([T, 1]) of LN([T, 1]) (Brunner 3.3); rank([T, 1]) is rank(T) or one more."""
-        if "factor" in vars(self):
-            return self.keys - 1 - certified_centred_rank(self.compact, self.factor, self.tolerance)
-        return self.keys - 1 - centred_rank(self.compact, self.tolerance)
+        if "factor" not in vars(self):
+            return self.keys - 1 - centred_rank(self.compact, self.tolerance)
+        certified = certified_centred(self.factor, self.tolerance)
+        rank = torch.full_like(certified, self.values.shape[-1], dtype=torch.int64)
+        if not bool(certified.all()):
+            rank[~certified] = centred_rank(self.compact[~certified], self.tolerance)
+        return self.keys - 1 - rank
 
     @cached_property
     def factor(self) -> Factor:
         """Orthonormal basis of col(T), its pseudo-inverse and its rank."""
-        return factorise(self.compact, self.tolerance)
+        output = self.output
+        if output is None or not output.is_spared(self.keys):
+            return factorise(self.compact, self.tolerance)
+        return factorise_product(self.values, output.lower, output.inverse, self.tolerance)
 
     @cached_property
     def simplex_span(self) -> Span:
@@ -109,13 +129,15 @@ class ProjectedValues:
     @property
     def flat(self) -> "ProjectedValues":
         """The same values with exactly one axis of heads."""
-        if self.compact.ndim == 3:
+        if self.values.ndim == 3:
             return self
-        return replace(self, compact=self.compact.reshape(-1, *self.compact.shape[-2:]))
+        *batch, keys, width = self.values.shape
+        output = None if self.output is None else self.output.flat(batch)
+        return replace(self, values=self.values.reshape(-1, keys, width), output=output)
 
     def restricted(self, keys: Bool[Tensor, " key"]) -> "ProjectedValues":
         """Return the rows of T at these keys."""
-        return replace(self, compact=self.compact[..., keys, :])
+        return replace(self, values=self.values[..., keys, :])
 
     def projector(self, queries: int, visible: Visible = None) -> RowProjector:
         """Return the projector for the mask: one for all rows, nested for causal rows, or row by row."""

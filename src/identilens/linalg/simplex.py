@@ -50,26 +50,20 @@ CLEAR_SHARE = 1e-4
 """Share of the ones outside col(T) from which their part inside can be subtracted without losing digits."""
 
 
-def certified_centred_rank(
-    compact: Float[Tensor, "*batch n r"], factor: Factor, tolerance: float
-) -> Int[Tensor, "*batch"]:
-    """Return `centred_rank`, from the factor of T where that certifies it.
+def certified_centred(factor: Factor, tolerance: float) -> Bool[Tensor, "*batch"]:
+    """Return whether the factor of T certifies that `centred_rank` is its number of columns.
 
     The Gram matrix of the centred rows is FᵀF − n μ μᵀ with μ the column means. By Sherman and Morrison, the norm of
     its inverse is at most ‖F⁺‖_F² + n ‖F⁺F⁺ᵀ μ‖² / (1 − p), with p = n ‖F⁺ᵀμ‖² the share of the ones inside col(T).
     """
-    (n, r), batch, k = compact.shape[-2:], compact.shape[:-2], min(compact.shape[-2:])
-    coordinates, inner = factor.coordinates.reshape(-1, r, k), factor.inner.reshape(-1, k, r)
-    along = factor.ones.reshape(-1, 1, k)
+    n, along = factor.basis.shape[-2], factor.ones
     outside = 1 - along.square().sum((-2, -1)) / n
-    moved = (along @ coordinates.mT).square().sum((-2, -1)) / n
-    inverse = torch.linalg.vector_norm(coordinates, dim=(-2, -1)).square() + moved / outside.clamp_min(CLEAR_SHARE)
-    limit = least_share(tolerance) * torch.linalg.vector_norm(inner, dim=(-2, -1)).square()
-    certified = (factor.rank.reshape(-1) == r) & (outside > CLEAR_SHARE) & (inverse * limit < 1)
-    rank = torch.full_like(certified, r, dtype=torch.int64)
-    if not bool(certified.all()):
-        rank[~certified] = centred_rank(compact.reshape(-1, n, r)[~certified], tolerance)
-    return rank.reshape(batch)
+    moved = (along @ factor.coordinates.mT).square().sum((-2, -1)) / n
+    squares = (torch.linalg.vector_norm(one, dim=(-2, -1)).square() for one in (factor.coordinates, factor.inner))
+    inverse, trace = squares
+    inverse = inverse + moved / outside.clamp_min(CLEAR_SHARE)
+    full = factor.rank == factor.inner.shape[-1]
+    return full & (outside > CLEAR_SHARE) & (inverse * trace * least_share(tolerance) < 1)
 
 
 def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from helpers.reference import effective_svd
-from identilens.linalg import ProjectedValues, row_factor
+from identilens.linalg import OutputFactor, ProjectedValues
 from identilens.measures.attention import SummaryBuilder, effective_attention
 
 
@@ -13,7 +13,7 @@ def summarise(values, projection, weights, visible, block):
     builder = SummaryBuilder(ProjectedValues.of(values, projection), n, visible)
     for start in range(0, n, block):
         rows = slice(start, min(start + block, n))
-        outputs = weights[:, rows].double() @ values.double() @ row_factor(projection)
+        outputs = weights[:, rows].double() @ values.double() @ OutputFactor.of(projection).lower
         builder.add(rows, weights[:, rows], outputs)
     return builder.finish()
 

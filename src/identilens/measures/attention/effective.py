@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -19,17 +20,22 @@ class EffectiveAttention:
 
     Attributes:
         effective: A^⊥, the minimum-norm weights with the same head output; rows need not sum to 1.
-        null: A^∥ = weights - effective, in LN(T); None when no weights were given.
+        weights: A, as given; None when a head output was given.
         rank: Rank of T, one per head. For masked rows one per query: the rank of T restricted to its visible keys.
         nullity: Number of visible keys minus rank, with the shape of ``rank``.
         tolerance: Relative threshold: singular values at most this share of the largest count as zero.
     """
 
     effective: Float[Tensor, "*batch query key"]
-    null: Float[Tensor, "*batch query key"] | None
+    weights: Float[Tensor, "*batch query key"] | None
     rank: Int[Tensor, "..."]
     nullity: Int[Tensor, "..."]
     tolerance: float
+
+    @cached_property
+    def null(self) -> Float[Tensor, "*batch query key"] | None:
+        """A^∥ = weights - effective, in LN(T); None when no weights were given."""
+        return None if self.weights is None else self.weights - self.effective
 
 
 def effective_attention(
@@ -76,7 +82,7 @@ def effective_attention(
         NumericalError: For NaN or infinite entries.
     """
     T = projected(values, output_projection)
-    mixed = values.compact if isinstance(values, ProjectedValues) else values
+    mixed = values.values if isinstance(values, ProjectedValues) else values
     given = _checked(mixed, weights, head_output, visible)
     batch, queries = mixed.shape[:-2], given.shape[-2]
     projector = T.projector(queries, visible)
@@ -89,12 +95,11 @@ def effective_attention(
         outputs = compact_values(given, output_projection)
         effective = projector.from_outputs(slice(None), outputs.reshape(heads, *outputs.shape[-2:]))
     effective = effective.to(dtype).reshape(*batch, queries, T.keys)
-    null = None if weights is None else weights - effective
     if visible is None:
         rank, sizes = projector.rank.reshape(batch), T.keys
     else:
         rank, sizes = projector.row_ranks().reshape(*batch, queries), projector.row_sizes()
-    return EffectiveAttention(effective, null, rank, sizes - rank, T.tolerance)
+    return EffectiveAttention(effective, weights, rank, sizes - rank, T.tolerance)
 
 
 def _checked(mixed: Tensor, weights: Tensor | None, head_output: Tensor | None, visible: Visible) -> Tensor:

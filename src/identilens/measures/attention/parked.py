@@ -37,19 +37,18 @@ class ParkedAttention:
 class ParkedBuilder:
     """Adds up the rows of a layer's attention block by block; memory O(n · block).
 
-    ``compact`` are the projected values in a small orthonormal basis, which keeps their norms. ``structural`` marks the
-    keys that can be sinks, text by text; the first key always can. The heads of one text follow one another.
+    ``lengths`` are the norms ‖t_k‖ of the projected values, float64. ``structural`` marks the keys that can be sinks,
+    text by text; the first key always can. The heads of one text follow one another.
     """
 
-    def __init__(self, compact: Float[Tensor, "head key r"], structural: Bool[Tensor, "text key"]) -> None:
-        places = structural.to(compact.device).clone()
+    def __init__(self, lengths: Float[Tensor, "head key"], structural: Bool[Tensor, "text key"]) -> None:
+        places = structural.to(lengths.device).clone()
         places[:, 0] = True
-        self._heads = len(compact) // len(places)
+        self._heads = len(lengths) // len(places)
         self._elsewhere = ~places.repeat_interleave(self._heads, 0)
-        self.lengths: Float[Tensor, "head key"] = torch.linalg.vector_norm(compact, dim=-1)
-        self._rows = compact.new_zeros(len(compact))
-        self._sums = compact.new_zeros(len(compact), 2, compact.shape[1])
-        self._output = compact.new_zeros(len(compact))
+        self.lengths, (heads, keys) = lengths, lengths.shape
+        self._rows, self._output = lengths.new_zeros(2, heads)
+        self._sums = lengths.new_zeros(heads, 2, keys)
 
     def add(
         self, weights: Float[Tensor, "head row key"], *,

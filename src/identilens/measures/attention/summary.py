@@ -63,10 +63,10 @@ class SummaryBuilder:
         query_types: Float[Tensor, "*#head query type"] | None = None,
         key_types: Float[Tensor, "*#head key type"] | None = None,
     ) -> None:
-        self.projected, self.compact = projected, projected.compact
-        heads, keys, _ = self.compact.shape
+        self.projected, values = projected, projected.values
+        heads, keys, _ = values.shape
         self.projector, self.visible = projected.projector(queries, visible), visible
-        one = {"dtype": self.compact.dtype, "device": self.compact.device}
+        one = {"dtype": values.dtype, "device": values.device}
         query_types = torch.ones(queries, 1, **one) if query_types is None else query_types.to(**one)
         key_types = torch.ones(keys, 1, **one) if key_types is None else key_types.to(**one)
         self.query_types, self.key_types = (types.expand(heads, -1, -1) for types in (query_types, key_types))
@@ -124,7 +124,7 @@ class SummaryBuilder:
             self._moments.add(self.shared.sums())
         rank, mask = self.projector.rank, self.visible
         seen = self.projected.restricted(mask[-1]) if isinstance(mask, Tensor) else self.projected
-        error = (self._error[0] / self._error[1].clamp_min(torch.finfo(self.compact.dtype).tiny)).sqrt()
+        error = (self._error[0] / self._error[1].clamp_min(torch.finfo(self._error.dtype).tiny)).sqrt()
         null, simplex_null = self._moments.null_shares()
         return AttentionSummary(
             rank, int(self._sizes[-1]) - rank, seen.simplex_nullity, null, simplex_null, self._moments.pearson(), error,
@@ -148,7 +148,7 @@ class SummaryBuilder:
     def _back(self, dtype: torch.dtype) -> Float[Tensor, "head k r"]:
         """Return what effective attention, or its coordinates in the basis, is multiplied with for the head outputs."""
         if self._factors is None:
-            back = self.compact if self.shared.independent else self.projected.factor.inner
+            back = self.projected.compact if self.shared.independent else self.projected.factor.inner
             self._factors = back.to(dtype)
         return self._factors
 
@@ -187,4 +187,4 @@ class SummaryBuilder:
         sums = RowSums(even[:, 0], moved.sum(-1), square, moved_effective.sum(-1), effective_square, cross, counted)
         self._moments.add(sums)
         self._receive(slice(None), rows, given @ self.key_types, effective @ self.key_types)
-        self.check(effective @ self.compact, outputs)
+        self.check(effective @ self.projected.compact, outputs)

@@ -49,7 +49,9 @@ def certain_rows(
         NumericalError: If a program's answer cannot be certified.
     """
     heads = zip(layer.heads, projected.compact, sinks, strict=True)
-    return [_rows(head, replace(projected, compact=compact), queries, sink) for head, compact, sink in heads]
+    return [
+        _rows(head, replace(projected, values=compact, output=None), queries, sink) for head, compact, sink in heads
+    ]
 
 
 def mean_and_error(values: Sequence[float], population: int) -> tuple[float | None, float | None]:
@@ -75,7 +77,7 @@ def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> 
     if head.sink:
         # It takes part in the softmax as one more key, of value zero, however little attention it gets now.
         rest = (1 - weights.sum(-1, keepdim=True)).clamp_min(0.0)
-        weights, T = torch.cat([weights, rest], -1), replace(T, compact=pad(T.compact, (0, 0, 0, 1)))
+        weights, T = torch.cat([weights, rest], -1), replace(T, values=pad(T.values, (0, 0, 0, 1)))
         visible = None if visible is None else pad(visible, (0, 1), value=True)
     rows = checked_weights(weights, T, visible)
     measured = []

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.linalg import row_factor
+from identilens.linalg import OutputFactor
 from identilens.linalg.causal_rows import BLOCK
 from identilens.measures.attention.parked import ParkedAttention
 from identilens.measures.attention.summary import AttentionSummary
@@ -47,7 +47,7 @@ class Runner:
             used = {token for item in items for tokens in item.tokens.values() for token in tokens} or {"[CLS]"}
             special = [token for token in special if token in used]
         self.type_names = type_names(special)
-        self._factors: dict[int, tuple[Tensor, int]] = {}
+        self._factors: dict[int, OutputFactor] = {}
         _keep_freed_memory()
 
     def run(self, part: range) -> Output:
@@ -63,11 +63,10 @@ class Runner:
             self.lens.run(items, partial(measured.attend, batch, Lengths(items)))
         return measured.output()
 
-    def factor(self, call: AttentionCall) -> tuple[Float[Tensor, "head d_v r"], int]:
-        """Return the small factor of each head's output projection, and its columns, computed once a layer."""
+    def factor(self, call: AttentionCall) -> OutputFactor:
+        """Return the small factor of each head's output projection, computed once a layer."""
         if call.index not in self._factors:
-            projection = self.sites[call.index].output_projection
-            self._factors[call.index] = row_factor(projection), projection.shape[-1]
+            self._factors[call.index] = OutputFactor.of(self.sites[call.index].output_projection)
         return self._factors[call.index]
 
     def sampled(self, text: int, site: Site, queries: int) -> list[int]:
@@ -132,7 +131,7 @@ class _Part:
             queries, keys = zip(*(self._sides(text, site, cut_call) for text in texts), strict=True)
             types = [side.types for side in queries], [side.types for side in keys]
             measure = TextMeasure(
-                texts, site, cut_call, *runner.factor(call), types, bias, texts[0] in runner.keep, self._scratch
+                texts, site, cut_call, runner.factor(call), types, bias, texts[0] in runner.keep, self._scratch
             )
             for some, rows, part in measure.run(runner.block(cut_call)):
                 output[places_of(places[some]), rows] = part

@@ -11,9 +11,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import NumericalError, UnsupportedModelError
-from identilens.linalg import HALF, ProjectedValues, Visible
+from identilens.linalg import HALF, OutputFactor, ProjectedValues, Visible
 from identilens.linalg.causal_sums import CausalSums, checked_rows
-from identilens.linalg.factor import inverse_of
 from identilens.linalg.full_rows import FullRows
 from identilens.linalg.narrow import times_few
 from identilens.measures.attention.parked import ParkedAttention, ParkedBuilder
@@ -41,38 +40,46 @@ class TextMeasure:
     """Takes the attention calls of some texts of one length, without padding; gives output, summaries and matrices.
 
     All texts are set up at once; their weights are taken as many texts at a time as fit the cache. ``factor`` is that
-    of the output projections, ``d_model`` their columns; ``types`` are those of queries and keys; ``value_bias`` is
-    subtracted from the values, one row a value head, where it is given; ``keep`` keeps the matrices. Matrices and
-    certain rows are for one text.
+    of the output projections; ``types`` are those of queries and keys; ``value_bias`` is subtracted from the values,
+    one row a value head, where it is given; ``keep`` keeps the matrices. Matrices and certain rows are for one text.
     """
 
     def __init__(
-        self, texts: Sequence[int], site: Site, call: AttentionCall, factor: Float[Tensor, "head d_v r"], d_model: int,
+        self, texts: Sequence[int], site: Site, call: AttentionCall, factor: OutputFactor,
         types: tuple[Types, Types], value_bias: Float[Tensor, "group d_v"] | None, keep: bool, scratch: Scratch,
     ) -> None:  # fmt: skip
         self.texts, self.site, self.call, self._scratch = texts, site, call, scratch
         (n_query, d_k), (n_key, d_v) = call.query.shape[-2:], call.value.shape[-2:]
-        self.counts = {"n_query": n_query, "n_key": n_key, "d_k": d_k, "d_v": d_v, "d_model": d_model}
-        self.factor, self._factor = factor, factor.to(torch.promote_types(call.query.dtype, torch.float32))
+        self.counts = {"n_query": n_query, "n_key": n_key, "d_k": d_k, "d_v": d_v, "d_model": factor.d_model}
+        self.factor, self._factor = factor, factor.lower.to(torch.promote_types(call.query.dtype, torch.float32))
         group = site.heads // call.value.shape[1]
         self.bias = None if value_bias is None else value_bias.double().repeat_interleave(group, 0)[:, None]
-        compact = factor.new_empty(len(texts), site.heads, n_key, factor.shape[-1])
+        visible = self._visible()
+        # Where every query sees every key, the projected values themselves are not needed.
+        output = factor if visible is None and factor.is_spared(n_key) else None
+        kept = factor.lower.new_empty(len(texts), site.heads, n_key, d_v if output else factor.lower.shape[-1])
+        lengths = kept.new_empty(kept.shape[:-1])
         # A few heads at a time in long texts, so that no second copy of all values is held.
         step = max(1, VALUES_AT_ONCE // (n_key * d_v))
         for place, start in product(range(len(texts)), range(0, site.heads, step)):
             some = slice(start, min(start + step, site.heads))
             groups = torch.arange(some.start, some.stop, device=call.value.device) // group
             values = call.value[place, some] if group == 1 else call.value[place, groups]
-            values = values.to(torch.float64, memory_format=torch.contiguous_format)
-            values = values if self.bias is None else values - self.bias[some]
-            torch.matmul(values, factor[some], out=compact[place, some])
-        self.compact = compact.flatten(0, 1)
+            values = values if self.bias is None else values.double() - self.bias[some]
+            if output is None:
+                values = values.to(torch.float64, memory_format=torch.contiguous_format)
+                projected = torch.matmul(values, factor.lower[some], out=kept[place, some])
+            else:
+                kept[place, some] = values
+                projected = values.to(self._factor.dtype) @ self._factor[some]
+            lengths[place, some] = torch.linalg.vector_norm(projected, dim=-1).double()
         sides = [torch.stack([*side]).repeat_interleave(site.heads, 0) for side in types]
         # The last type contains every token without a type of its own.
-        self._parked = ParkedBuilder(self.compact, torch.stack([one[:, :-1].any(-1) for one in types[1]]))
-        self._require_finite(self._parked.lengths.unflatten(0, (len(texts), -1)), "values", texts)
-        projected = ProjectedValues(self.compact, d_model)
-        self.builder = SummaryBuilder(projected, n_query, self._visible(), *sides)
+        self._parked = ParkedBuilder(lengths.flatten(0, 1), torch.stack([one[:, :-1].any(-1) for one in types[1]]))
+        self._require_finite(lengths, "values", texts)
+        output = output and output.flat(kept.shape[:2])
+        self.projected = ProjectedValues(kept.flatten(0, 1), factor.d_model, None, output)
+        self.builder = SummaryBuilder(self.projected, n_query, visible, *sides)
         columns = torch.cat([self._parked.lengths[..., None], self.builder.key_types], -1)
         self._columns = columns.to(self._factor.dtype).unflatten(0, (len(texts), -1))
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
@@ -111,7 +118,7 @@ class TextMeasure:
         call = self.call.rows(queries)
         layer = CapturedLayer.of(call, self.site, *call.attend())
         # Weights mix values with their bias: a sink, whose value is zero, makes the difference.
-        mixed = self.compact if self.bias is None else self.compact + self.bias @ self.factor
+        mixed = self.projected.compact if self.bias is None else self.projected.compact + self.bias @ self.factor.lower
         return certain_rows(layer, ProjectedValues(mixed, self.counts["d_model"]), queries, sinks)
 
     def matrices(self) -> Mapping[str, Tensor]:
@@ -123,7 +130,7 @@ class TextMeasure:
         if not self._kept:
             return {}
         raw, effective = (torch.cat(blocks, 1) for blocks in zip(*self._kept, strict=True))
-        kept = {"raw": raw, "effective": effective, "values": self.compact}
+        kept = {"raw": raw, "effective": effective, "values": self.projected.compact}
         projector = self.builder.projector
         if not isinstance(projector, FullRows):
             ranks, seen = projector.row_ranks(), projector.seen(slice(None))
@@ -193,8 +200,8 @@ class TextMeasure:
     def _outputs_of_coordinates(self) -> Float[Tensor, "head k column"]:
         """Return what coordinates in the basis are multiplied with, for the output and the head outputs after W_O."""
         # Values times the small factor, lower triangular and of full rank here, are U Uᵀ F.
-        inner = self.builder.projected.factor.inner.unflatten(0, (-1, self.site.heads))
-        parts = (inner @ inverse_of(self.factor), inner)
+        inner = self.projected.factor.inner.unflatten(0, (-1, self.site.heads))
+        parts = (inner @ self.factor.inverse, inner)
         return torch.cat([part.to(self._factor.dtype) for part in parts], -1).flatten(0, 1)
 
     def _heads(self, texts: slice) -> slice:
