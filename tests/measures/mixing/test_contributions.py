@@ -36,6 +36,23 @@ def test_intervals_of_few_samples_cover_the_truth(freedom):
     assert float(((found.shares - exact).abs() <= 1.96 * found.errors).double().mean()) < 0.945
 
 
+def test_intervals_of_skewed_samples_cover_more_than_symmetric_ones():
+    """Squares of normal numbers, as Jacobians of rank one give them."""
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.rand(6, generator=generator, dtype=torch.float64) + 0.5
+    normal = torch.randn(6, 4000, 6, generator=generator, dtype=torch.float64)
+    samples = truth * normal.square()
+    found = contributions(samples.mean(0), samples.var(0) / 6, freedom=5)
+    distance = (found.shares - contributions(truth[None], torch.zeros(1, 6, dtype=torch.float64)).shares).abs()
+    covered, symmetric = (float((distance <= width).double().mean()) for width in (found.margins, 2.571 * found.errors))
+    assert symmetric < 0.93 < 0.945 < covered < 0.97
+
+
+def test_margins_end_at_the_range_of_a_share():
+    found = contributions(torch.tensor([[1e-8, 1.0]]), torch.tensor([[1.0, 1.0]]), freedom=1)
+    assert found.margins.tolist() == [[1.0, 1.0]]
+
+
 def test_a_sure_zero_has_no_error():
     squares = torch.tensor([[2.0, 0.0, 3.0]], dtype=torch.float64)
     found = contributions(squares, torch.tensor([[0.1, 0.0, 0.1]], dtype=torch.float64))

@@ -18,7 +18,7 @@ class Contributions:
     Attributes:
         shares: c_ij, in [0, 1].
         errors: Their standard errors; 0 for exact norms.
-        margins: Half widths of their 95 % intervals, by Student's t; 0 for exact norms.
+        margins: Half widths of their 95 % intervals, at most 1; 0 for exact norms.
     """
 
     shares: Float[Tensor, "*layer hidden input"]
@@ -39,6 +39,11 @@ def contributions(
 
         Var N_i = Var(N_i²) / (4 N_i²)
         Var c_i = [(1 − c_i)² Var N_i + c_i² Σ_{k≠i} Var N_k] / S²
+
+    Estimates of squares are skewed: too low ones are more frequent and have too small variances. Intervals are
+    therefore worked out for log c_i, with Student's quantile t, and the upper side, the longer, counts for both:
+
+        margin = c_i (exp(t √Var c_i / c_i) − 1)
 
     ``freedom`` is the number of degrees of freedom of the variances; 0 if they are known.
 
@@ -63,4 +68,5 @@ def contributions(
     others = spread.sum(-1, keepdim=True) - spread
     errors = ((1 - shares).square() * spread + shares.square() * others).sqrt() / total
     quantile = float(student_t.ppf(0.975, freedom) if freedom else norm.ppf(0.975))
-    return Contributions(shares, errors, quantile * errors)
+    relative = torch.where(shares > 0, errors / shares, 0)
+    return Contributions(shares, errors, (shares * torch.expm1(quantile * relative)).clamp_max(1))
