@@ -2,15 +2,8 @@
 
 from identilens.linalg.compact import OutputFactor as OutputFactor
 from identilens.linalg.compact import compact_values as compact_values
-from identilens.linalg.factor import Factor as Factor
-from identilens.linalg.factor import Span as Span
-from identilens.linalg.factor import certified_cholesky as certified_cholesky
-from identilens.linalg.factor import certified_full_rank as certified_full_rank
-from identilens.linalg.factor import certified_rank as certified_rank
-from identilens.linalg.factor import factorise as factorise
 from identilens.linalg.projected import HeadValues as HeadValues
 from identilens.linalg.projected import ProjectedValues as ProjectedValues
-from identilens.linalg.projected import RowProjector as RowProjector
 from identilens.linalg.projected import Visible as Visible
 from identilens.linalg.projected import head_values as head_values
 from identilens.linalg.projected import projected as projected

@@ -51,9 +51,8 @@ class CausalRows:
     def row_ranks(self) -> Int[Tensor, "head query"]:
         """Return the rank of T restricted to each query's visible keys."""
         ranks = self.row_sizes().clamp(max=self.width).repeat(len(self.compact), 1)
-        for head, (independent, spanned) in enumerate(
-            zip(self.independent.tolist(), self.spanned.tolist(), strict=True)
-        ):
+        bounds = zip(self.independent.tolist(), self.spanned.tolist(), strict=True)
+        for head, (independent, spanned) in enumerate(bounds):
             for row in range(independent, spanned):
                 ranks[head, row] = certified_rank(self.compact[head, : row + 1], self.tolerance(row + 1))
         return ranks

@@ -105,6 +105,26 @@ def factorise_product(
     return found
 
 
+def values_span(
+    values: Float[Tensor, "*batch n d_v"], projection: Float[Tensor, "*#batch d_v d_model"], tolerance: float
+) -> Span | None:
+    """Return col(V) in float64 where it is certified to be col(T) of T = V W_O, of full rank d_v < n, in every matrix.
+
+    σ_min(T) is at least σ_min(V) σ_min(W_O), and columns left out can only lower σ_min(W_O): four times d_v of them
+    are enough. The limit is that of `factorise`, with ‖V‖_F ‖W_O‖_F in place of σ_max(T). Otherwise return None.
+    """
+    d_v, d_model = projection.shape[-2:]
+    if d_v >= values.shape[-2] or d_v > d_model:
+        return None
+    some, values = projection[..., : 4 * d_v].double(), values.double()
+    root, whitener, certified = inverse_cholesky(values.mT @ values, tolerance)
+    norms = [torch.linalg.vector_norm(one, dim=(-2, -1), dtype=torch.float64) for one in (root, whitener, projection)]
+    growth = (norms[0] * norms[1] * norms[2] / torch.linalg.vector_norm(some, dim=(-2, -1))).square()
+    certified &= certified_full_rank((some @ some.mT).expand(*growth.shape, -1, -1), tolerance, growth)
+    rank = torch.full_like(certified, d_v, dtype=torch.int64)
+    return Span(values @ whitener.mT, rank) if bool(certified.all()) else None
+
+
 def least_share(tolerance: float) -> float:
     """Return the share of the trace that every eigenvalue of a Gram matrix must exceed for a certificate."""
     return max(tolerance**2, SAFE_SHARE)
@@ -147,20 +167,6 @@ def certified_full_rank(
     shifted = gram.clone()
     shifted.diagonal(dim1=-2, dim2=-1).sub_((least_share(tolerance) * growth * trace)[..., None])
     return (torch.linalg.cholesky_ex(shifted).info == 0) & (trace > 0)
-
-
-def certified_cholesky(
-    gram: Float[Tensor, "*batch k k"], tolerance: float
-) -> tuple[Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
-    """Return the Cholesky factor of each Gram matrix and whether its full rank is certified.
-
-    Where it is not certified, the factor is the identity, so that later solves stay finite.
-    """
-    certified = certified_full_rank(gram, tolerance)
-    if not bool(certified.all()):
-        identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-        gram = torch.where(certified[..., None, None], gram, identity)
-    return torch.linalg.cholesky_ex(gram).L, certified
 
 
 def certified_rank(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.linalg.factor import certified_cholesky, certified_rank, factorise
+from identilens.linalg.factor import certified_full_rank, certified_rank, factorise
 
 Tolerance = Callable[[int], float]
 _CHUNK = 64
@@ -81,8 +81,11 @@ class IrregularRows:
             for head, compact in enumerate(self.compact):
                 values = compact[keys]
                 outer = (values[:, :, None] * values[:, None, :]).flatten(1)
-                lower, certified = certified_cholesky((inside @ outer).unflatten(1, (width, width)), tolerance)
-                yield head, begin, keys, lower, certified & (sizes > width)
+                gram = (inside @ outer).unflatten(1, (width, width))
+                certified = certified_full_rank(gram, tolerance)
+                # The identity elsewhere keeps later solves finite.
+                gram = torch.where(certified[:, None, None], gram, torch.eye(width).to(gram))
+                yield head, begin, keys, torch.linalg.cholesky_ex(gram).L, certified & (sizes > width)
 
     def _tolerance(self, seen: Tensor) -> float:
         return self.tolerance(int(seen.sum()))

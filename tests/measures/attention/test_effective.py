@@ -1,10 +1,14 @@
 """Effective attention against a plain SVD reference: masks, ranks, precisions, real heads."""
 
+import math
+
 import pytest
 import torch
 
 from helpers.reference import effective_svd, rank_svd
 from identilens.errors import InputError, NumericalError
+from identilens.linalg import relative_tolerance
+from identilens.linalg.factor import values_span
 from identilens.measures.attention import effective_attention, numerical_rank
 
 MASKS = ["full", "causal", "window", "local", "prefix", "random"]
@@ -132,6 +136,53 @@ def test_grouped_batches_keep_their_shape():
     assert alone.rank.shape == ()
 
 
+def conditioned(matrices, condition):
+    """The matrices with singular values from 1 down to 1 / condition."""
+    left, sigma, right = torch.linalg.svd(matrices, full_matrices=False)
+    return left * torch.logspace(0, -math.log10(condition), sigma.shape[-1]) @ right
+
+
+@pytest.mark.parametrize(
+    ("case", "is_known"),
+    [
+        ("plain", True), ("shared projection", True), ("one head", True), ("conditions of 50", True),
+        ("conditions of 1,000", False), ("dependent values", False), ("dependent projection", False),
+        ("dependent first columns", False), ("as many keys as d_v", False), ("narrow projection", False),
+        ("zero projection", False), ("huge values", False),
+    ],
+)  # fmt: skip
+def test_the_column_space_of_the_values_is_taken_only_where_it_is_that_of_t(case, is_known):
+    values, projection, weights = make_head(8 if case == "as many keys as d_v" else 30, 8, 40, dtype=torch.float64)
+    if case == "shared projection":
+        projection = projection[:1]
+    if case == "one head":
+        values, projection, weights = values[0], projection[0], weights[0]
+    if case.startswith("conditions"):
+        size = float(case.rsplit(" ", 1)[1].replace(",", ""))
+        values, projection = conditioned(values, size), conditioned(projection, size)
+    if case == "dependent values":
+        values[1, :, 3] = values[1, :, 2]
+    if case == "dependent projection":
+        projection[1, 3] = projection[1, 2]
+    if case == "dependent first columns":
+        projection[1, 3, :32] = projection[1, 2, :32]
+    if case == "narrow projection":
+        projection = projection[..., :5]
+    if case == "zero projection":
+        projection = 0 * projection
+    if case == "huge values":
+        values = 1e160 * values
+    tolerance = relative_tolerance(values.shape[-2], projection.shape[-1])
+    assert (values_span(values, projection, tolerance) is not None) == is_known
+    found = effective_attention(values, weights=weights, output_projection=projection)
+    T = values @ projection
+    assert found.rank.tolist() == torch.linalg.matrix_rank(T, rtol=tolerance).tolist()
+    assert found.tolerance == tolerance
+    assert torch.equal(found.nullity, values.shape[-2] - found.rank)
+    inverse = torch.linalg.pinv(T, rtol=tolerance)
+    torch.testing.assert_close(found.effective, weights @ T @ inverse, atol=1e-9, rtol=0)
+
+
 def test_one_token():
     found = effective_attention(torch.randn(1, 4), weights=torch.ones(1, 1))
     assert found.effective.tolist() == [[1.0]]
@@ -165,6 +216,8 @@ def test_every_head_of_the_bundled_model(bundled):
         found = effective_attention(head.values, weights=head.weights, output_projection=head.output_projection)
         assert int(found.rank) == rank_svd(T) == min(len(T), 32)
         assert agreement(found.effective, effective_svd(head.weights, T), head.weights) < 1e-5
+        tolerance = relative_tolerance(*T.shape)
+        assert values_span(head.values, head.output_projection, tolerance) is not None
         double = effective_attention(
             head.values.double(), weights=head.weights.double(), output_projection=head.output_projection.double()
         )

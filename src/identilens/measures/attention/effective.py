@@ -9,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import ProjectedValues, Visible, compact_values, projected
-from identilens.linalg.checks import check_finite, check_mask, check_width
+from identilens.linalg import ProjectedValues, Visible, compact_values, projected, relative_tolerance
+from identilens.linalg.checks import check_finite, check_mask, check_values, check_width
+from identilens.linalg.factor import values_span
 from identilens.measures.attention.checks import without_hidden
 
 
@@ -81,15 +82,18 @@ def effective_attention(
         InputError: For shapes that do not fit, neither weights nor head output, or weight on a hidden key.
         NumericalError: For NaN or infinite entries.
     """
-    T = projected(values, output_projection)
     mixed = values.values if isinstance(values, ProjectedValues) else values
+    check_values(mixed, output_projection)
     given = _checked(mixed, weights, head_output, visible)
     batch, queries = mixed.shape[:-2], given.shape[-2]
-    projector = T.projector(queries, visible)
     dtype = torch.promote_types(torch.promote_types(mixed.dtype, given.dtype), torch.float32)
-    heads = math.prod(batch)
     if weights is not None:
         weights = without_hidden(weights.to(dtype), visible)
+        if found := _from_values(values, weights, output_projection, visible):
+            return found
+    T = projected(values, output_projection)
+    projector, heads = T.projector(queries, visible), math.prod(batch)
+    if weights is not None:
         effective = projector.effective(slice(None), weights.reshape(heads, queries, T.keys))
     else:
         outputs = compact_values(given, output_projection)
@@ -100,6 +104,17 @@ def effective_attention(
     else:
         rank, sizes = projector.row_ranks().reshape(*batch, queries), projector.row_sizes()
     return EffectiveAttention(effective, weights, rank, sizes - rank, T.tolerance)
+
+
+def _from_values(
+    values: Tensor | ProjectedValues, weights: Tensor, projection: Tensor | None, visible: Visible
+) -> EffectiveAttention | None:
+    """Return effective attention by the column space of V, where that is known to be T's; T is not needed then."""
+    if projection is None or visible is not None or isinstance(values, ProjectedValues):
+        return None
+    keys, tolerance = values.shape[-2], relative_tolerance(values.shape[-2], projection.shape[-1])
+    span = values_span(values, projection, tolerance)
+    return span and EffectiveAttention(span.project(weights), weights, span.rank, keys - span.rank, tolerance)
 
 
 def _checked(mixed: Tensor, weights: Tensor | None, head_output: Tensor | None, visible: Visible) -> Tensor:
