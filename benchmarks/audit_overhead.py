@@ -48,7 +48,7 @@ def on_top(name: str, n: int, device: str) -> bool:
     study = AuditStudy(lens, texts, AuditSettings(**scalars))
     whole = partial(idl.audit, lens, texts, progress=False, **scalars)
     # Turns differ by far more than the cost on top of short texts.
-    repeats = 3 if QUICK else 15 if n < 512 else 7
+    repeats = 3 if QUICK else 15 if n < 512 else 5
     plain, audited = turns([partial(lens.run, items), partial(measured, study)], repeats)
     print(
         f"{name}, n = {n}, {TEXTS} texts: forward pass {milliseconds(plain)}, measured {milliseconds(audited)}, "
