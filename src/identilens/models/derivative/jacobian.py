@@ -3,7 +3,7 @@
 The entry to our derivative engine: a text's derivative is recorded once (`linear_map`), and all tangents go through the
 recording. The engine exists because it is faster than the library's way, `torch.vmap` of `torch.func.jvp`, on the whole
 task: ``benchmarks/mixing.py`` measures both. A sketch took the library's way 1.56 times as long on two cores of an
-Intel Xeon, 1.27 times on an AMD EPYC. Below 1.5 times on both it should be removed.
+Intel Xeon, 1.2 to 1.3 times on an AMD EPYC. Below 1.5 times on both it should be removed.
 
 Measured on the bundled encoder, n = 43, whole sketch, on a machine with other load: 19.9 s by the library and 8.7 s
 here on two threads; 1.5 to 1.75 times in processor time on one thread. `torch.func.linearize` needs explicit masks,
