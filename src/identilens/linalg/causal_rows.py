@@ -32,8 +32,8 @@ class CausalRows:
 
     Attributes:
         white: The whitened values W, an orthonormal basis of col(T).
-        independent: How many leading rows of each head's T are independent.
-        spanned: The first row of each head whose previous keys span T; the number of keys if there is none.
+        independent: How many leading rows of each head's T are independent; on the CPU, as it decides what is computed.
+        spanned: The first row of each head whose previous keys span T; the number of keys if there is none. On the CPU.
     """
 
     def __init__(self, compact: Float[Tensor, "head key r"], factor: Factor, tolerance: Callable[[int], float]) -> None:
@@ -42,7 +42,7 @@ class CausalRows:
         self.rank: Int[Tensor, " head"] = factor.rank
         self.white, self._whitener = factor.basis, factor.coordinates
         self._running = 0, compact.new_zeros(len(compact), self.width, self.width)
-        self.independent, self.spanned = self._boundaries(factor)
+        self.independent, self.spanned = (bounds.cpu() for bounds in self._boundaries(factor))
 
     def row_sizes(self) -> Int[Tensor, " query"]:
         """Return how many keys each query sees."""

@@ -91,7 +91,7 @@ class CausalSums:
         types: Float[Tensor, "head key type"],
     ) -> tuple[ProjectedSums, Float[Tensor, "head checked r"]]:  # fmt: skip
         """Return the sums of a few neighbouring rows, and effective attention times F of a few of them."""
-        begin, sizes, starts = rows.start, self.projector.row_sizes()[rows], self._starts(rows)
+        begin, sizes, starts = rows.start, torch.arange(rows.start, rows.stop) + 1, self._starts(rows)
         inverse = self._inverse_before(begin) if bool((starts == begin).all()) else None
         calm = inverse is not None and bool((inverse.diagonal(dim1=-2, dim2=-1).mean(-1) <= _CALM).all())
         total, total_square, whitened = (self._rounded_sums if calm else self._exact_sums)(rows, weights)
@@ -140,7 +140,7 @@ class CausalSums:
         """
         size = rows.stop - rows.start
         places = [0, *(2**power for power in range(size.bit_length()) if 2**power < size), size]
-        offsets = torch.tensor(places, device=self.projector.spanned.device)
+        offsets = torch.tensor(places)
         later = (self.projector.spanned - rows.start).clamp(0, size)
         return rows.start + offsets[torch.searchsorted(offsets, later)]
 

@@ -29,6 +29,12 @@ class Span:
         """The ones in coordinates of the basis."""
         return self.basis.sum(-2, keepdim=True)
 
+    @cached_property
+    def independent(self) -> bool:
+        """Whether the rows of every matrix are independent."""
+        n, k = self.basis.shape[-2:]
+        return k >= n and bool((self.rank == n).all())
+
     def project(self, rows: Float[Tensor, "*batch row n"]) -> Float[Tensor, "*batch row n"]:
         """Return the orthogonal projection of rows on the space, in the precision of the rows."""
         basis = self.basis.to(rows.dtype)

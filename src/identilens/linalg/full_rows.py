@@ -13,14 +13,12 @@ class FullRows:
     Attributes:
         rank: Rank of T, one per head.
         basis: U, orthonormal columns spanning col(T).
-        independent: Whether the rows of T are independent in every head: effective attention equals the weights.
     """
 
     def __init__(self, factor: Factor, queries: int) -> None:
         self.queries, self.factor, self.basis = queries, factor, factor.basis
         self.keys = self.basis.shape[-2]
         self.rank: Int[Tensor, " head"] = factor.rank
-        self.independent = bool((self.rank == self.keys).all())
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
         """Return the rank of T restricted to each query's visible keys."""
@@ -32,7 +30,7 @@ class FullRows:
 
     def effective(self, rows: slice, weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head row key"]:
         """Return effective attention of some rows: weights U Uᵀ, in the precision of the weights."""
-        return weights if self.independent else self.factor.project(weights)
+        return weights if self.factor.independent else self.factor.project(weights)
 
     def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
         """Return effective attention from head outputs in the basis of ``compact``: O F⁺."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from identilens.linalg.narrow import times_few
+from identilens.models.at_once import texts_of_a_product
 from identilens.models.interface import AttentionCall
 
 
@@ -45,9 +46,8 @@ def attend_with(
     seen = weights.shape[-1]
     value = by_head(call, call.value[:, :, :seen])
     output = weights.new_empty(*weights.shape[:-1], value.shape[-1])
-    for place, one in enumerate(value):
-        # One product of all texts would copy the values.
-        torch.matmul(weights[place], one, out=output[place])
+    for some in texts_of_a_product(len(value), value.device):
+        torch.matmul(weights[some], value[some], out=output[some])
     return output.transpose(1, 2), weights, times_few(weights, columns[..., :seen, :])
 
 
@@ -59,8 +59,8 @@ def fused_weights(
     scaling = call.arguments.get("scaling")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     weights = scratch.take((*query.shape[:3], keys.shape[-2]), query)
-    # Text by text: the heads of several texts do not lie evenly in memory, and would be copied.
-    for logits, one, key in zip(weights, query, keys, strict=True):
+    for some in texts_of_a_product(len(query), query.device):
+        logits, one, key = (part[some].flatten(0, 1) for part in (weights, query, keys))
         torch.baddbmm(logits, one, key.mT, beta=0, alpha=scaling, out=logits)
     seen = None if causal else call.visible(rows)
     if causal:

@@ -1,10 +1,14 @@
 """How an audit is cut into parts, and which texts of a batch are measured at once."""
 
+from contextlib import contextmanager
+
 import pytest
 from polars.testing import assert_frame_equal
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import identilens as idl
 from helpers.zoo import build, ids
+from identilens.models import fused
 from identilens.studies.audit import runner, study, text_measure
 
 
@@ -29,6 +33,52 @@ def test_texts_measured_at_once_give_what_each_gives_alone(family, monkeypatch):
         assert_frame_equal(together.drop("reconstruction_error"), fewer.drop("reconstruction_error"), rel_tol=1e-8)
     alone = idl.audit(lens, texts, examples=0, batch_size=1).table
     assert_frame_equal(together.drop("reconstruction_error"), alone.drop("reconstruction_error"), rel_tol=1e-8)
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    for module in (fused, text_measure):
+        monkeypatch.setattr(module, "texts_of_a_product", lambda count, device: [slice(count)])
+    for module in (text_measure, runner):
+        monkeypatch.setattr(module, "room", lambda size, device: 64 * size)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama", "mistral", "t5"])
+def test_products_of_whole_batches_give_what_single_texts_give(family, as_on_a_gpu):
+    lens = idl.Lens(build(family).double())
+    texts = [ids(n, seed) for seed, n in enumerate((40, 40, 9, 40, 9))]
+    together, alone = (idl.audit(lens, texts, examples=0, batch_size=size).table for size in (5, 1))
+    assert_frame_equal(together.drop("reconstruction_error"), alone.drop("reconstruction_error"), rel_tol=1e-8)
+
+
+@pytest.mark.parametrize("family", ["bert", "llama"])
+def test_a_gpu_is_given_as_many_operations_for_many_texts_as_for_two(family, as_on_a_gpu):
+    model = build(family)
+    model.set_attn_implementation("sdpa")
+    lens, counts = idl.Lens(model), []
+    idl.audit(lens, [ids(40)], examples=0, progress=False)
+    for count in (2, 6):
+        taken = []
+        for layers in ((0,), (0, 1)):
+            with _counted() as operations:
+                # Rows that need a decomposition of their own depend on the text.
+                idl.audit(lens, [ids(40)] * count, examples=0, layers=layers, progress=False)
+            taken.append(len(operations))
+        counts.append(taken[1] - taken[0])
+    assert counts[0] == counts[1] > 0
+
+
+@contextmanager
+def _counted():
+    operations = []
+
+    class Count(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            operations.append(str(function))
+            return function(*args, **(kwargs or {}))
+
+    with Count():
+        yield operations
 
 
 @pytest.mark.parametrize(("real", "accuracy"), [(False, 1e-9), (True, 2e-6)])

@@ -69,15 +69,15 @@ class RowSums:
 class Moments:
     """Running sums over all rows of some heads, in float64."""
 
-    def __init__(self, sums: Float[Tensor, "sum head"], entries: int, even: float) -> None:
-        self._sums, self._entries, self._even = sums, entries, even
+    def __init__(self, sums: Float[Tensor, "sum head"], rows: int, entries: Float[Tensor, ""]) -> None:
+        self._sums, self._entries, self._even = sums, entries, rows / entries
         self._null, self._weight = sums[:2].clone(), sums[0].clone()
 
     @classmethod
     def empty(cls, heads: int, sizes: Int[Tensor, " query"]) -> "Moments":
         """Return the sums before any row is added; ``sizes`` are the numbers of keys that the rows see."""
-        entries = int(sizes.sum())
-        return cls(torch.zeros(5, heads, dtype=torch.float64, device=sizes.device), entries, len(sizes) / entries)
+        sums = torch.zeros(5, heads, dtype=torch.float64, device=sizes.device)
+        return cls(sums, len(sizes), sizes.sum().double())
 
     def add(self, rows: RowSums) -> None:
         """Add the sums of some rows."""

@@ -39,7 +39,7 @@ class SharedRows:
         self.projected, self.key_types = projected, key_types
         basis = projected.factor.basis
         # Where the rows of T are independent in every head, effective attention equals the weights.
-        self.independent = bool((projected.factor.rank == projected.keys).all())
+        self.independent = projected.factor.independent
         self._rows = basis.new_zeros(4, len(basis), queries)
         self._basis = self._inner = self._ones = basis[..., :0]
         self._even = 1 / projected.keys

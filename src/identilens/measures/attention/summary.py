@@ -127,7 +127,7 @@ class SummaryBuilder:
         error = (self._error[0] / self._error[1].clamp_min(torch.finfo(self._error.dtype).tiny)).sqrt()
         null, simplex_null = self._moments.null_shares()
         return AttentionSummary(
-            rank, int(self._sizes[-1]) - rank, seen.simplex_nullity, null, simplex_null, self._moments.pearson(), error,
+            rank, self._sizes[-1] - rank, seen.simplex_nullity, null, simplex_null, self._moments.pearson(), error,
             *self._received,
         )  # fmt: skip
 

@@ -24,36 +24,35 @@ Certain = Sequence[Sequence[dict[str, Any]]]
 """What is certain of the sampled rows of each head."""
 
 
-def table_rows(
-    text: int, site: Site, counts: Mapping[str, int], summary: AttentionSummary, parked: ParkedAttention,
-    certain: Certain, keys: Sequence[str],
-) -> list[dict[str, Any]]:  # fmt: skip
-    """Return one row of the audit table for each head of a layer; what is undefined becomes a missing value.
+def table_columns(
+    texts: Sequence[int], site: Site, counts: Mapping[str, int], summary: AttentionSummary, parked: ParkedAttention,
+    certain: Certain, keys: Sequence[Sequence[str]],
+) -> dict[str, list[Any]]:  # fmt: skip
+    """Return the columns of the audit table for the heads of a layer, one text after the other.
 
-    ``counts`` are columns, ``keys`` the tokens at the keys.
+    What is undefined becomes a missing value. ``counts`` are columns, ``keys`` the tokens at each text's keys.
     """
-    measures: dict[str, list[Any]] = {name: getattr(summary, name).tolist() for name in _MEASURES}
-    measures["pearson"] = [None if isnan(value) else value for value in measures["pearson"]]
-    measures |= {field.name: getattr(parked, field.name).tolist() for field in fields(parked)}
-    measures["sink_token"] = [keys[place] for place in measures["sink"]]
-    layer = {"text": text, "layer": site.layer, "kind": site.kind, **counts}
-    by_head = zip(certain, *measures.values(), strict=True)
-    return [
-        layer | {"head": head} | dict(zip(measures, row, strict=True)) | _certain_columns(rows, counts["n_query"])
-        for head, (rows, *row) in enumerate(by_head)
-    ]
+    columns: dict[str, list[Any]] = {name: getattr(summary, name).tolist() for name in _MEASURES}
+    columns["pearson"] = [None if isnan(value) else value for value in columns["pearson"]]
+    columns |= {field.name: getattr(parked, field.name).tolist() for field in fields(parked)}
+    tokens = [names for names in keys for _ in range(site.heads)]
+    columns["sink_token"] = [names[place] for names, place in zip(tokens, columns["sink"], strict=True)]
+    masses = [[row["certain_mass"] for row in rows] for rows in certain]
+    means, errors = zip(*(mean_and_error(some, counts["n_query"]) for some in masses), strict=True)
+    columns |= {
+        "certain_mass": [*means],
+        "certain_mass_error": [*errors],
+        "certain_rows": [len(some) for some in masses],
+    }
+    columns |= {"text": [text for text in texts for _ in range(site.heads)], "head": [*range(site.heads)] * len(texts)}
+    same = {"layer": site.layer, "kind": site.kind, **counts}
+    return columns | {name: [value] * len(masses) for name, value in same.items()}
 
 
 def certain_table_rows(text: int, site: Site, certain: Certain) -> list[dict[str, Any]]:
     """Return the rows of the table of sampled rows."""
     place = {"text": text, "layer": site.layer, "kind": site.kind}
     return [place | {"head": head} | row for head, rows in enumerate(certain) for row in rows]
-
-
-def _certain_columns(rows: Sequence[dict[str, Any]], queries: int) -> dict[str, Any]:
-    masses = [row["certain_mass"] for row in rows]
-    mean, error = mean_and_error(masses, queries)
-    return {"certain_mass": mean, "certain_mass_error": error, "certain_rows": len(rows)}
 
 
 class ReceivedSums:
@@ -64,29 +63,23 @@ class ReceivedSums:
         self._sums: dict[Site, tuple[Tensor, Tensor]] = {}
 
     def add(self, site: Site, queries: Float[Tensor, " type"], summary: AttentionSummary) -> None:
-        """Add one text's share in one layer: how many queries of each type, and what they gave to each type."""
+        """Add some texts' share in one layer: how many queries of each type, and what they gave to each type."""
         counts, received = self._sums.get(site, (0, 0))
-        both = torch.stack([summary.raw_received, summary.effective_received]).cpu()
+        both = torch.stack([summary.raw_received, summary.effective_received]).unflatten(1, (-1, site.heads)).sum(1)
         self._sums[site] = (counts + queries, received + both)  # pyright: ignore[reportArgumentType] starts at 0
 
     def table(self) -> pl.DataFrame:
         """Return the means over query tokens, in the columns of the token type table."""
-        blocks = [
-            (site, query, int(count), received[:, :, query] / count)
-            for site, (counts, received) in self._sums.items()
-            for query, count in enumerate(counts.tolist())
-            if count
-        ]
-        rows = pl.DataFrame({
-            "kind": [site.kind for site, *_ in blocks], "layer": [site.layer for site, *_ in blocks],
-            "head": [list(range(means.shape[1])) for *_, means in blocks],
-            "query_type": [self.names[query] for _, query, *_ in blocks], "key_type": [list(self.names)] * len(blocks),
-            "queries": [count for _, _, count, _ in blocks],
-            "raw": [means[0].tolist() for *_, means in blocks],
-            "effective": [means[1].tolist() for *_, means in blocks],
-        })  # fmt: skip
-        by_type = rows.explode("head", "raw", "effective").explode("key_type", "raw", "effective")
-        return by_type.cast(pl.Schema(Audit.schema["token_types"]))  # pyright: ignore[reportArgumentType]
+        places, means = [], []
+        for site, (counts, received) in self._sums.items():
+            present, received = counts.nonzero().flatten().tolist(), received.cpu()
+            types = [(self.names[query], key, int(counts[query])) for query in present for key in self.names]
+            places += [(site.kind, site.layer, head, *one) for head in range(site.heads) for one in types]
+            means.append((received[:, :, present] / counts[present, None]).flatten(1))
+        raw, effective = torch.cat(means, 1).tolist() if means else ([], [])
+        (*columns,) = zip(*places, strict=True) if places else [()] * 6
+        table = dict(zip(Audit.schema["token_types"], [*columns, raw, effective], strict=True))
+        return pl.DataFrame(table, schema=pl.Schema(Audit.schema["token_types"]))
 
 
 def merge_token_types(parts: pl.DataFrame) -> pl.DataFrame:

@@ -1,18 +1,19 @@
 """Measures taken while the model runs: each attention call of a batch becomes rows of the audit's tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
+import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg import OutputFactor
 from identilens.linalg.causal_rows import BLOCK
-from identilens.measures.attention.parked import ParkedAttention
-from identilens.measures.attention.summary import AttentionSummary
 from identilens.measures.attention.token_types import token_types, type_names
+from identilens.models.at_once import room
 from identilens.models.capture import Lengths
 from identilens.models.fused import Scratch
 from identilens.models.inputs import Item, alike
@@ -24,7 +25,7 @@ from identilens.runs.study import Output
 from identilens.runs.tables import table_of
 from identilens.studies.audit.certain import EXAMPLE_ROWS, sampled_rows
 from identilens.studies.audit.result import Audit
-from identilens.studies.audit.rows import ReceivedSums, certain_table_rows, table_rows
+from identilens.studies.audit.rows import ReceivedSums, certain_table_rows, table_columns
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.text_measure import VALUES_AT_ONCE, WEIGHTS_AT_ONCE, TextMeasure
 
@@ -106,7 +107,8 @@ class _Part:
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
-        self.rows: list[dict[str, Any]] = []
+        # Columns are made once the batches are through: reading a value would make a GPU wait after every layer.
+        self.columns: list[Callable[[], dict[str, list[Any]]]] = []
         self.certain: list[dict[str, Any]] = []
         self.received = ReceivedSums(runner.type_names)
         self.matrices: dict[str, Tensor] = {}
@@ -115,7 +117,9 @@ class _Part:
         self._sequences: dict[tuple[int, str, int], _Sequence] = {}
 
     def output(self) -> Output:
-        table = table_of(Audit.schema["table"], self.rows).sort("text", maintain_order=True)
+        schema, blocks = pl.Schema(Audit.schema["table"]), [make() for make in self.columns]
+        columns = {name: list(chain.from_iterable(block[name] for block in blocks)) for name in schema}
+        table = pl.DataFrame(columns, schema=schema).sort("text", maintain_order=True)
         rows = table_of(Audit.schema["rows"], self.certain).sort("text", maintain_order=True)
         tables = {"table": table, "token_types": self.received.table(), "rows": rows}
         return Output(tables, self.matrices, self.tokens)
@@ -136,8 +140,7 @@ class _Part:
             for some, rows, part in measure.run(runner.block(cut_call)):
                 output[places_of(places[some]), rows] = part
             output[places_of(places), cut_call.query.shape[2] :] = 0
-            for text, query, key, measures in zip(texts, queries, keys, measure.finish(), strict=True):
-                self._record(text, site, measure, query, key, *measures)
+            self._record(site, measure, queries, keys)
             self.matrices |= measure.matrices()
         return output
 
@@ -159,25 +162,27 @@ class _Part:
             else:
                 waiting.setdefault((cut, pattern), []).append(place)
         for ((rows, columns), _), places in waiting.items():
-            size = VALUES_AT_ONCE // (site.heads * columns * call.value.shape[-1])
+            size = room(VALUES_AT_ONCE, call.value.device) // (site.heads * columns * call.value.shape[-1])
             one = call.only(places[:1], rows, columns)
             if len(places) > 1 and not one.sees_everything():
                 # Of causal rows a block is held at a time, under other masks all.
                 held = min(rows, BLOCK) if one.mask is None else rows
-                size = min(size, WEIGHTS_AT_ONCE // (4 * site.heads * held * columns))
+                size = min(size, room(WEIGHTS_AT_ONCE, call.value.device) // (4 * site.heads * held * columns))
             size = max(1, size)
             for start in range(0, len(places), size):
                 yield places[start : start + size], (rows, columns)
 
     def _record(
-        self, text: int, site: Site, measure: TextMeasure, queries: _Sequence, keys: _Sequence,
-        summary: AttentionSummary, parked: ParkedAttention,
-    ) -> None:  # fmt: skip
-        """Turn what one text gave in one layer into rows."""
-        certain = measure.certain(self.runner.sampled(text, site, measure.counts["n_query"]), parked.sink.tolist())
-        self.rows += table_rows(text, site, measure.counts, summary, parked, certain, keys.tokens)
-        self.certain += certain_table_rows(text, site, certain)
-        self.received.add(site, queries.types.sum(0), summary)
+        self, site: Site, measure: TextMeasure, queries: Sequence[_Sequence], keys: Sequence[_Sequence]
+    ) -> None:
+        """Turn what some texts gave in one layer into rows."""
+        (summary, parked), certain = measure.finish(), []
+        for text, sinks in zip(measure.texts, parked.sink.split(site.heads), strict=True):
+            certain += (found := measure.certain(self.runner.sampled(text, site, measure.counts["n_query"]), sinks))
+            self.certain += certain_table_rows(text, site, found)
+        given = measure.texts, site, measure.counts, summary, parked, certain, [side.tokens for side in keys]
+        self.columns.append(partial(table_columns, *given))
+        self.received.add(site, torch.cat([side.types for side in queries]).sum(0), summary)
 
     def _sides(self, text: int, site: Site, call: AttentionCall) -> tuple[_Sequence, _Sequence]:
         """Return what stands at the call's queries and at its keys."""

@@ -1,13 +1,12 @@
 """Texts of one length in one attention call: their share of the batch, measured block by block."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from itertools import pairwise, product
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.errors import NumericalError, UnsupportedModelError
@@ -17,6 +16,7 @@ from identilens.linalg.full_rows import FullRows
 from identilens.linalg.narrow import times_few
 from identilens.measures.attention.parked import ParkedAttention, ParkedBuilder
 from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
+from identilens.models.at_once import room, texts_of_a_product
 from identilens.models.fused import Scratch, attend_with, fused_weights, is_fused
 from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
@@ -25,12 +25,10 @@ from identilens.runs.matrices import MatrixKey
 from identilens.studies.audit.certain import certain_rows
 
 VALUES_AT_ONCE = 2**21
-"""Entries of values, in float64, of the texts and heads that are taken at once."""
+"""Entries of values, in float64, of the texts and heads that a CPU takes at once."""
 
 WEIGHTS_AT_ONCE = 8 * 2**20
-"""Bytes of weights of the texts that are taken at once: more would not stay in the processor's cache."""
-
-ByHead = TypeVar("ByHead", AttentionSummary, ParkedAttention)
+"""Bytes of weights of the texts that a CPU takes at once: more would not stay in its cache."""
 
 Types = Sequence[Tensor]
 """Token types of each text, (position, type)."""
@@ -59,12 +57,12 @@ class TextMeasure:
         output = factor if visible is None and factor.is_spared(n_key) else None
         kept = factor.lower.new_empty(len(texts), site.heads, n_key, d_v if output else factor.lower.shape[-1])
         lengths = kept.new_empty(kept.shape[:-1])
-        # A few heads at a time in long texts, so that no second copy of all values is held.
-        step = max(1, VALUES_AT_ONCE // (n_key * d_v))
-        for place, start in product(range(len(texts)), range(0, site.heads, step)):
+        # A few heads at a time in a long text, so that no second copy of all values is held.
+        step = max(1, room(VALUES_AT_ONCE, kept.device) // (n_key * d_v)) if len(texts) == 1 else site.heads
+        for place, start in product(texts_of_a_product(len(texts), kept.device), range(0, site.heads, step)):
             some = slice(start, min(start + step, site.heads))
             groups = torch.arange(some.start, some.stop, device=call.value.device) // group
-            values = call.value[place, some] if group == 1 else call.value[place, groups]
+            values = call.value[place, some] if group == 1 else call.value[place][:, groups]
             values = values if self.bias is None else values.double() - self.bias[some]
             if output is None:
                 values = values.to(torch.float64, memory_format=torch.contiguous_format)
@@ -73,13 +71,15 @@ class TextMeasure:
                 kept[place, some] = values
                 projected = values.to(self._factor.dtype) @ self._factor[some]
             lengths[place, some] = torch.linalg.vector_norm(projected, dim=-1).double()
-        sides = [torch.stack([*side]).repeat_interleave(site.heads, 0) for side in types]
+        sides = [torch.stack([*side]) for side in types]
         # The last type contains every token without a type of its own.
-        self._parked = ParkedBuilder(lengths.flatten(0, 1), torch.stack([one[:, :-1].any(-1) for one in types[1]]))
-        self._require_finite(lengths, "values", texts)
+        self._parked = ParkedBuilder(lengths.flatten(0, 1), sides[1][..., :-1].any(-1))
+        self._sizes = lengths.new_zeros(len(texts))
+        self._require_finite(lengths, "values")
         output = output and output.flat(kept.shape[:2])
         self.projected = ProjectedValues(kept.flatten(0, 1), factor.d_model, None, output)
-        self.builder = SummaryBuilder(self.projected, n_query, visible, *sides)
+        by_head = [side.repeat_interleave(site.heads, 0) for side in sides]
+        self.builder = SummaryBuilder(self.projected, n_query, visible, *by_head)
         columns = torch.cat([self._parked.lengths[..., None], self.builder.key_types], -1)
         self._columns = columns.to(self._factor.dtype).unflatten(0, (len(texts), -1))
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
@@ -89,7 +89,8 @@ class TextMeasure:
         """Take the weights ``step`` rows at a time; yield texts, rows and their attention output."""
         n_query, texts = self.counts["n_query"], len(self.texts)
         spanned = self._outputs_of_coordinates() if self._kept is None and self._is_spanned() else None
-        at_once = max(1, WEIGHTS_AT_ONCE // (4 * self.site.heads * min(step, n_query) * self.counts["n_key"]))
+        size = 4 * self.site.heads * min(step, n_query) * self.counts["n_key"]
+        at_once = max(1, room(WEIGHTS_AT_ONCE, self.call.query.device) // size)
         at_once = at_once if self.builder.by_head else texts
         for first in range(0, texts, at_once):
             some = slice(first, min(first + at_once, texts))
@@ -106,20 +107,20 @@ class TextMeasure:
             for start in range(begin, end, step):
                 yield slice(start, min(start + step, end))
 
-    def finish(self) -> list[tuple[AttentionSummary, ParkedAttention]]:
-        """Return the scalars of all heads of each text, once every row was taken."""
-        summary, parked = self.builder.finish(), self._parked.finish()
-        return list(zip(_by_text(summary, self.site.heads), _by_text(parked, self.site.heads), strict=True))
+    def finish(self) -> tuple[AttentionSummary, ParkedAttention]:
+        """Return the scalars of all heads of one text after the other, once every row was taken."""
+        self._require_finite(self._sizes, "output")
+        return self.builder.finish(), self._parked.finish()
 
-    def certain(self, queries: Sequence[int], sinks: Sequence[int]) -> list[list[dict[str, Any]]]:
+    def certain(self, queries: Sequence[int], sinks: Int[Tensor, " head"]) -> list[list[dict[str, Any]]]:
         """Return, head by head, what is certain of some rows, given the position of each head's sink."""
         if not queries:
-            return [[] for _ in sinks]
+            return [[]] * self.site.heads
         call = self.call.rows(queries)
         layer = CapturedLayer.of(call, self.site, *call.attend())
         # Weights mix values with their bias: a sink, whose value is zero, makes the difference.
         mixed = self.projected.compact if self.bias is None else self.projected.compact + self.bias @ self.factor.lower
-        return certain_rows(layer, ProjectedValues(mixed, self.counts["d_model"]), queries, sinks)
+        return certain_rows(layer, ProjectedValues(mixed, self.counts["d_model"]), queries, sinks.tolist())
 
     def matrices(self) -> Mapping[str, Tensor]:
         """Return raw and effective attention by key, with each row's rank where rows are masked.
@@ -186,7 +187,7 @@ class TextMeasure:
 
     def _park_outputs(self, texts: slice, outputs: Float[Tensor, "head row r"]) -> None:
         sizes = torch.linalg.vector_norm(outputs, dim=-1)
-        self._require_finite(sizes.unflatten(0, (-1, self.site.heads)), "output", self.texts[texts])
+        self._sizes[texts] += sizes.unflatten(0, (-1, self.site.heads)).sum((1, 2))
         self._parked.add_outputs(sizes, heads=self._heads(texts))
 
     def _is_spanned(self) -> bool:
@@ -225,19 +226,13 @@ class TextMeasure:
         visible = self.call.visible()
         return None if visible is None or bool(visible.all()) else visible[0].expand(self.counts["n_query"], -1)
 
-    def _require_finite(self, tensor: Float[Tensor, "text *rest"], what: str, texts: Sequence[int]) -> None:
+    def _require_finite(self, tensor: Float[Tensor, "text *rest"], what: str) -> None:
         # A sum is finite only if every term is, and costs one pass.
         if bool(torch.isfinite(tensor.sum())):
             return
-        bad = [text for text, one in zip(texts, tensor, strict=True) if not bool(torch.isfinite(one.sum()))]
+        bad = [text for text, one in zip(self.texts, tensor, strict=True) if not bool(torch.isfinite(one.sum()))]
         raise NumericalError(
-            f"text {bad[0] if bad else texts[0]}, {self.site.kind} layer {self.site.layer}: attention {what} has "
+            f"text {bad[0] if bad else self.texts[0]}, {self.site.kind} layer {self.site.layer}: attention {what} has "
             "NaN or infinite entries. Look for an overflow in half precision (load with --dtype float32) or a broken "
             "checkpoint."
         )
-
-
-def _by_text(measures: ByHead, heads: int) -> list[ByHead]:
-    """Return the measures of each text's heads."""
-    parts = [getattr(measures, field.name).split(heads) for field in fields(measures)]
-    return [type(measures)(*some) for some in zip(*parts, strict=True)]
