@@ -16,4 +16,9 @@ def texts_of_a_product(count: int, device: torch.device) -> list[slice]:
     The heads of several texts do not lie evenly in memory, and are copied for a common product. A CPU takes text by
     text instead; on a GPU every call costs more than such a copy.
     """
-    return [slice(place, place + 1) for place in range(count)] if device.type == "cpu" else [slice(count)]
+    return slices(count, 1 if device.type == "cpu" else count)
+
+
+def slices(count: int, step: int) -> list[slice]:
+    """Return the places from 0 to ``count``, ``step`` at a time."""
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]

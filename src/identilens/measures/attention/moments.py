@@ -38,15 +38,9 @@ class RowSums:
 
     @classmethod
     def of_projection(
-        cls,
-        even: float,
-        raw: PerRow,
-        raw_square: PerRow,
-        projected: PerRow,
-        projected_square: PerRow,
-        outside: PerRow,
-        counted: PerRow,
-    ) -> "RowSums":
+        cls, even: float, raw: PerRow, raw_square: PerRow, projected: PerRow, projected_square: PerRow,
+        outside: PerRow, counted: PerRow,
+    ) -> "RowSums":  # fmt: skip
         """Return the sums from those of P w; e = P w − m (I − P) 1 is not computed. ``outside`` is ‖(I − P) 1‖²."""
         return cls(
             even, raw, raw_square, projected - even * outside, projected_square + even**2 * outside,
@@ -67,17 +61,13 @@ class RowSums:
 
 
 class Moments:
-    """Running sums over all rows of some heads, in float64."""
+    """Running sums over all rows of some heads, in float64; ``sizes`` are the numbers of keys that the rows see."""
 
-    def __init__(self, sums: Float[Tensor, "sum head"], rows: int, entries: Float[Tensor, ""]) -> None:
-        self._sums, self._entries, self._even = sums, entries, rows / entries
-        self._null, self._weight = sums[:2].clone(), sums[0].clone()
-
-    @classmethod
-    def empty(cls, heads: int, sizes: Int[Tensor, " query"]) -> "Moments":
-        """Return the sums before any row is added; ``sizes`` are the numbers of keys that the rows see."""
-        sums = torch.zeros(5, heads, dtype=torch.float64, device=sizes.device)
-        return cls(sums, len(sizes), sizes.sum().double())
+    def __init__(self, heads: int, sizes: Int[Tensor, " query"]) -> None:
+        self._sums = torch.zeros(5, heads, dtype=torch.float64, device=sizes.device)
+        self._null, self._weight = self._sums[:2].clone(), self._sums[0].clone()
+        self._entries = sizes.sum().double()
+        self._even = len(sizes) / self._entries
 
     def add(self, rows: RowSums) -> None:
         """Add the sums of some rows."""
@@ -85,12 +75,11 @@ class Moments:
         # Moments are around the mean weight of the whole map; for rows that see every key the shift is rounding.
         shift = even - self._even
         moved = [
-            rows.raw + size * shift,
-            rows.effective + size * shift,
+            rows.raw + size * shift, rows.effective + size * shift,
             rows.raw_square + shift * (2 * rows.raw + size * shift),
             rows.effective_square + shift * (2 * rows.effective + size * shift),
             rows.cross + shift * (rows.raw + rows.effective + size * shift),
-        ]
+        ]  # fmt: skip
         self._sums += torch.stack(moved).sum(-1)
         self._null += torch.stack([rows.null_square, rows.simplex_null_square]).sum(-1)
         self._weight += (rows.raw_square + even * (2 * rows.raw + 1)).sum(-1)

@@ -50,22 +50,16 @@ class ParkedBuilder:
         self._rows, self._output = lengths.new_zeros(2, heads)
         self._sums = lengths.new_zeros(heads, 2, keys)
 
-    def add(
-        self, weights: Float[Tensor, "head row key"], *,
-        heads: slice = slice(None), norms: Float[Tensor, "head row"] | None = None,
-    ) -> None:  # fmt: skip
-        """Add the weights of some rows, on the first keys if not on all.
+    def add(self, weights: Float[Tensor, "head row key"], norms: Float[Tensor, "head row"], heads: slice) -> None:
+        """Add the weights of some rows, on the first keys if not on all, with the sums Σ_k a_ik ‖t_k‖ (`lengths`).
 
-        ``heads`` are those of whole texts, ``norms`` the sums Σ_k a_ik ‖t_k‖ (`lengths`) if they are known.
+        ``heads`` are those of whole texts.
         """
-        seen = weights.shape[-1]
         self._rows[heads] += weights.shape[1]
-        if norms is None:
-            norms = (weights @ self.lengths[heads, :seen, None].to(weights.dtype))[..., 0]
         each = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
-        self._sums[heads, :, :seen] += each @ weights
+        self._sums[heads, :, : weights.shape[-1]] += each @ weights
 
-    def add_outputs(self, sizes: Float[Tensor, "head row"], *, heads: slice = slice(None)) -> None:
+    def add_outputs(self, sizes: Float[Tensor, "head row"], heads: slice) -> None:
         """Add the norms of the head outputs of the same rows, after W_O."""
         by_text = sizes.double().unflatten(0, (-1, self._heads))
         self._output[heads] += share_of(by_text, by_text.sum(1, keepdim=True)).sum(-1).flatten()

@@ -50,19 +50,16 @@ class SummaryBuilder:
 
     Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ for each row. So all
     sums follow from the coordinates of the weights in an orthonormal basis of col(T). Products of rows that do not see
-    every key are in float64, but those of causal rows where less is enough. Memory O(n · block).
-    ``queries`` is the total number of rows. Each query and each key has
-    one of several types; types may differ from head to head, when heads of several texts are summarised together.
+    every key are in float64, but those of causal rows where less is enough. Memory O(n · block). ``queries`` is the
+    total number of rows. Each query and each key has one of several types; types may differ from head to head, when
+    heads of several texts are summarised together.
     """
 
     def __init__(
-        self,
-        projected: ProjectedValues,
-        queries: int,
-        visible: Visible = None,
+        self, projected: ProjectedValues, queries: int, visible: Visible = None,
         query_types: Float[Tensor, "*#head query type"] | None = None,
         key_types: Float[Tensor, "*#head key type"] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.projected, values = projected, projected.values
         heads, keys, _ = values.shape
         self.projector, self.visible = projected.projector(queries, visible), visible
@@ -74,7 +71,7 @@ class SummaryBuilder:
         self._error = torch.zeros(2, heads, **one)
         self._factors: Tensor | None = None
         self._sizes = self.projector.row_sizes()
-        self._moments = Moments.empty(heads, self._sizes)
+        self._moments = Moments(heads, self._sizes)
 
     @property
     def by_head(self) -> bool:

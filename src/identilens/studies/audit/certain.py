@@ -35,10 +35,7 @@ def sampled_rows(seed: int, text: int, layer: int, kind: str, queries: int, coun
 
 
 def certain_rows(
-    layer: CapturedLayer,
-    projected: ProjectedValues,
-    queries: Sequence[int],
-    sinks: Sequence[int],
+    layer: CapturedLayer, projected: ProjectedValues, queries: Sequence[int], sinks: Sequence[int]
 ) -> list[list[dict[str, Any]]]:
     """Return, head by head, what is certain of the rows of a layer that contains these queries only.
 

@@ -16,7 +16,7 @@ from identilens.linalg.full_rows import FullRows
 from identilens.linalg.narrow import times_few
 from identilens.measures.attention.parked import ParkedAttention, ParkedBuilder
 from identilens.measures.attention.summary import AttentionSummary, SummaryBuilder
-from identilens.models.at_once import room, texts_of_a_product
+from identilens.models.at_once import room, slices, texts_of_a_product
 from identilens.models.fused import Scratch, attend_with, fused_weights, is_fused
 from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
@@ -50,8 +50,8 @@ class TextMeasure:
         (n_query, d_k), (n_key, d_v) = call.query.shape[-2:], call.value.shape[-2:]
         self.counts = {"n_query": n_query, "n_key": n_key, "d_k": d_k, "d_v": d_v, "d_model": factor.d_model}
         self.factor, self._factor = factor, factor.lower.to(torch.promote_types(call.query.dtype, torch.float32))
-        group = site.heads // call.value.shape[1]
-        self.bias = None if value_bias is None else value_bias.double().repeat_interleave(group, 0)[:, None]
+        self._group = site.heads // call.value.shape[1]
+        self.bias = None if value_bias is None else value_bias.double().repeat_interleave(self._group, 0)[:, None]
         visible = self._visible()
         # Where every query sees every key, the projected values themselves are not needed.
         output = factor if visible is None and factor.is_spared(n_key) else None
@@ -59,18 +59,9 @@ class TextMeasure:
         lengths = kept.new_empty(kept.shape[:-1])
         # A few heads at a time in a long text, so that no second copy of all values is held.
         step = max(1, room(VALUES_AT_ONCE, kept.device) // (n_key * d_v)) if len(texts) == 1 else site.heads
-        for place, start in product(texts_of_a_product(len(texts), kept.device), range(0, site.heads, step)):
-            some = slice(start, min(start + step, site.heads))
-            groups = torch.arange(some.start, some.stop, device=call.value.device) // group
-            values = call.value[place, some] if group == 1 else call.value[place][:, groups]
-            values = values if self.bias is None else values.double() - self.bias[some]
-            if output is None:
-                values = values.to(torch.float64, memory_format=torch.contiguous_format)
-                projected = torch.matmul(values, factor.lower[some], out=kept[place, some])
-            else:
-                kept[place, some] = values
-                projected = values.to(self._factor.dtype) @ self._factor[some]
-            lengths[place, some] = torch.linalg.vector_norm(projected, dim=-1).double()
+        for some in product(texts_of_a_product(len(texts), kept.device), slices(site.heads, step)):
+            projected = self._take(*some, kept[some], project=output is None)
+            lengths[some] = torch.linalg.vector_norm(projected, dim=-1)
         sides = [torch.stack([*side]) for side in types]
         # The last type contains every token without a type of its own.
         self._parked = ParkedBuilder(lengths.flatten(0, 1), sides[1][..., :-1].any(-1))
@@ -90,10 +81,8 @@ class TextMeasure:
         n_query, texts = self.counts["n_query"], len(self.texts)
         spanned = self._outputs_of_coordinates() if self._kept is None and self._is_spanned() else None
         size = 4 * self.site.heads * min(step, n_query) * self.counts["n_key"]
-        at_once = max(1, room(WEIGHTS_AT_ONCE, self.call.query.device) // size)
-        at_once = at_once if self.builder.by_head else texts
-        for first in range(0, texts, at_once):
-            some = slice(first, min(first + at_once, texts))
+        at_once = max(1, room(WEIGHTS_AT_ONCE, self.call.query.device) // size) if self.builder.by_head else texts
+        for some in slices(texts, at_once):
             call = self.call.only(range(texts)[some], n_query, self.counts["n_key"])
             for rows in self._blocks(step):
                 add = self._add if spanned is None else partial(self._add_spanned, to_outputs=spanned)
@@ -144,6 +133,19 @@ class TextMeasure:
             if name != "values" or head not in self._unproven
         }
 
+    def _take(
+        self, texts: slice, heads: slice, kept: Float[Tensor, "text head key column"], *, project: bool
+    ) -> Float[Tensor, "text head key r"]:
+        """Store the values of some heads in ``kept``, or T in a small basis; return T in either case."""
+        groups = torch.arange(heads.start, heads.stop, device=kept.device) // self._group
+        values = self.call.value[texts, heads] if self._group == 1 else self.call.value[texts][:, groups]
+        values = values if self.bias is None else values.double() - self.bias[heads]
+        if project:
+            values = values.to(torch.float64, memory_format=torch.contiguous_format)
+            return torch.matmul(values, self.factor.lower[heads], out=kept)
+        kept.copy_(values)
+        return values.to(self._factor.dtype) @ self._factor[heads]
+
     def _add(self, call: AttentionCall, texts: slice, rows: slice) -> Float[Tensor, "text row head d_v"]:
         """Take some rows of some texts, and return their output."""
         columns, causal = self._columns[texts], self._causal is not None
@@ -156,7 +158,7 @@ class TextMeasure:
         if self.bias is not None:
             outputs = outputs - weights.sum(-1, keepdim=True) * self.bias.to(weights.dtype)
         outputs, weights, mixed = (one.flatten(0, 1) for one in (outputs @ self._factor, weights, mixed))
-        self._parked.add(weights, heads=self._heads(texts), norms=mixed[..., 0])
+        self._parked.add(weights, mixed[..., 0], self._heads(texts))
         self._park_outputs(texts, outputs)
         self.builder.add(rows, weights, outputs, heads=self._heads(texts), raw=mixed[..., 1:])
         return output
@@ -171,7 +173,7 @@ class TextMeasure:
         heads = self._heads(texts)
         weights = fused_weights(call, rows, self._scratch).flatten(0, 1)
         mixed = times_few(weights, self._columns[texts].flatten(0, 1))
-        self._parked.add(weights, heads=heads, norms=mixed[..., 0])
+        self._parked.add(weights, mixed[..., 0], heads)
         found = self.builder.project(rows, weights, heads=heads, raw=mixed[..., 1:], overwrite=True)
         output, outputs = found.times(to_outputs[heads]).tensor_split([self.counts["d_v"]], -1)
         self._park_outputs(texts, outputs)
@@ -188,7 +190,7 @@ class TextMeasure:
     def _park_outputs(self, texts: slice, outputs: Float[Tensor, "head row r"]) -> None:
         sizes = torch.linalg.vector_norm(outputs, dim=-1)
         self._sizes[texts] += sizes.unflatten(0, (-1, self.site.heads)).sum((1, 2))
-        self._parked.add_outputs(sizes, heads=self._heads(texts))
+        self._parked.add_outputs(sizes, self._heads(texts))
 
     def _is_spanned(self) -> bool:
         """Whether weights are computed here, and values follow from their coordinates in the basis of col(T)."""
