@@ -1,14 +1,16 @@
 """How an audit is cut into parts, and which texts of a batch are measured at once."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
+import torch
 from polars.testing import assert_frame_equal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import identilens as idl
 from helpers.zoo import build, ids
-from identilens.models import fused
+from identilens.models import at_once, fused
 from identilens.studies.audit import runner, study, text_measure
 
 
@@ -37,10 +39,10 @@ def test_texts_measured_at_once_give_what_each_gives_alone(family, monkeypatch):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    for module in (fused, text_measure):
-        monkeypatch.setattr(module, "texts_of_a_product", lambda count, device: [slice(count)])
-    for module in (text_measure, runner):
-        monkeypatch.setattr(module, "room", lambda size, device: 64 * size)
+    for name, modules in (("texts_of_a_product", (fused, text_measure)), ("room", (text_measure, runner))):
+        on_a_gpu = partial(getattr(at_once, name), device=torch.device("cuda"))
+        for module in modules:
+            monkeypatch.setattr(module, name, lambda given, device, on_a_gpu=on_a_gpu: on_a_gpu(given))
 
 
 @pytest.mark.parametrize("family", ["bert", "llama", "mistral", "t5"])

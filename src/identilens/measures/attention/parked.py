@@ -51,10 +51,7 @@ class ParkedBuilder:
         self._sums = lengths.new_zeros(heads, 2, keys)
 
     def add(self, weights: Float[Tensor, "head row key"], norms: Float[Tensor, "head row"], heads: slice) -> None:
-        """Add the weights of some rows, on the first keys if not on all, with the sums Σ_k a_ik ‖t_k‖ (`lengths`).
-
-        ``heads`` are those of whole texts.
-        """
+        """Add some rows' weights on all or the first keys, with Σ_k a_ik ‖t_k‖ (`lengths`), of heads of whole texts."""
         self._rows[heads] += weights.shape[1]
         each = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
         self._sums[heads, :, : weights.shape[-1]] += each @ weights

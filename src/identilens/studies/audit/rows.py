@@ -16,34 +16,37 @@ from identilens.models.layout import Site
 from identilens.studies.audit.certain import mean_and_error
 from identilens.studies.audit.result import Audit
 
-_MEASURES = (
-    "rank", "nullity", "simplex_nullity", "null_share", "simplex_null_share", "pearson", "reconstruction_error",
-)  # fmt: skip
+_COUNTS = ("rank", "nullity", "simplex_nullity")
+_MEASURES = (*_COUNTS, "null_share", "simplex_null_share", "pearson", "reconstruction_error")
+_PARKED = tuple(field.name for field in fields(ParkedAttention))
 
 Certain = Sequence[Sequence[dict[str, Any]]]
 """What is certain of the sampled rows of each head."""
 
 
+def scalars(summary: AttentionSummary, parked: ParkedAttention) -> Float[Tensor, "measure head"]:
+    """Return the measures that become columns, in a tensor of their own: what they were computed from is not kept."""
+    sources = [getattr(summary, name) for name in _MEASURES] + [getattr(parked, name) for name in _PARKED]
+    return torch.stack([source.double() for source in sources])
+
+
 def table_columns(
-    texts: Sequence[int], site: Site, counts: Mapping[str, int], summary: AttentionSummary, parked: ParkedAttention,
+    texts: Sequence[int], site: Site, counts: Mapping[str, int], measures: Float[Tensor, "measure head"],
     certain: Certain, keys: Sequence[Sequence[str]],
 ) -> dict[str, list[Any]]:  # fmt: skip
     """Return the columns of the audit table for the heads of a layer, one text after the other.
 
-    What is undefined becomes a missing value. ``counts`` are columns, ``keys`` the tokens at each text's keys.
+    What is undefined becomes a missing value. ``counts`` are columns, ``measures`` are `scalars`, ``keys`` the tokens
+    at each text's keys.
     """
-    columns: dict[str, list[Any]] = {name: getattr(summary, name).tolist() for name in _MEASURES}
+    columns: dict[str, list[Any]] = dict(zip((*_MEASURES, *_PARKED), measures.tolist(), strict=True))
+    columns |= {name: [int(value) for value in columns[name]] for name in (*_COUNTS, "sink")}
     columns["pearson"] = [None if isnan(value) else value for value in columns["pearson"]]
-    columns |= {field.name: getattr(parked, field.name).tolist() for field in fields(parked)}
     tokens = [names for names in keys for _ in range(site.heads)]
     columns["sink_token"] = [names[place] for names, place in zip(tokens, columns["sink"], strict=True)]
     masses = [[row["certain_mass"] for row in rows] for rows in certain]
     means, errors = zip(*(mean_and_error(some, counts["n_query"]) for some in masses), strict=True)
-    columns |= {
-        "certain_mass": [*means],
-        "certain_mass_error": [*errors],
-        "certain_rows": [len(some) for some in masses],
-    }
+    columns |= {"certain_mass": [*means], "certain_mass_error": [*errors], "certain_rows": [*map(len, masses)]}
     columns |= {"text": [text for text in texts for _ in range(site.heads)], "head": [*range(site.heads)] * len(texts)}
     same = {"layer": site.layer, "kind": site.kind, **counts}
     return columns | {name: [value] * len(masses) for name, value in same.items()}

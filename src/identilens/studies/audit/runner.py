@@ -25,7 +25,7 @@ from identilens.runs.study import Output
 from identilens.runs.tables import table_of
 from identilens.studies.audit.certain import EXAMPLE_ROWS, sampled_rows
 from identilens.studies.audit.result import Audit
-from identilens.studies.audit.rows import ReceivedSums, certain_table_rows, table_columns
+from identilens.studies.audit.rows import ReceivedSums, certain_table_rows, scalars, table_columns
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.text_measure import VALUES_AT_ONCE, WEIGHTS_AT_ONCE, TextMeasure
 
@@ -180,8 +180,8 @@ class _Part:
         for text, sinks in zip(measure.texts, parked.sink.split(site.heads), strict=True):
             certain += (found := measure.certain(self.runner.sampled(text, site, measure.counts["n_query"]), sinks))
             self.certain += certain_table_rows(text, site, found)
-        given = measure.texts, site, measure.counts, summary, parked, certain, [side.tokens for side in keys]
-        self.columns.append(partial(table_columns, *given))
+        tokens, measures = [side.tokens for side in keys], scalars(summary, parked)
+        self.columns.append(partial(table_columns, measure.texts, site, measure.counts, measures, certain, tokens))
         self.received.add(site, torch.cat([side.types for side in queries]).sum(0), summary)
 
     def _sides(self, text: int, site: Site, call: AttentionCall) -> tuple[_Sequence, _Sequence]:
