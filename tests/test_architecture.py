@@ -1,8 +1,6 @@
 """The plan of the house, read from the imports, the registry and the settings."""
 
 import ast
-import doctest
-import statistics
 import subprocess
 import sys
 from dataclasses import fields, is_dataclass
@@ -255,30 +253,24 @@ def lengths() -> dict[str, int]:
     return found
 
 
-def example_lines(file: Path) -> int:
-    """Lines of examples in docstrings, with what they print: documentation that runs."""
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+NODES = 320_000
+"""Syntax-tree nodes of the whole package, docstrings left out. Raised only in a commit of its own that says why."""
+
+
+def nodes(file: Path) -> int:
+    """Size of a module: its syntax-tree nodes, which packing lines does not change; docstrings are left out."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
-    documented = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module)]
-    words = "\n\n".join(ast.get_docstring(node) or "" for node in documented)
-    return sum((one.source + one.want).count("\n") for one in doctest.DocTestParser().get_examples(words))
+    count = sum(1 for _ in ast.walk(tree))
+    documented = [node for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
+    return count - 2 * sum(ast.get_docstring(node, clean=False) is not None for node in documented)
 
 
-def test_files_and_functions_are_small():
-    files = {
-        name: len(file.read_text(encoding="utf-8").splitlines()) - example_lines(file)
-        for name, file in modules().items()
-    }
-    written = [
-        len(file.read_text(encoding="utf-8").splitlines())
-        for kind in ("html", "js", "css")
-        for file in SOURCE.rglob(f"*.{kind}")
-    ]
-    assert [name for name, size in files.items() if size > 350] == []
-    assert statistics.median(size for size in files.values() if size > 3) <= 130
-    assert sum(files.values()) + sum(written) <= 42_800
-    functions = lengths()
-    assert [name for name, size in functions.items() if size > 40] == []
-    assert statistics.median(functions.values()) <= 8
+def test_the_package_files_and_functions_stay_small():
+    assert sum(map(nodes, modules().values())) <= NODES
+    files = {name: len(file.read_text(encoding="utf-8").splitlines()) for name, file in modules().items()}
+    assert [name for name, size in files.items() if size > 500] == []
+    assert [name for name, size in lengths().items() if size > 60] == []
 
 
 @pytest.mark.parametrize("name", modules())
