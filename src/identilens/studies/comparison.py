@@ -120,9 +120,11 @@ class Comparison(Result):
         measures = comparable["measure"].unique(maintain_order=True).to_list()
         if not measures:
             return {}
+        first, second = self.names
         both = scatter(
             comparable.select("measure", "a", "b", "layer", "head"), "a", "b", "layer", also=("layer", "head"),
-            x_title=self.names[0].capitalize(), y_title=self.names[1].capitalize(), color_title="Layer", title="Every place in both results",
+            x_title=first.capitalize(), y_title=second.capitalize(), color_title="Layer",
+            title="Every place in both results",
         )  # fmt: skip
         charts: dict[str, AnyChart] = {
             "a_and_b": choose(both, "measure", "Measure", {name: _named(name) for name in measures})

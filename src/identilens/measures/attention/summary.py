@@ -60,7 +60,7 @@ class SummaryBuilder:
     def __init__(
         self, projected: ProjectedValues, queries: int, visible: Visible = None,
         query_types: Float[Tensor, "*#head query type"] | None = None,
-        key_types: Float[Tensor, "*#head key type"] | None = None, sink: bool = False,
+        key_types: Float[Tensor, "*#head key type"] | None = None, *, sink: bool = False,
     ) -> None:  # fmt: skip
         self.projected, values, self.sink = projected, projected.values, sink
         heads, keys, _ = values.shape

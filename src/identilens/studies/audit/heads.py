@@ -63,13 +63,13 @@ def certain_error(rows: pl.DataFrame) -> tuple[float | None, str]:
     Several texts are the sample. Of a single one it is the rows drawn in each layer, the same for all its heads.
     """
     if rows["text"].n_unique() > 1:
-        texts = rows.group_by("text").agg(pl.col("certain_mass").mean())["certain_mass"]
-        return float(texts.std()) / len(texts) ** 0.5, "texts"
+        texts = rows.group_by("text").agg(pl.col("certain_mass").mean())["certain_mass"].to_numpy()
+        return float(texts.std(ddof=1)) / len(texts) ** 0.5, "texts"
     drawn = rows.group_by("kind", "layer", "query").agg(pl.col("certain_mass").mean())
-    squares = drawn.group_by("kind", "layer").agg(pl.col("certain_mass").var() / pl.len())["certain_mass"]
-    if squares.is_empty() or squares.has_nulls():
+    squares = drawn.group_by("kind", "layer").agg(pl.col("certain_mass").var() / pl.len())["certain_mass"].to_list()
+    if not squares or None in squares:
         return None, "rows"
-    return float(squares.sum()) ** 0.5 / len(squares), "rows"
+    return sum(squares) ** 0.5 / len(squares), "rows"
 
 
 def stacked_in_words(table: pl.DataFrame) -> str:

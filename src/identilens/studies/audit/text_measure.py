@@ -70,7 +70,7 @@ class TextMeasure:
         output = output and output.flat(kept.shape[:2])
         self.projected = ProjectedValues(kept.flatten(0, 1), factor.d_model, None, output)
         by_head = [side.repeat_interleave(site.heads, 0) for side in sides]
-        self.builder = SummaryBuilder(self.projected, n_query, visible, *by_head, call.has_sink)
+        self.builder = SummaryBuilder(self.projected, n_query, visible, *by_head, sink=call.has_sink)
         columns = torch.cat([self._parked.lengths[..., None], self.builder.key_types], -1)
         self._columns = columns.to(self._factor.dtype).unflatten(0, (len(texts), -1))
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
