@@ -256,18 +256,6 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
     return {name: value.to(device) for name, value in batch.items()}
 
 
-def alike(items: Sequence[Item], order: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield groups of the numbers of items, in the given order, that fit into a batch of at most ``size``."""
-    batch: list[int] = []
-    for number in order:
-        if batch and (len(batch) == size or items[number].shapes != items[batch[0]].shapes):
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
-
-
 def is_per_token(name: str) -> bool:
     """Return whether an input has a row for every token, so that it is cut and padded like the tokens."""
     return name.removeprefix("decoder_") in _PER_TOKEN

@@ -35,6 +35,7 @@ class Site:
         positions_first: Whether the input of the projection has the axis of positions before the axis of texts.
         number: Number of the product of weights and values, if the model computes attention by itself.
         route: Layout of the axes of that product.
+        chooses: Whether the keys of each query are chosen by rank, so that ties depend on the number of keys.
     """
 
     layer: int
@@ -48,6 +49,7 @@ class Site:
     positions_first: bool = False
     number: int | None = None
     route: Route | None = None
+    chooses: bool = False
 
     @property
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
@@ -116,6 +118,7 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (call.query.shape[2], 1) != (1, 1)
     return Site(
         layer, meeting.kind, name, heads, found.module, bias, found.added, meeting.place, first, number, route,
+        meeting.chooses,
     )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ class Meeting:
     outputs: Outputs | None = None
     order: int = 0
     route: Route | None = None
+    chooses: bool = False
     candidates: list[Candidate] = field(default_factory=list)
 
     @property
@@ -208,6 +209,7 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
     # What a module of the interface computes beside it (a choice of keys) is part of its logits.
     watch.meetings = [one for one in watch.meetings if one.given or one.candidates or one.module not in calling]
     for meeting in watch.meetings:
+        meeting.chooses = meeting.module in watch.follower.ranking
         meeting.follow(watch.follower.count)
     for module in set(watch.follower.unmixed) - calling:
         raise UnsupportedModelError(
