@@ -291,7 +291,7 @@ class Lens:
         return capturing(model or self.body, by_text(handler, len(items)), routes_of(sites), projections)
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
-        """Return what a proof is valid for: weights, attention, kind of input, padding, and lengths up to a power of 2."""
+        """Return what a proof is valid for: weights, attention, kind of input, padding, lengths up to a power of 2."""
         lengths = [item.length.bit_length() for item in items]
         kind = self.model.config._attn_implementation, frozenset(items[0].tensors), Lengths(items).padded
         return self._weights(), kind, (min(lengths), max(lengths)), len(items) > 1

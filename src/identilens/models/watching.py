@@ -74,9 +74,12 @@ class Meeting:
     def kind(self) -> Kind:
         """Kind of attention, from the keys that the queries see."""
         seen = self.call.visible()
-        backwards = seen is not None and seen.shape[-1] > 1 and not bool(seen[0].triu(1).any())
-        lengths = {self.call.query.shape[2], self.call.key.shape[2]}
-        return "cross" if self.cross or (self.mixture and len(lengths) > 1) else "decoder" if backwards else "encoder"
+        queries, keys = self.call.query.shape[2], self.call.key.shape[2]
+        # Keys beyond those of the queries belong to no later token: learnt ones, before all others or after them.
+        more = max(0, keys - queries) if seen is not None else 0
+        own = () if seen is None or keys < 2 else (seen[0, :, more:], seen[0, :, : keys - more])
+        backwards = any(not bool(part.triu(1).any()) for part in own)
+        return "cross" if self.cross or (self.mixture and queries != keys) else "decoder" if backwards else "encoder"
 
     @property
     def loss(self) -> str:
