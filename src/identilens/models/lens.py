@@ -17,7 +17,7 @@ from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.identity import digest_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
-from identilens.models.layout import Site, discover, layers_without_attention, routes_of
+from identilens.models.layout import Site, discover, layers_with_mixers, layers_without_attention, routes_of
 from identilens.models.parameters import ParameterProjection
 from identilens.models.placing import Precision, precision_name, usable_device
 from identilens.models.positions import Limit, length_class, length_limits
@@ -149,12 +149,18 @@ class Lens:
             "revision": getattr(config, "_commit_hash", None), "sha256": self.digest,
             "dtype": str(self.dtype).removeprefix("torch."), "device": str(self.device),
             **({"layers_without_attention": list(self.other_layers)} if self.other_layers else {}),
+            **({"layers_with_other_mixers": list(self.mixing_layers)} if self.mixing_layers else {}),
         }  # fmt: skip
 
     @property
     def other_layers(self) -> tuple[str, ...]:
         """Layers without attention beside layers with it (state spaces, convolutions); known after `sites`."""
         return layers_without_attention(self.body, self._sites or ())
+
+    @property
+    def mixing_layers(self) -> tuple[str, ...]:
+        """Layers that mix positions by more than attention (a state space or convolution beside it), after `sites`."""
+        return layers_with_mixers(self.body, self._sites or ())
 
     @property
     def capture_way(self) -> Literal["interface", "followed"] | None:
