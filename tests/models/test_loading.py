@@ -8,9 +8,14 @@ import torch
 from hypothesis import given, settings, strategies
 from safetensors.torch import load_file, save_file
 from transformers import (
-    BertConfig, BertForMaskedLM, BertForPreTraining, BertForSequenceClassification, BertTokenizer, ByT5Tokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertTokenizer,
+    ByT5Tokenizer,
     LlamaForCausalLM,
-)  # fmt: skip
+)
 
 import identilens as idl
 from helpers.command import failing
@@ -84,10 +89,14 @@ def test_heads_poolers_and_old_buffers_may_be_left_over(tmp_path):
 
 @pytest.mark.parametrize(
     ("family", "fields"),
-    [("bert", {"num_hidden_layers": 10_000_000}), ("llama", {"num_hidden_layers": 10**12}),
-     ("clip", {"num_hidden_layers": 10**9}), ("bert", {"num_labels": 10**9}),
-     ("gpt2", {"text_config": {"n_layer": 10**9}})],
-)  # fmt: skip
+    [
+        ("bert", {"num_hidden_layers": 10_000_000}),
+        ("llama", {"num_hidden_layers": 10**12}),
+        ("clip", {"num_hidden_layers": 10**9}),
+        ("bert", {"num_labels": 10**9}),
+        ("gpt2", {"text_config": {"n_layer": 10**9}}),
+    ],
+)
 def test_more_layers_than_a_checkpoint_can_hold_are_refused_before_they_are_built(tmp_path, family, fields):
     folder = changed(saved(tmp_path, family), **fields)
     with pytest.raises(InputError, match=r"declares \w+ 1\d*,[0,]+, and its weights are \d+ tensors, too few"):
@@ -178,8 +187,11 @@ def reshaped(content):
         ("config.json", lambda content: content[:50], r"config.json is damaged"),
         ("config.json", lambda content: b"[]", r"config.json is damaged \(it contains \[\], not an object"),
         ("config.json", reshaped, r"cannot be loaded \(RuntimeError: .*size"),
-        ("config.json", lambda content: content.replace(b'"num_attention_heads": ', b'"num_attention_heads": "x'),
-         r"config.json is damaged"),
+        (
+            "config.json",
+            lambda content: content.replace(b'"num_attention_heads": ', b'"num_attention_heads": "x'),
+            r"config.json is damaged",
+        ),
         ("config.json", lambda content: content.replace(b'"hidden_size": ', b'"hidden_size": -'), r"cannot be loaded"),
         ("tokenizer.json", lambda content: content[: len(content) // 2], r"tokenizer.json is damaged"),
         ("tokenizer_config.json", lambda content: b"7", r"tokenizer_config.json is damaged"),
@@ -188,7 +200,7 @@ def reshaped(content):
         ("model.safetensors", lambda content: b"", r"model.safetensors is damaged"),
         ("model.safetensors", lambda content: b"\xff" * 1000, r"model.safetensors is damaged"),
     ],
-)  # fmt: skip
+)
 def test_damage_of_any_file_is_named_with_its_cause(tmp_path, name, damage, said):
     file = whole(tmp_path / "model") / name
     file.write_bytes(damage(file.read_bytes()))

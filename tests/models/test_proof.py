@@ -1,6 +1,7 @@
 """The first batch of every run proves that capture is faithful, or names the check that fails."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -210,3 +211,34 @@ def test_rounding_blown_up_by_the_choice_of_experts_is_no_failure():
     for seed in range(3):
         lens = Lens(model)
         assert all(check.passed for check in lens.prove(lens.read([ids(40, seed), ids(30, seed)])))
+
+
+def test_a_proof_that_failed_proves_nothing(monkeypatch):
+    """Neither one that goes on after a failed check, nor one that stops there."""
+    lens = Lens(build("gpt2"))
+    items = lens.read([ids(9)])
+    lens.sites(items[0])
+    attend = AttentionCall.attend
+    blind = partial(replace, mask=None)
+    monkeypatch.setattr(
+        AttentionCall, "attend", lambda call, rows=slice(None): attend(blind(call, own=call.eager), rows)
+    )
+    assert not all(check.passed for check in lens.prove(items))
+    for _ in range(2):
+        with pytest.raises(UnsupportedModelError, match="failed with"):
+            lens.prove_once(items)
+        with pytest.raises(UnsupportedModelError, match="failed with"):
+            next(lens.capture([ids(9)]))
+
+
+def test_a_proof_on_numbers_that_are_not_finite_proves_nothing():
+    model = build("gpt2")
+    lens, seen = Lens(model), passes(model.transformer)
+    items = lens.read([ids(9)])
+    lens.sites(items[0])
+    handle = model.transformer.h[0].attn.register_forward_hook(lambda _, args, output: (output[0] * torch.nan, None))
+    for _ in range(2):
+        seen.clear()
+        lens.prove_once(items)
+        assert len(seen) == 2, "without capture and with it, each time"
+    handle.remove()
