@@ -165,6 +165,8 @@ MORE: dict[str, Callable[[], Any]] = {
     "splinter": lambda: hf.SplinterModel(hf.SplinterConfig(**_BERT, question_token_id=4)),
 }
 """Families of other masks, on which capture is tested, and not everything that builds on it."""
+ALONE = ("deepseek_v32",)
+"""Families that run one text at a time."""
 
 
 _HYBRID = {**_LLAMA, "num_hidden_layers": 4}

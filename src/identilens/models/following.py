@@ -29,6 +29,7 @@ _MASKS = frozenset(("masked_fill", "where", "mul"))
 _TERMS = frozenset((
     "add", "sub", "masked_fill", "where", "max", "maximum", "min", "minimum", "clamp", "nan_to_num", "mul", "div",
 ))  # fmt: skip
+_RANKED = ("topk", "sort", "argsort", "kthvalue")
 _SPELLINGS = {"imul": "mul", "rmul": "mul", "multiply": "mul", "truediv": "div", "itruediv": "div", "divide": "div",
               "true_divide": "div", "iadd": "add", "radd": "add", "isub": "sub", "subtract": "sub"}  # fmt: skip
 
@@ -117,6 +118,7 @@ class _State:
     projections: dict[int, nn.Module]
     tracks: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     unmixed: dict[int, Any] = field(default_factory=dict)
+    ranking: set[Any] = field(default_factory=set)
     softmaxes: int = 0
     count: int = 0
     paused: bool = False
@@ -157,6 +159,11 @@ class Follower(TorchFunctionMode):
         """Modules of the softmaxes that were not multiplied with values."""
         return [origin for origin in self._state.unmixed.values() if origin is not None]
 
+    @property
+    def ranking(self) -> set[Any]:
+        """Modules that chose the largest of something."""
+        return self._state.ranking
+
     def follow(self, tensor: Tensor) -> Outputs:
         """Follow outputs of heads that were computed elsewhere."""
         outputs = Outputs()
@@ -193,6 +200,8 @@ class Follower(TorchFunctionMode):
             with self:
                 return multi_head_attention(self._state.projections, *args, **kwargs)
         result = func(*args, **kwargs)
+        if name in _RANKED:
+            self._state.ranking.add(self._state.origin())
         if name == "scaled_dot_product_attention":
             logits, scores, product = _written_out(*args, **kwargs)
             return self._mix(product, self._softmax(logits, scores), result)

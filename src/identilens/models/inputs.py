@@ -44,7 +44,12 @@ class Item:
     @property
     def shapes(self) -> frozenset[tuple]:
         """Sizes that must be equal for items of one batch: those of tensors that cannot be padded here."""
-        free = [(name, tensor.shape) for name, tensor in self.tensors.items() if not is_per_token(name)]
+        # Padding needs a mask, and a mask would join documents that position_ids separate.
+        free = [
+            (name, tensor.shape)
+            for name, tensor in self.tensors.items()
+            if not is_per_token(name) or name.endswith("position_ids")
+        ]
         return frozenset((name, shape[1:] if name in self.joined else shape) for name, shape in free)
 
     def start(self, length: int) -> "Item":
@@ -189,6 +194,13 @@ class InputReader:
 
     def _from_batch(self, batch: Mapping[str, Any], max_length: int | None) -> Iterator[Item]:
         tensors = {name: value for name, value in batch.items() if isinstance(value, Tensor) and value.ndim > 0}
+        others = sorted(name for name, value in batch.items() if value is not None and name not in tensors)
+        if tensors and others:
+            raise InputError(
+                f"a batch needs one row of a tensor for each text; {', '.join(others)} would be left out "
+                f"({', '.join(dict.fromkeys(type(batch[name]).__name__ for name in others))}). Give whole texts and no "
+                'cache of earlier tokens, and call the tokenizer with return_tensors="pt".'
+            )
         if not tensors:
             raise InputError(
                 f"a batch needs tensors such as input_ids or pixel_values; got {sorted(batch)}. "
@@ -204,7 +216,7 @@ class InputReader:
             )
         for row in range(count):
             item = {name: value if name in joined else value[row] for name, value in tensors.items()}
-            _cut_padding(item)
+            _cut_padding(item, row)
             for name in filter(is_per_token, item):
                 if "input_ids" in item or name.startswith("decoder_"):
                     item[name] = item[name][:max_length]
@@ -249,23 +261,12 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
             batch[name] = torch.stack(rows)
             continue
         batch[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        if name.endswith("input_ids"):
+        side = name.removesuffix("input_ids")
+        if name.endswith("input_ids") and f"{side}position_ids" not in items[0].tensors:
             lengths = torch.tensor([len(row) for row in rows])
             mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
-            batch[name.removesuffix("input_ids") + "attention_mask"] = mask.long()
+            batch[f"{side}attention_mask"] = mask.long()
     return {name: value.to(device) for name, value in batch.items()}
-
-
-def alike(items: Sequence[Item], order: Sequence[int], size: int) -> Iterator[list[int]]:
-    """Yield groups of the numbers of items, in the given order, that fit into a batch of at most ``size``."""
-    batch: list[int] = []
-    for number in order:
-        if batch and (len(batch) == size or items[number].shapes != items[batch[0]].shapes):
-            yield batch
-            batch = []
-        batch.append(number)
-    if batch:
-        yield batch
 
 
 def is_per_token(name: str) -> bool:
@@ -277,7 +278,7 @@ def _at_least_two(tensor: Tensor) -> Tensor:
     return tensor if len(tensor) > 1 else tensor.repeat(2, *[1] * (tensor.ndim - 1))
 
 
-def _cut_padding(item: dict[str, Tensor]) -> None:
+def _cut_padding(item: dict[str, Tensor], row: int) -> None:
     """Remove the padding that the masks of one text mark; masks that mark no padding are passed on to the model."""
     for mask_name, names in _MASKED.items():
         mask = item.get(mask_name)
@@ -289,13 +290,30 @@ def _cut_padding(item: dict[str, Tensor]) -> None:
                 "positions. Leave out masks between positions."
             )
         real = mask.bool()
+        if not torch.equal(mask, real.to(mask.dtype)):
+            raise InputError(
+                f"{mask_name} of text {row} contains {float(mask[mask != real][0]):g}; expected 1 for the "
+                "text's own positions, and 0 for padding."
+            )
+        places = real.nonzero()[:, 0]
+        if len(places) and int(places[-1] - places[0]) + 1 != len(places):
+            raise InputError(
+                f"{mask_name} of text {row} has zeros between ones; a mask marks padding before or after a "
+                "text. Without those tokens the later ones would have other positions: cut them out yourself, or let "
+                "the text see them."
+            )
         cut = [name for name in names if name in item and name != mask_name and _has_place_for(item[name], name, mask)]
         for name in cut:
             item[name] = item[name][real]
-        if any(name.endswith("input_ids") for name in cut):
-            del item[mask_name]
-        elif cut:
+        if cut:
             item[mask_name] = mask[real]
+        # Without a mask, positions that begin anew separate documents that are packed into one row.
+        if any(name.endswith("input_ids") for name in cut) and f"{_side(mask_name)}position_ids" not in item:
+            del item[mask_name]
+
+
+def _side(mask_name: str) -> str:
+    return mask_name.removesuffix("attention_mask")
 
 
 def _has_place_for(tensor: Tensor, name: str, mask: Tensor) -> bool:

@@ -14,6 +14,7 @@ from identilens.errors import InputError, UnsupportedModelError
 from identilens.models.affine import constant, is_linear, linear_rows
 from identilens.models.families import WORKS
 from identilens.models.interface import SUM_ERROR, AttentionCall
+from identilens.models.mixers import mixes_otherwise
 from identilens.models.routes import Route, capturing
 from identilens.models.sequences import Kind
 from identilens.models.watching import Meeting, Place, Watch, watched
@@ -35,6 +36,8 @@ class Site:
         positions_first: Whether the input of the projection has the axis of positions before the axis of texts.
         number: Number of the product of weights and values, if the model computes attention by itself.
         route: Layout of the axes of that product.
+        mixer: Whether its layer mixes positions by more than attention (a state space or a convolution beside it).
+        chooses: Whether the keys of each query are chosen by rank, so that ties depend on the number of keys.
     """
 
     layer: int
@@ -48,6 +51,8 @@ class Site:
     positions_first: bool = False
     number: int | None = None
     route: Route | None = None
+    chooses: bool = False
+    mixer: bool = False
 
     @property
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
@@ -86,10 +91,18 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
     names = {module: name for name, module in model.named_modules()}
     watch = watched(model, _members(model), forward)
     _refuse_bypass(model, watch)
-    return tuple(
+    sites = [
         _site(model, names[meeting.module], meeting, number)
         for meeting, number in zip(watch.meetings, _numbers(watch.meetings), strict=True)
-    )
+    ]
+    layers = dict.fromkeys(meeting.layer for meeting in watch.meetings)
+    mixing = {
+        layer
+        for layer in layers
+        if layer and mixes_otherwise(model, layer, [one for one in watch.meetings if one.layer is layer])
+    }
+    pairs = zip(sites, watch.meetings, strict=True)
+    return tuple(replace(site, mixer=meeting.layer in mixing) for site, meeting in pairs)
 
 
 def routes_of(sites: Sequence[Site]) -> dict[int, Route]:
@@ -116,6 +129,7 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (call.query.shape[2], 1) != (1, 1)
     return Site(
         layer, meeting.kind, name, heads, found.module, bias, found.added, meeting.place, first, number, route,
+        meeting.chooses,
     )  # fmt: skip
 
 
@@ -128,6 +142,13 @@ def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[s
         for number, layer in enumerate(model.get_submodule(path).children())
         if (path, number) not in places
     )
+
+
+def layers_with_mixers(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
+    """Return the layers that mix positions by more than attention, by path and class."""
+    places = dict.fromkeys(site.place for site in sites if site.place is not None and site.mixer)
+    layers = {path: list(model.get_submodule(path).children()) for path, _ in places}
+    return tuple(f"{path}.{number} ({type(layers[path][number]).__name__})" for path, number in places)
 
 
 def _members(model: nn.Module) -> dict[nn.Module, Place]:

@@ -1,6 +1,6 @@
 """A model with its tokenizer, and methods to capture its internals while it runs."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from inspect import signature
@@ -10,17 +10,18 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import IdentilensError, InputError, JoinedTextsError
+from identilens.errors import IdentilensError, InputError, JoinedTextsError, NumericalError, UnsupportedModelError
 from identilens.models.capture import CapturedText, Collector, Lengths
 from identilens.models.describing import described
 from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.identity import digest_of, unwrapped
-from identilens.models.inputs import InputReader, Item, alike, collate
+from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
-from identilens.models.layout import Site, discover, layers_without_attention, routes_of
+from identilens.models.layout import Site, discover, layers_with_mixers, layers_without_attention, routes_of
 from identilens.models.parameters import ParameterProjection
 from identilens.models.placing import Precision, precision_name, usable_device
-from identilens.models.proof import NOISE, Check, Proof
+from identilens.models.positions import Limit, length_class, length_limits
+from identilens.models.proof import NOISE, ONE_TEXT, Check, Proof
 from identilens.models.registration import register_attention
 from identilens.models.routes import capturing
 from identilens.models.sequences import position_names
@@ -148,12 +149,18 @@ class Lens:
             "revision": getattr(config, "_commit_hash", None), "sha256": self.digest,
             "dtype": str(self.dtype).removeprefix("torch."), "device": str(self.device),
             **({"layers_without_attention": list(self.other_layers)} if self.other_layers else {}),
+            **({"layers_with_other_mixers": list(self.mixing_layers)} if self.mixing_layers else {}),
         }  # fmt: skip
 
     @property
     def other_layers(self) -> tuple[str, ...]:
         """Layers without attention beside layers with it (state spaces, convolutions); known after `sites`."""
         return layers_without_attention(self.body, self._sites or ())
+
+    @property
+    def mixing_layers(self) -> tuple[str, ...]:
+        """Layers that mix positions by more than attention (a state space or convolution beside it), after `sites`."""
+        return layers_with_mixers(self.body, self._sites or ())
 
     @property
     def capture_way(self) -> Literal["interface", "followed"] | None:
@@ -185,6 +192,7 @@ class Lens:
                 with explained(type(self.model).__name__):
                     self._sites = self._discovered(item)
             self._sites_of = weights
+            self._joins_texts |= any(site.chooses for site in self._sites)
         return self._sites
 
     def _discovered(self, item: Item) -> tuple[Site, ...]:
@@ -205,7 +213,11 @@ class Lens:
 
         Raises:
             UnsupportedModelError: If a check fails, with its name and figure.
+            JoinedTextsError: For several texts of which one would run otherwise if it were alone.
         """
+        if handler is not None:
+            self.sites(items[0])
+        self._refuse_mixed(items)
         if handler is None or self._kind_of_batch(items) in self._proven:
             return self._forward(items, handler, whole, options)
         if changes:
@@ -222,6 +234,19 @@ class Lens:
         if self._kind_of_batch(items) not in self._proven:
             self.run(items, AttentionCall.run)
 
+    def prove_apart(self, items: Sequence[Item]) -> None:
+        """Run the proof on a batch for which no attention is needed: only the check that texts run as they do alone.
+
+        Raises:
+            JoinedTextsError: If a text in the batch differs from the same text alone.
+        """
+        try:
+            self.prove_once(items)
+        except JoinedTextsError:
+            raise
+        except (UnsupportedModelError, NumericalError):
+            pass
+
     def prove(self, items: Sequence[Item]) -> tuple[Check, ...]:
         """Return the checks of capture on one batch, each with its figure, passed or failed.
 
@@ -229,6 +254,7 @@ class Lens:
             UnsupportedModelError: If the attention cannot be captured at all.
         """
         proof = self._proof(items, strict=False)
+        self._refuse_mixed(items)
         with torch.no_grad():
             self._proving(proof, lambda call: call.attend()[0], False, {})
         return tuple(proof.checks.values())
@@ -242,8 +268,8 @@ class Lens:
         with proof.watching():
             output = self._forward(proof.items, proof.answering(handler), whole, options)
         proof.conclude(plain, output, lambda: self._forward(proof.items, AttentionCall.run, whole, options))
-        if proof.windows and len(proof.items) > 1:
-            self._forward(proof.items[:1], proof.alone, whole, options)
+        if proof.finite and len(proof.items) > 1:
+            self._forward([proof.items[proof.lone]], proof.alone, whole, {})
         if proof.finite and all(check.passed for check in proof.checks.values()):
             self._proven.add(self._kind_of_batch(proof.items))
         return output
@@ -271,9 +297,10 @@ class Lens:
         return capturing(model or self.body, by_text(handler, len(items)), routes_of(sites), projections)
 
     def _kind_of_batch(self, items: Sequence[Item]) -> Hashable:
-        """Return what a proof is valid for: weights, attention, kind of input, with or without padding."""
+        """Return what a proof is valid for: weights, attention, kind of input, padding, lengths up to a power of 2."""
+        lengths = [item.length.bit_length() for item in items]
         kind = self.model.config._attn_implementation, frozenset(items[0].tensors), Lengths(items).padded
-        return self._weights(), kind
+        return self._weights(), kind, (min(lengths), max(lengths)), len(items) > 1
 
     def _weights(self) -> tuple:
         """Return a value that changes when the weights change.
@@ -306,14 +333,42 @@ class Lens:
         self.sites(items[0])
 
         def captured(numbers: Sequence[int], size: int) -> list[CapturedText]:
-            chunks = [[items[number] for number in batch] for batch in alike(items, numbers, size)]
+            chunks = [[items[number] for number in batch] for batch in self.batches(items, numbers, size)]
             return [text for chunk in chunks for text in self._captured(chunk, weights, hidden_states)]
 
-        for numbers in alike(items, range(len(items)), batch_size):
+        for numbers in self.batches(items, range(len(items)), batch_size):
             yield from self.in_batches(partial(captured, numbers), batch_size)
 
+    def batches(self, items: Sequence[Item], order: Iterable[int], size: int) -> Iterator[list[int]]:
+        """Yield the numbers of items, in the given order, in batches of at most ``size`` that the model can run."""
+        limits = length_limits(self.model.config)
+        batch: list[int] = []
+        for number in order:
+            if batch and (len(batch) == size or _apart([items[batch[0]], items[number]], limits)):
+                yield batch
+                batch = []
+            batch.append(number)
+        if batch:
+            yield batch
+
+    def _refuse_mixed(self, items: Sequence[Item]) -> None:
+        """Raise for several texts of which each would run otherwise if it were alone."""
+        if len(items) == 1:
+            return
+        who = f"{type(self.model).__name__} ({self.model.config.model_type})"
+        if any(site.chooses for site in self._sites or ()):
+            raise JoinedTextsError(
+                f"{who} chooses the keys of each query by rank, and ties depend on the padding. {ONE_TEXT}"
+            )
+        if _apart(items, length_limits(self.model.config)):
+            lengths = sorted(item.length for item in items)
+            raise JoinedTextsError(
+                f"{who} cannot run these texts, of {lengths[0]} to {lengths[-1]} tokens, in one batch: their inputs "
+                f"differ in shape, or the longest changes the rotary positions of the others. {ONE_TEXT}"
+            )
+
     def in_batches(self, run: Callable[[int], T], size: int) -> T:
-        """Return the result of ``run`` with this batch size, or with single texts if the model joins texts of a batch.
+        """Return the result of ``run`` with this batch size, or with single texts if a text differs in a batch.
 
         In the second case ``run`` is called twice, so it must start from the beginning each time.
         """
@@ -367,6 +422,12 @@ class Lens:
         output = self.run([item], handler, whole=True, changes=bool(replacements), output_hidden_states=True, **options)
         states, logits, loss = split_states(output, Lengths([item]), 0), output.get("logits"), output.get("loss")
         return ModelRun(states, None if logits is None else logits[0], None if loss is None else float(loss))
+
+
+def _apart(items: Sequence[Item], limits: Sequence[Limit]) -> bool:
+    """Whether texts must not share a batch: they have inputs of other shapes, or other positions than alone."""
+    classes = {(item.shapes, *length_class(item, limits)) for item in items}
+    return len(classes) > 1
 
 
 def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:

@@ -11,11 +11,12 @@ from transformers.utils.hub import cached_file
 from identilens.errors import IdentilensError, InputError, ModelError, ModelNotFoundError
 from identilens.models.broken import cannot_load, damaged_file
 from identilens.models.bundled import resolved
+from identilens.models.declared import QUIET, left_over, refuse_endless
 from identilens.models.lens import Lens
 from identilens.models.placing import Dtype, first_line, precision_name, usable_device
 
 _NAMED = 8
-"""Largest number of missing weights that an error names."""
+"""Largest number of weights that an error names."""
 _WHOLE_TOKENIZERS = ("tokenizer.json", "tekken.json")
 """Files that contain a complete tokenizer of any class."""
 
@@ -38,7 +39,8 @@ def load(
     Raises:
         ModelNotFoundError: If no model is found that can be loaded.
         ModelError: If a file is damaged or the model cannot be created from it. The message names file and cause.
-        InputError: If the checkpoint lacks weights, or needs a package that is not installed.
+        InputError: If the checkpoint lacks weights or contains others than the configuration declares, or needs a
+            package that is not installed.
 
     Examples:
         >>> import identilens as idl
@@ -75,7 +77,10 @@ def _loaded(
     model: str | Path, name: str, device: torch.device, precision: str, attention: str | None, common: dict[str, Any]
 ) -> Lens:
     try:
+        refuse_endless(model, common)
         config = AutoConfig.from_pretrained(model, **common)
+    except InputError:
+        raise
     except (OSError, ValueError) as error:
         raise ModelNotFoundError(
             f"no model found under {str(model)!r}: expected a hub id or a folder with a config.json, bundled or "
@@ -101,20 +106,34 @@ def _loaded(
 
 def _with_weights(model: str | Path, kind: Any, options: dict[str, Any]) -> Any:
     """Return the model in a class, or the base model of its family if only the task head has no weights."""
-    network, missing = _from_checkpoint(model, kind, options)
+    network, missing, more = _from_checkpoint(model, kind, options)
     if missing and kind is not AutoModel:
-        network, missing = _from_checkpoint(model, AutoModel, options)
+        network, missing, more = _from_checkpoint(model, AutoModel, options)
     if missing:
-        named = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
         raise InputError(
-            f"{str(model)!r} lacks weights that {type(network).__name__} computes with: {named}. They would be random "
-            "numbers. Download the checkpoint again, or save the whole model with save_pretrained."
+            f"{str(model)!r} lacks weights that {type(network).__name__} computes with: {_listed(missing)}. They would "
+            "be random numbers. Download the checkpoint again, or save the whole model with save_pretrained."
+        )
+    if more:
+        raise InputError(
+            f"{str(model)!r} contains weights that {type(network).__name__} with this config.json does not compute "
+            f"with: {_listed(more)}. It would be another model than the one that was saved. Download config.json "
+            "again, or correct what it declares (a number of layers, biases, quantization)."
         )
     return network
 
 
-def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> tuple[PreTrainedModel, list[str]]:
-    """Return the model, and the parameters that its checkpoint lacks, except those of a pooler after all layers."""
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+
+
+def _from_checkpoint(
+    model: str | Path, kind: Any, options: dict[str, Any]
+) -> tuple[PreTrainedModel, list[str], list[str]]:
+    """Return the model, the parameters that its checkpoint lacks, and the weights that it leaves out.
+
+    Parameters of a pooler after all layers may be lacking.
+    """
     try:
         network, info = kind.from_pretrained(model, output_loading_info=True, **options)
     except OSError as error:
@@ -124,7 +143,8 @@ def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> t
         ) from error
     except ImportError as error:
         raise InputError(f"{str(model)!r} needs a package that is not installed: {first_line(error)}") from error
-    return network, sorted(key for key in info["missing_keys"] if "pooler" not in key.split(".")[:2])
+    missing = sorted(key for key in info["missing_keys"] if "pooler" not in key.split(".")[:2])
+    return network, missing, left_over(network, info["unexpected_keys"])
 
 
 def _model_class(config: Any) -> Any:
@@ -148,7 +168,6 @@ def _processor(auto: Any, model: str | Path, common: dict[str, Any]) -> Any:
 def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> list[str]:
     """Return the files of a tokenizer if none of them exists: then transformers has made an empty one."""
     names = [] if tokenizer is None else sorted(getattr(tokenizer, "vocab_files_names", {}).values())
-    quiet = {f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")}
-    if any(cached_file(model, name, **common, **quiet) for name in [*names, *_WHOLE_TOKENIZERS]):
+    if any(cached_file(model, name, **common, **QUIET) for name in [*names, *_WHOLE_TOKENIZERS]):
         return []
     return names

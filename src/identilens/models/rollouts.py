@@ -32,7 +32,7 @@ def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
     """Return raw and effective attention rollout of every kind of self-attention.
 
     Raises:
-        UnsupportedModelError: If some layers are no attention.
+        UnsupportedModelError: If some layers are no attention, or mix positions by more than attention.
     """
     layers: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for layer in _self_attention(lens, item):
@@ -52,7 +52,7 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
     that the next norm reads (layer scales, norms of the attention's output, parallel blocks).
 
     Raises:
-        UnsupportedModelError: If some layers are no attention, or the model does not have its layers in a list.
+        UnsupportedModelError: As `text_rollouts`, or if the model does not have its layers in a list.
     """
     blocks = _Blocks(lens, item)
     lens.prove_once([item])
@@ -75,10 +75,14 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
 
 def _self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:
     sites = lens.sites(item)
-    if lens.other_layers:
+    reasons = [f"{', '.join(lens.other_layers)} have none"] if lens.other_layers else []
+    if lens.mixing_layers:
+        reasons.append(f"{', '.join(lens.mixing_layers)} mix positions by more than attention")
+    if reasons:
         raise UnsupportedModelError(
-            f"rollout multiplies the attention of all layers, and {', '.join(lens.other_layers)} have none. "
-            "Choose a model with attention in every layer, or use the audit, which needs one layer at a time."
+            f"rollout multiplies the attention of all layers, and {'; '.join(reasons)}. "
+            "Choose a model whose layers mix positions by attention alone, or use the audit, which needs one layer at "
+            "a time."
         )
     collector = Collector(sites, [item], weights=True)
     lens.run([item], collector)

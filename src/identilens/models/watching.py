@@ -32,6 +32,16 @@ _LOST = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class LayerRun:
+    """One run of a layer, with its inputs; ``first`` counts the products of weights and values before it."""
+
+    place: Place
+    module: nn.Module
+    inputs: tuple[tuple, dict]
+    first: int
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A module whose input is the heads' outputs, concatenated or added."""
@@ -52,13 +62,19 @@ class Meeting:
     module: nn.Module
     cross: bool
     inputs: tuple[tuple, dict]
-    place: Place | None
+    layer: LayerRun | None
     given: AttentionCall | None = None
     mixture: Mixture | None = None
     outputs: Outputs | None = None
     order: int = 0
     route: Route | None = None
+    chooses: bool = False
     candidates: list[Candidate] = field(default_factory=list)
+
+    @property
+    def place(self) -> Place | None:
+        """The layer that contains the attention, if layers are in a list."""
+        return None if self.layer is None else self.layer.place
 
     @property
     def call(self) -> AttentionCall:
@@ -73,9 +89,12 @@ class Meeting:
     def kind(self) -> Kind:
         """Kind of attention, from the keys that the queries see."""
         seen = self.call.visible()
-        backwards = seen is not None and seen.shape[-1] > 1 and not bool(seen[0].triu(1).any())
-        lengths = {self.call.query.shape[2], self.call.key.shape[2]}
-        return "cross" if self.cross or (self.mixture and len(lengths) > 1) else "decoder" if backwards else "encoder"
+        queries, keys = self.call.query.shape[2], self.call.key.shape[2]
+        # Keys beyond those of the queries belong to no later token: learnt ones, before all others or after them.
+        more = max(0, keys - queries) if seen is not None else 0
+        own = () if seen is None or keys < 2 else (seen[0, :, more:], seen[0, :, : keys - more])
+        backwards = any(not bool(part.triu(1).any()) for part in own)
+        return "cross" if self.cross or (self.mixture and queries != keys) else "decoder" if backwards else "encoder"
 
     @property
     def loss(self) -> str:
@@ -111,7 +130,7 @@ class Watch:
 
     def __init__(self, model: nn.Module, members: Mapping[nn.Module, Place]) -> None:
         self.members = members
-        self.reached: Place | None = None
+        self.reached: LayerRun | None = None
         self.meetings: list[Meeting] = []
         self.entered: set[nn.Module] = set()
         self._given: dict[nn.Module, tuple[tuple, dict]] = {}
@@ -122,9 +141,9 @@ class Watch:
         self._first = 0
         self._pending: Tensor | None = None
 
-    def reaching(self, module: nn.Module, args: tuple) -> None:
+    def reaching(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Record the layer that runs."""
-        self.reached = self.members[module]
+        self.reached = LayerRun(self.members[module], module, (args, kwargs), self.follower.count)
 
     def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Record an attention module that runs."""
@@ -181,7 +200,8 @@ class Watch:
 
     def _meeting(self, module: nn.Module, **found: Any) -> Meeting:
         args, kwargs = self._given[module]
-        return Meeting(module, _is_cross(module, args, kwargs), (args, kwargs), self.reached, **found)
+        layer = self.reached if self.reached and module in {*self.reached.module.modules()} else None
+        return Meeting(module, _is_cross(module, args, kwargs), (args, kwargs), layer, **found)
 
 
 def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward: Callable[[], Any]) -> Watch:
@@ -195,7 +215,7 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
     attending = watch.follower.undisturbed(watch.attending)
     with ExitStack() as hooks, intercept(model, attending), torch.no_grad():
         for member in members:
-            hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching)))
+            hooks.enter_context(member.register_forward_pre_hook(only_here(watch.reaching), with_kwargs=True))
         for module in model.modules():
             hook = watch.entering if is_attention(module) else watch.projecting
             hooks.enter_context(module.register_forward_hook(only_here(watch.leaving)))
@@ -208,6 +228,7 @@ def watched(model: PreTrainedModel, members: Mapping[nn.Module, Place], forward:
     # What a module of the interface computes beside it (a choice of keys) is part of its logits.
     watch.meetings = [one for one in watch.meetings if one.given or one.candidates or one.module not in calling]
     for meeting in watch.meetings:
+        meeting.chooses = meeting.module in watch.follower.ranking
         meeting.follow(watch.follower.count)
     for module in set(watch.follower.unmixed) - calling:
         raise UnsupportedModelError(

@@ -255,6 +255,11 @@ class Audit(Result):
     def _sentences(self) -> Iterator[str]:
         if others := self.provenance["model"].get("layers_without_attention"):
             yield f"Only attention is audited. {len(others)} of the model's layers have none: {', '.join(others)}."
+        if mixing := self.provenance["model"].get("layers_with_other_mixers"):
+            yield (
+                f"Only attention is audited. In {len(mixing)} layers positions also mix by other means (a state "
+                f"space, a convolution, pooling): {', '.join(mixing)}."
+            )
         table, texts = self.table, self.table["text"].n_unique()
         looked = table.filter(pl.col("certain_rows") > 0)
         if len(looked):

@@ -17,7 +17,7 @@ from identilens.measures.attention.token_types import token_types, type_names
 from identilens.models.at_once import room
 from identilens.models.capture import Lengths
 from identilens.models.fused import Scratch
-from identilens.models.inputs import Item, alike
+from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, places_of
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
@@ -61,7 +61,7 @@ class Runner:
         measured = _Part(self)
         # Texts of like length share a batch, so that little is padded.
         order = sorted(part, key=lambda text: self.items[text].length)
-        for batch in alike(self.items, order, batch_size):
+        for batch in self.lens.batches(self.items, order, batch_size):
             items = [self.items[text] for text in batch]
             self.lens.run(items, partial(measured.attend, batch, Lengths(items)))
         return measured.output()

@@ -21,6 +21,19 @@ def selfcheck(lens: Lens, texts: Any, max_length: int | None = None) -> list[Che
         UnsupportedModelError: If the attention cannot be captured at all.
     """
     items = lens.read(texts, max_length)
+
+    def checked(size: int) -> list[Check]:
+        worst: dict[str, Check] = {}
+        for batch in [items] if size > 1 else [[item] for item in items]:
+            for check in _checks(lens, batch):
+                if check.name not in worst or not check.figure <= worst[check.name].figure:
+                    worst[check.name] = check
+        return list(worst.values())
+
+    return lens.in_batches(checked, len(items))
+
+
+def _checks(lens: Lens, items: list[Item]) -> list[Check]:
     checks = lens.prove(items)
     if not all(check.passed for check in checks):
         return [*checks]

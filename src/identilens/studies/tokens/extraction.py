@@ -106,10 +106,19 @@ def layer_shape(lens: Lens, item: Item) -> tuple[int, int, np.dtype]:
 
 def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
     """Return each item's states [layer, token, d]; of encoder-decoders, the encoder's."""
-    output = lens.run(items, output_hidden_states=True)
-    lengths = Lengths(items)
+
+    def states(size: int) -> list[Tensor]:
+        kept = []
+        for numbers in lens.batches(items, range(len(items)), size):
+            batch = [items[number] for number in numbers]
+            if len(batch) > 1:
+                lens.prove_apart(batch)
+            output, lengths = lens.run(batch, output_hidden_states=True), Lengths(batch)
+            kept += [split_states(output, lengths, index)["encoder"] for index in range(len(batch))]
+        return kept
+
     try:
-        return [split_states(output, lengths, index)["encoder"] for index in range(len(items))]
+        return lens.in_batches(states, len(items))
     except RuntimeError as error:
         raise InputError(
             f"the model's layers differ in width ({error}); probes need states of one width in all layers"
