@@ -183,22 +183,22 @@ def _weights(lens: Lens, given: Any) -> list[Layers]:
 
 
 def _difference(lens: Lens, items: Sequence[Item], layers: Sequence[Layers]) -> float | None:
-    """Return the largest difference from the weights that the model gives for the same batch; None if it has none."""
+    """Return the largest difference from the weights that the model gives for each text alone; None if it has none."""
     try:
-        output = _run(_eager(lens.model), collate(items, "cpu"), output_attentions=True)
+        eager = _eager(lens.model)
+        outputs = [_run(eager, collate([item], "cpu"), output_attentions=True) for item in items]
     except Exception:
         return None
     worst = None
-    for kind in dict.fromkeys(kind for kind, _ in layers[0]):
-        reference = _attentions(output, kind)
-        if reference is None or len(reference) != sum(other == kind for other, _ in layers[0]):
-            continue
-        for text, captured in enumerate(layers):
-            for theirs, (_, ours) in zip(reference, [layer for layer in captured if layer[0] == kind], strict=True):
-                heads, rows, columns = ours.shape
-                if theirs.ndim == 4 and len(theirs) == len(items) and theirs.shape[1] == heads:
-                    part = theirs[text, :, :rows, :columns]
-                    worst = max(worst or 0.0, _off(part, ours)) if part.shape == ours.shape else worst
+    for output, captured in zip(outputs, layers, strict=True):
+        for kind in dict.fromkeys(kind for kind, _ in captured):
+            own = [weights for other, weights in captured if other == kind]
+            reference = _attentions(output, kind)
+            if reference is None or len(reference) != len(own):
+                continue
+            for theirs, ours in zip(reference, own, strict=True):
+                if len(theirs) == 1 and theirs.shape[1:] == ours.shape:
+                    worst = max(worst or 0.0, _off(theirs[0], ours))
     return worst
 
 
