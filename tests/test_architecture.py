@@ -23,7 +23,7 @@ BELOW = {
     "linalg": {"errors"},
     "measures": {"errors", "linalg"},
     "models": {"errors", "linalg", "measures"},
-    "charts": {"errors", "runs.files"},
+    "charts": {"errors", "runs.files", "runs.terminal"},
     "runs": {"errors", "charts"},
     "encoder": {"errors", "linalg", "measures", "models", "runs"},
     "dyck": {"errors", "linalg", "measures", "models", "runs"},

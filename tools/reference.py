@@ -7,6 +7,7 @@ The pages stand in docs/reference/ and are not kept: `make docs` makes them befo
 
 import importlib
 import inspect
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 
@@ -28,8 +29,23 @@ LIBRARIES = {
 
 
 def directive(place: str, level: int = 2) -> str:
-    """Return what mkdocstrings replaces with the documentation of a name; made objects must be looked at."""
-    return f"::: {place}\n    options:\n      heading_level: {level}\n"
+    """Return what mkdocstrings replaces with the documentation of a name; made objects must be looked at.
+
+    Fields of a class are described in its docstring. As members they would show the docstrings of their defaults.
+    """
+    module, _, name = place.rpartition(".")
+    thing = getattr(importlib.import_module(module), name)
+    members = ""
+    if inspect.isclass(thing):
+        shown = [name for name, value in vars(thing).items() if not name.startswith("_") and is_documented(value)]
+        members = "      members:" + "".join(f'\n        - "{name}"' for name in shown) + "\n"
+        members = members if shown else "      members: false\n"
+    return f"::: {place}\n    options:\n      heading_level: {level}\n{members}"
+
+
+def is_documented(value: object) -> bool:
+    """Return whether a member of a class is code with a docstring of its own."""
+    return isinstance(value, (property, cached_property, classmethod, staticmethod)) or inspect.isfunction(value)
 
 
 def public_names(module: ModuleType) -> list[str]:

@@ -1,10 +1,14 @@
 """The viewer with a head's space: what the page works out agrees with the measures, by pointer, keys and address."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 from helpers.browsing import Visit
 from helpers.pages import SCRIPT
+from identilens import charts
 from identilens.charts import Page, Section, TokenMap, write_page
 from identilens.charts.packing import HeadSpace
 from identilens.linalg import ProjectedValues
@@ -83,6 +87,37 @@ def test_a_click_gives_the_intervals_of_the_row(browser, path, maps):
     visit.page.keyboard.press("Escape")
     assert visit.page.locator("#maps .viewer-row").is_hidden()
     visit.close()
+
+
+def test_what_the_page_works_out_itself_is_about_right(browser, path, maps):
+    visit = Visit(browser, path)
+    canvas = visit.page.locator("#maps canvas[data-layer=raw]")
+    box = canvas.bounding_box()
+    canvas.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
+    bars(visit)
+    ranges = visit.page.locator("#maps .row-keys .number small").all_text_contents()
+    assert ranges
+    assert all(one.startswith("about ") for one in ranges)
+    visit.close()
+
+
+def test_near_a_boundary_the_page_gives_no_verdict(browser):
+    page = browser.new_page()
+    page.add_script_tag(path=Path(charts.__file__).parent / "templates" / "viewer" / "space.js")
+    rules = {"within": 0.5, "even": 1.0, "floor": 0.5}
+    for weight, lo, hi, share, expected in (
+        (0.4, 0.3, 0.5, 0.5, 0),  # far from every boundary
+        (0.4, 0.209, 0.5, 0.5, None),  # lo within 0.01 of half the weight
+        (0.4, 0.211, 0.5, 0.5, 0),
+        (0.4, 0.3, 0.591, 0.5, None),  # hi within 0.01 of one and a half of it
+        (0.4, 0.0, 0.9, 0.5, 2),
+        (0.4, 0.0, 0.9, 0.105, None),  # the share within a tenth of an even one
+        (0.005, 0.0, 0.02, 0.01, 4),
+        (0.005, 0.0, 0.045, 0.01, None),
+    ):
+        call = f"verdictAbout({weight}, {lo}, {hi}, {share}, 10, {json.dumps(rules)})"
+        assert page.evaluate(call) == expected, (weight, lo, hi, share)
+    page.close()
 
 
 def test_masked_rows_and_browsers_without_decompression(browser, path, maps):

@@ -8,6 +8,9 @@ import identilens as idl
 from helpers.command import failing, identilens
 from helpers.toy import toy
 from identilens.cli.app import make_app
+from identilens.errors import InputError
+from identilens.runs.differences import model_and_texts
+from identilens.runs.manifest import Manifest, digest_of
 from identilens.runs.request import Request
 from identilens.studies.registry import STUDIES, study_named
 
@@ -105,6 +108,51 @@ def test_a_run_is_made_again_and_says_what_differs(bundled_path, tmp_path):
     (tmp_path / "texts.txt").write_text("Nobody came.")
     said = identilens("rerun", tmp_path / "run", "--out", tmp_path / "other", code=0).output
     assert "text 0 is another one" in said
+
+
+def test_only_what_is_typed_lets_code_of_a_checkpoint_run(bundled, tmp_path, monkeypatch):
+    idl.audit(idl.load("bundled"), [TEXT], out=tmp_path / "run", **QUICK)
+    request = tmp_path / "run" / "run.toml"
+    request.write_text(request.read_text().replace("code = false", "code = true"))
+    Manifest(tmp_path / "run").add(request, digest_of(request))
+    loaded = []
+    monkeypatch.setattr("identilens.cli.options.load", lambda *_, **options: loaded.append(options) or bundled)
+    assert "ran code of its checkpoint. Pass --trust-remote-code" in failing("rerun", tmp_path / "run")
+    with pytest.raises(InputError, match=r"trust_remote_code=True\) if you trust"):
+        idl.rerun(tmp_path / "run")
+    typed = ("--config", request, "--out", tmp_path / "new")
+    assert "run.toml: trust_remote_code in a file has no effect. Type --trust" in failing("audit", *typed)
+    assert loaded == []
+    identilens("rerun", tmp_path / "run", "--trust-remote-code", code=0)
+    idl.rerun(tmp_path / "run", trust_remote_code=True)
+    identilens("audit", *typed, "--trust-remote-code", code=0)
+    assert [one["trust_remote_code"] for one in loaded] == [True] * 3
+
+
+def test_a_request_that_no_manifest_lists_is_not_followed(bundled, tmp_path):
+    idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "run" / "run.toml").rename(tmp_path / "foreign" / "run.toml")
+    assert "run.toml cannot be trusted" in failing("rerun", tmp_path / "foreign")
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "expected"),
+    [
+        (None, {}, (False, "it has no provenance to compare with")),
+        (("a", ["1"]), ("a", ["1"]), (True, "the same model and texts")),
+        (("a", []), ("a", []), (True, "the same model")),
+        ((None, ["1"]), (None, ["1"]), (True, "the same texts")),
+        ((None, []), (None, []), (True, "it has no digests of a model or texts")),
+        ((None, ["1"]), ("a", ["1"]), (False, 'sha256 of the model is null there and "a" here')),
+        (("a", ["1"]), ("a", ["2"]), (False, "text 0 is another one")),
+    ],
+)
+def test_only_what_was_compared_is_called_the_same(there, here, expected):
+    def record(of):
+        return of and {"model": {"sha256": of[0]}, "texts": {"count": len(of[1]), "sha256": of[1]}}
+
+    assert model_and_texts(record(there), record(here)) == expected
 
 
 def test_a_folder_without_a_request(tmp_path):

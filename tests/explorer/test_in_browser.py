@@ -111,10 +111,32 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
         )
     page.locator("#maps-0 .row-keys .key").first.focus()
     page.keyboard.press("Enter")
-    page.locator(".hand input").focus()
+    page.wait_for_selector(".hand input:focus")
+    slider = page.locator(".hand input")
+    top = slider.bounding_box()["y"]
+    assert 0 <= top <= page.viewport_size["height"], "the slider appears where it can be seen"
+    key = int(page.locator("#maps-0 .row-keys tbody tr").first.get_attribute("data-key"))
+    expected = found.row(key, named=True)
+    ends = [float(slider.get_attribute(name)) for name in ("min", "max")]
+    assert ends == pytest.approx([expected["lo"], expected["hi"]], abs=1e-9)
     page.keyboard.press("ArrowLeft")
     page.wait_for_selector(".found:visible")
-    assert "Put back into the model" in page.inner_text(".found")
+    said = page.inner_text(".found")
+    assert "Put back into the model" in said
+    assert "of its size (rounding)" in said
+    assert "below 1e-5: rounding" in said
+
+
+def test_until_a_row_is_proven_it_has_no_intervals(page):
+    page.route("**/api/row", lambda route: page.evaluate("window.held = true") or None)
+    page.locator("#maps-0 .maps canvas").focus()
+    for key in ("ArrowDown", "Enter"):
+        page.keyboard.press(key)
+    page.wait_for_selector("#maps-0 .viewer-row[data-ready=true]")
+    assert "is being proven" in page.inner_text("#maps-0 .viewer-row .soft")
+    assert page.locator("#maps-0 .row-keys tbody tr[data-lo]").count() == 0
+    page.locator("#maps-0 .row-keys .key").first.click()
+    assert page.locator(".hand").is_hidden(), "no slider without proven ends"
 
 
 def test_a_text_is_measured_as_it_is_typed(page):

@@ -35,7 +35,8 @@ def main() -> None:
             stored.write(name, found)
             continue
         for table, frame in stored.read(name).items():
-            for line in stored.differences(case_named(name), table, frame, found[table]):
+            elsewhere = not stored.is_recorded_here()
+            for line in stored.differences(case_named(name), table, frame, found[table], elsewhere):
                 print(f"  {line}")
 
 

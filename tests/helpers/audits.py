@@ -95,6 +95,7 @@ def _row(text, layer, head, plan, raw, effective):
         "output_share": (1 + layer + head) / (plan.heads * (plan.layers + plan.heads)), "sink": 0,
         "sink_token": plan.keys[0], "sink_mass": float(raw[:, 0].mean()), "sink_norm_share": 0.1,
         "sink_value_norm": 0.2, "first_mass": float(raw[:, 0].mean()),
+        "learned_sink": 0.0, "stacked_rank": plan.heads * plan.d_v,
     }  # fmt: skip
 
 

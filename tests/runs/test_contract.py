@@ -2,15 +2,21 @@
 
 import json
 import resource
+import sys
 
+import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
 
+from helpers.command import failing
+from helpers.killing import contents
 from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import OutputFolderError
 from identilens.runs.files import translated_write_errors
 from identilens.runs.matrices import MatrixKey
+from identilens.runs.provenance import commanded, without_secrets
+from identilens.runs.tables import print_table
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +117,49 @@ def test_provenance_says_what_made_it(tmp_path):
     assert written["finished"] is True
     assert toy(layers="1-2", seed=5, memory="1MB").provenance["fingerprint"] == record["fingerprint"]
     assert toy(layers="1-2", seed=6).provenance["fingerprint"] != record["fingerprint"]
+
+
+def test_the_command_line_of_another_program_is_not_recorded(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["server.py", "--token", "secret"])
+    assert toy(out=tmp_path / "run").provenance["command"] is None
+    assert "secret" not in "".join(map(str, contents(tmp_path / "run").values()))
+    page = toy().to_html(tmp_path / "report.html").read_text()
+    assert "secret" not in page
+    with commanded(["identilens", "toy", "--out", "s3://me:secret@host/run?token=secret"]):
+        made = toy()
+    assert made.provenance["command"] == ["identilens", "toy", "--out", "s3://…@host/run?…"]
+    assert toy().provenance["command"] is None
+
+
+@pytest.mark.parametrize(
+    ("typed", "recorded"),
+    [
+        ("s3://key:se/cr@et@host/run", "s3://…@host/run"),
+        ("--out=https://token@host/a", "--out=https://…@host/a"),
+        ("see https://h/a?sig=x&b=y#z and http://u:p@i/", "see https://h/a?… and http://…@i/"),
+        ("https://h/#access_token=x", "https://h/#…"),
+        ("s3://bucket/run@2", "s3://bucket/run@2"),
+        ("me@host.org said: a?b", "me@host.org said: a?b"),
+    ],
+)
+def test_urls_are_recorded_without_secrets(typed, recorded):
+    assert without_secrets(typed) == recorded
+
+
+HOSTILE = "\x1b]0;owned\x07[bold]\u202e\x9b2J"
+
+
+def test_nothing_of_users_is_a_command_to_the_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    shown = r"\x1b]0;owned\x07[bold]\u202e\x9b2J"
+    print_table(HOSTILE, pl.DataFrame({HOSTILE: [HOSTILE]}))
+    assert capsys.readouterr().out.count(shown) == 3
+    (tmp_path / "a.csv").write_text(f"{HOSTILE},b\n1,2\n", encoding="utf-8")
+    given = ("--model", "bundled", "--out", tmp_path / "out")
+    for words in (["--file", tmp_path / "a.csv", "--column", "c"], ["--text", "x", "--device", HOSTILE]):
+        assert shown in failing("audit", *given, *words)
+    assert shown in failing("report", tmp_path / HOSTILE.replace("/", ""))
+    assert shown in failing("audit", "--config", tmp_path / HOSTILE, *given)
 
 
 def test_progress_counts_and_tells():

@@ -7,6 +7,7 @@ import os
 import pickle
 import sys
 import threading
+from contextlib import suppress
 
 import polars as pl
 import pytest
@@ -17,6 +18,7 @@ from helpers import zoo
 from identilens.errors import InputError, OutputFolderError
 from identilens.runs.columns import hub_dataset
 from identilens.runs.corpus import Corpus
+from identilens.runs.parquet import expanded
 from identilens.runs.study import run_study
 from identilens.runs.texts import iter_texts, read_texts
 from identilens.studies.alternatives.study import AlternativeSettings, AlternativeStudy
@@ -146,6 +148,96 @@ def test_hostile_rows_are_named(tmp_path, name, content, expected):
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=expected):
         read_texts(tmp_path / name, columns=["a"])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        (
+            "a.csv",
+            "a,b\none,two\nthree, four,five\n",
+            r"line 3: expected 2 fields, as in the header; got 3\. Put",
+        ),
+        ("a.csv", "a,b\none\n", "line 2: expected 2 fields, as in the header; got 1"),
+        ("a.csv", 'a,b\none,x\n"two\nthree,x\nfour,x\n', "line 3: unexpected end of data.*Close every quote"),
+        ("a.csv", 'a,b\n"one\ntwo,x\n"three",x\n', "line 2: ',' expected after '\"'"),
+        ("a.csv", 'a,b\n"two\nlines",x\none,two,three\n', "line 4: expected 2 fields"),
+        ("a.csv", "a,b,a\none,x,two\n", "line 1: the header has the column 'a' twice"),
+        ("a.tsv", "a\tb\none\ttwo\tthree\n", "line 2: expected 2 fields, as in the header; got 3. Remove the tabs"),
+        ("a.tsv", 'a\tb\n"one\ntwo"\tx\n', "line 2: expected 2 fields, as in the header; got 1"),
+        ("a.csv.gz", "a,b\none,two\nthree,four,five\n", "line 3: expected 2 fields"),
+        (
+            "a.jsonl",
+            '{"a": "one"}\n{"a": "one", "a": "two"}\n',
+            "line 2: not valid JSON .the name 'a' stands",
+        ),
+        ("a.jsonl", '{"b": {"c": 1, "c": 2}, "a": "one"}\n', "line 1: not valid JSON .the name 'c'"),
+    ],
+)
+def test_a_row_of_which_a_part_would_be_lost_is_refused(tmp_path, name, content, expected):
+    packed = gzip.compress(content.encode()) if name.endswith(".gz") else content.encode()
+    (tmp_path / name).write_bytes(packed)
+    with pytest.raises(InputError, match=f"{name}, {expected}"):
+        read_texts(tmp_path / name, columns=["a"])
+
+
+def test_quoted_texts_are_read_whole(tmp_path):
+    content = 'a,b\n"one, ""two""\nthree",x\n\nsaid "so" to me,y\n'
+    (tmp_path / "a.csv").write_text(content, encoding="utf-8")
+    assert read_texts(tmp_path / "a.csv", columns=["a"]) == ['one, "two"\nthree', 'said "so" to me']
+    with pytest.raises(InputError, match="several columns 'text'"):
+        read_texts(FRAME.to_pandas().rename(columns={"other": "text"}))
+
+
+LONG = "word " * 20_000
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        ({"compression": "zstd"}, [LONG] * 60),  # one text of a dictionary, 60 times
+        ({"compression": "gzip"}, [f"{number} {LONG}" for number in range(60)]),
+        ({"compression": "snappy", "row_group_size": 5}, [f"{number} {LONG}" for number in range(60)]),
+    ],
+)
+def test_what_a_parquet_file_unpacks_to_is_bounded(tmp_path, options, texts):
+    file = tmp_path / "a.parquet"
+    pl.DataFrame({"other": range(60), "text": texts}).write_parquet(file, **options)
+    with pytest.raises(InputError, match=r"a\.parquet contains more than 1,000,000 bytes of text. Pass a larger"):
+        read_texts(file, columns=["text"], max_text_bytes=1_000_000)
+    assert read_texts(file, columns=["text"], max_text_bytes=10_000_000) == texts
+    with pytest.raises(InputError, match="column 'other' contains no texts but Int64"):
+        read_texts(file, columns=["other"])
+
+
+def test_every_kind_of_file_is_bounded(tmp_path):
+    word = "1\tsnow\t_\tNOUN\tNN" + "\t_" * 5
+    (tmp_path / "a.conllu").write_text(f"# text = snow\n{word}\n\n" * 1000, encoding="utf-8")
+    (tmp_path / "a.jsonl").write_text('{"a": "snow"}\n' * 1000, encoding="utf-8")
+    (tmp_path / "a.tsv").write_text("a\n" + "snow\n" * 1000, encoding="utf-8")
+    for kind, columns in (("conllu", ()), ("jsonl", ["a"]), ("tsv", ["a"])):
+        assert len(read_texts(tmp_path / f"a.{kind}", columns=columns)) == 1000
+        with pytest.raises(InputError, match="more than 2,000 bytes of text"):
+            read_texts(tmp_path / f"a.{kind}", columns=columns, max_text_bytes=2_000)
+
+
+@pytest.mark.parametrize("kind", ["zstd", "uncompressed"])
+def test_the_size_of_a_parquet_file_is_that_of_its_pages(tmp_path, kind):
+    file = tmp_path / "a.parquet"
+    frame = pl.DataFrame({"number": [0.0] * 1000, "text": [f"text {at}" for at in range(1000)]})
+    frame.write_parquet(file, compression=kind, use_pyarrow=False)
+    with file.open("rb") as stream:
+        whole, texts = expanded(stream), expanded(stream, ["text"])
+    assert (whole.values, texts.values) == (2000, 1000)
+    assert 11_000 < texts.bytes < whole.bytes < 21_000
+    for cut in (4, 8, 11, 40, 400):
+        with pytest.raises(ValueError, match="not a parquet file|footer"):
+            expanded(io.BytesIO(file.read_bytes()[:-cut]))
+    content = bytearray(file.read_bytes())
+    for at in range(len(content) - 300, len(content) - 8, 3):
+        damaged = bytes(content[:at]) + b"\xff\x7f" + bytes(content[at + 2 :])
+        with suppress(ValueError):
+            expanded(io.BytesIO(damaged))
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):

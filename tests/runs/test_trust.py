@@ -9,6 +9,7 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -92,6 +93,48 @@ def test_a_manifest_that_points_elsewhere_removes_nothing(tmp_path):
         file.write(f"{'0' * 64}  ../mine.txt\n{'0' * 64}  {tmp_path / 'mine.txt'}\n")
     toy(layers=5, out=tmp_path / "run", overwrite=True)
     assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["matrices", "parts", "joined", ".lock", "manifest.txt"])
+@pytest.mark.parametrize("options", [{"overwrite": True}, {"resume": True}])
+def test_nothing_is_written_or_removed_through_a_link(tmp_path, name, options):
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    interrupted(folder)
+    toy(layers=9, out=folder / "joined")
+    with (folder / "manifest.txt").open("a") as file:
+        file.write(f"run  joined\n{'0' * 64}  matrices/text0.json\n")
+    if (folder / name).exists():
+        (folder / name).rename(elsewhere)
+    else:
+        elsewhere.mkdir()
+        (elsewhere / "text0.json").write_text("mine")
+    (folder / name).symlink_to(elsewhere)
+    before = contents(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes()
+    if name == "joined" and "resume" in options:
+        return  # a resumed run writes nothing there
+    with pytest.raises(OutputFolderError, match=rf"{name} is a symbolic link.*choose another folder"):
+        toy(layers="1-4", out=folder, **options)
+    assert before == (contents(elsewhere) if elsewhere.is_dir() else elsewhere.read_bytes())
+
+
+def test_a_run_may_lie_behind_a_link_and_a_file_be_one(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    toy(out=tmp_path / "run")
+    (tmp_path / "disk" / "table.parquet").rename(tmp_path / "moved.parquet")
+    (tmp_path / "disk" / "table.parquet").symlink_to(tmp_path / "moved.parquet")
+    toy(layers=5, out=tmp_path / "run", overwrite=True)
+    assert (tmp_path / "moved.parquet").is_file()
+    assert Toy.load(tmp_path / "disk").table["number"].to_list() == [5]
+
+
+@pytest.mark.parametrize("line", ["run  .", "run  ./.", "run  a\0b", f"{'0' * 64}  ."])
+def test_a_manifest_that_lists_its_own_folder_does_no_harm(tmp_path, line):
+    toy(out=tmp_path / "run")
+    with (tmp_path / "run" / "manifest.txt").open("a") as file:
+        file.write(line + "\n")
+    toy(layers=5, out=tmp_path / "run", overwrite=True)
+    assert Toy.load(tmp_path / "run").table["number"].to_list() == [5]
 
 
 @pytest.mark.parametrize("name", ["run?", "run*", "[r]un1", "run=1", "a b", "{x}"])
@@ -242,6 +285,22 @@ def test_a_changed_request_is_named(tmp_path):
         file.write("seed = 3\n")
     with pytest.raises(OutputFolderError, match=r"run.toml differs from what the run wrote"):
         Request.read(tmp_path / "run", ["toy"])
+    (tmp_path / "other").mkdir()
+    (tmp_path / "run" / "run.toml").rename(tmp_path / "other" / "run.toml")
+    with pytest.raises(OutputFolderError, match=r"manifest.txt is missing or damaged, so .*run.toml cannot be trusted"):
+        Request.read(tmp_path / "other", ["toy"])
+
+
+@pytest.mark.parametrize("value", [0.0, None])
+def test_a_table_that_expands_without_bound_is_refused(tmp_path, value):
+    toy(out=tmp_path / "run")
+    file = tmp_path / "run" / "table.parquet"
+    rows = pl.repeat(value, 20_000_000, dtype=pl.Float64, eager=True)
+    pl.DataFrame({"number": rows, "square": rows}).write_parquet(file)
+    assert file.stat().st_size < 500_000
+    Manifest(tmp_path / "run").add(file, digest_of(file))
+    with pytest.raises(OutputFolderError, match=r"table.parquet cannot be read: it takes .* bytes of memory"):
+        Toy.load(tmp_path / "run")
 
 
 @pytest.mark.parametrize("content", ["[1]", '{"encoder": null}', '{"encoder": [1]}'])

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import polars as pl
@@ -31,7 +32,11 @@ def test_differences_of_the_same_texts_are_paired(audit):
     assert shares["spread"] == pytest.approx(0, abs=1e-12)
     assert shares["places"] == 6
     assert row(found, "certain_mass")["difference"] == 0
-    assert "Null share: " in found.summary().text.splitlines()[1], "what differs comes first"
+    lines = found.summary().text.splitlines()
+    assert re.match(r"Certain mass: .* \(first run\) and .* \(second run\), equal up to rounding\.", lines[1])
+    assert lines[2].startswith("Null share: "), "then what differs most"
+    assert lines[-1].startswith("Equal up to rounding: ")
+    assert "pearson" in lines[-1]
     assert {"a_and_b", "difference_null_share"} <= set(found.charts())
 
 
@@ -54,10 +59,42 @@ def test_only_places_in_common_are_compared(audit):
         compare(audit, compare(audit, audit))
 
 
+def test_rounding_is_no_finding(audit):
+    tiny = replace(audit, table=audit.table.with_columns(pl.col("null_share") - 6.75e-19 * (1 + pl.col("text"))))
+    zero = replace(audit, table=audit.table.with_columns(null_share=pl.lit(0.0)))
+    shifted_zero = replace(zero, table=zero.table.with_columns(null_share=-6.75e-19 * (1 + pl.col("text"))))
+    for found in (compare(audit, tiny), compare(zero, shifted_zero)):
+        assert "e-19" not in found.summary().text
+        assert "Null share:" not in found.summary().text
+
+
+def test_models_are_named_and_lengths_warned_of(audit):
+    longer = made_audit([[Plan(words(n), words(n))] for n in (12, 14, 18)])
+    other = replace(longer, provenance={**longer.provenance, "model": {**longer.provenance["model"], "name": "other"}})
+    found = compare(audit, other)
+    assert "The texts differ in length (on average 7 and 15 keys)" in found.summary().text
+    assert "(other), a change of" in found.summary().text
+    assert "differ in length" not in compare(audit, shifted(audit)).summary().text
+
+
+def test_one_text_has_no_error(audit):
+    one = made_audit([[Plan(words(6), words(6))]])
+    moved = replace(one, table=one.table.with_columns(pl.col("null_share") + 0.1))
+    said = compare(one, moved).summary().text
+    assert "a change of +0.1 (error unknown: one text)." in said
+    assert "None" not in said
+
+
+def test_what_is_no_result_is_refused(audit, unchecked_shapes):
+    for a, b, kinds in ((1, 2, "int and int"), (audit, 2, "audit and int"), ("run", audit, "str and audit")):
+        with pytest.raises(InputError, match=f"got {kinds}.*load_result"):
+            compare(a, b)
+
+
 def test_a_comparison_is_a_result(audit, tmp_path):
     found = compare(audit, shifted(audit))
     found.save(tmp_path / "saved")
     assert Comparison.load(tmp_path / "saved").table.equals(found.table)
-    assert "b − a = +0.1" in found.to_html(tmp_path / "page.html").read_text("utf-8")
+    assert "a change of +0.1 ± " in found.to_html(tmp_path / "page.html").read_text("utf-8")
     found.show()
     assert [path.name for path in found.to_csv(tmp_path / "csv")] == ["table.csv", "places.csv"]

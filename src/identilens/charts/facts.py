@@ -29,8 +29,8 @@ def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("Seed", _value(record["seed"])))
     rows.append(("Libraries", ", ".join(f"{name} {number}" for name, number in record.get("libraries", {}).items())))
     rows.append(("Python", f"{record.get('python', '')} on {record.get('platform', 'an unknown platform')}"))
-    command = record.get("command") or []
-    rows.append(("Command", shlex.join(command) if isinstance(command, list) else str(command)))
+    if command := record.get("command"):
+        rows.append(("Command", shlex.join(command) if isinstance(command, list) else str(command)))
     rows.append(("Fingerprint of the run", _value(record.get("fingerprint"))))
     return rows
 

@@ -4,6 +4,8 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
+from identilens.runs.terminal import printable
+
 _LONGEST = 60
 
 
@@ -13,8 +15,7 @@ def visible_text(token: str) -> str:
         return "∅"
     inner = token.strip(" ")
     start = len(token) - len(token.lstrip(" "))
-    marks = "".join(mark if mark.isprintable() else _escaped(mark) for mark in inner)
-    return "␣" * start + marks + "␣" * (len(token) - start - len(inner))
+    return "␣" * start + printable(inner) + "␣" * (len(token) - start - len(inner))
 
 
 def shortened(text: str, limit: int) -> str:
@@ -47,7 +48,3 @@ def file_names(names: Iterable[str]) -> dict[str, str]:
 
 def _spelled(mark: str) -> str:
     return unicodedata.name(mark, f"u{ord(mark):04x}").lower()
-
-
-def _escaped(mark: str) -> str:
-    return mark.encode("unicode_escape").decode("ascii")

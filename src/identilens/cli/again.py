@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from identilens.cli.commands import study_command
-from identilens.cli.options import INPUTS, RunOptions, console
+from identilens.cli.options import INPUTS, RunOptions
 from identilens.errors import InputError
 from identilens.runs.differences import model_and_texts
 from identilens.runs.reading import read_record
@@ -18,16 +18,17 @@ from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
 from identilens.runs.stored import present, told_by_url
 from identilens.runs.study import Progress, bound_study, run_study
+from identilens.runs.terminal import say
 from identilens.studies.registry import STUDIES, study_named
 
 
 def rerun(
     folder: str | Path, *, out: str | Path | None = None, lens: Any = None, texts: Any = None,
-    progress: Progress | bool | None = None,
+    progress: Progress | bool | None = None, trust_remote_code: bool = False,
 ) -> Result:  # fmt: skip
     """Repeat a run and return its result: the study, inputs and settings are those in ``run.toml`` in its folder.
 
-    A warning says if the model or the texts are not those of the first run, by their digests.
+    A warning says if the model or the texts are not those of the first run, by their digests, or if these are missing.
 
     Args:
         folder: Folder or URL of the run.
@@ -35,9 +36,11 @@ def rerun(
         lens: The model, if it was given in Python, or another model.
         texts: The texts, if they were given in Python, or other texts.
         progress: False for no progress bar, or a function called with (finished units, total units, note).
+        trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
 
     Raises:
-        InputError: If the folder contains no request, or inputs that were given in Python are not given again.
+        InputError: If the folder contains no request, inputs that were given in Python are not given again, or the
+            run needs ``trust_remote_code``.
         IdentilensError: Any error of the study.
 
     Examples:
@@ -54,18 +57,20 @@ def rerun(
     with told_by_url(folder):
         first = present(folder)
         before = read_record(first)
-        study, groups = _asked(first, {"lens": lens, "texts": texts})
+        study, groups = _asked(first, {"lens": lens, "texts": texts}, trust_remote_code)
     given = {"lens": lens, "texts": texts}
     inputs = [groups[name].load() if given[name] is None else given[name] for name in study.takes]
     result = run_study(bound_study(study, inputs, groups["settings"]), out=out, progress=progress)
-    if changed := _changed(before, result.provenance):
-        warnings.warn(f"not the run of {folder}: {changed}", stacklevel=2)
+    same, outcome = model_and_texts(before, result.provenance)
+    if not same:
+        warnings.warn(f"not known to be the run of {folder}: {outcome}", stacklevel=2)
     return result
 
 
 def rerun_folder(
     folder: str, /, *, out: Annotated[str | None, Parameter(alias="-o")] = None,
     resume: Annotated[bool, Parameter(negative="")] = False, overwrite: Annotated[bool, Parameter(negative="")] = False,
+    trust_remote_code: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:  # fmt: skip
     """Run a finished or interrupted run again into a new folder, and say whether model and texts are the same.
 
@@ -74,19 +79,20 @@ def rerun_folder(
         out: Folder or URL for the results; the first folder's name with -again by default.
         resume: Continue an interrupted run in the new folder.
         overwrite: Delete the previous run in the new folder. Only the files that its manifest lists are deleted.
+        trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
     """
     with told_by_url(folder):
         first = present(folder)
         before = read_record(first)
-        study, groups = _asked(first, {})
+        study, groups = _asked(first, {}, trust_remote_code)
     new = out or f"{folder.rstrip('/') if url_in(folder) else first.absolute()}-again"
     study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
-    changed = _changed(before, read_record(present(new)) or {})
-    console.print(f"results: {new}", soft_wrap=True, highlight=False)
-    console.print(f"against {folder}: {changed or 'the same model and texts'}.", soft_wrap=True, highlight=False)
+    _, outcome = model_and_texts(before, read_record(present(new)) or {})
+    say(f"results: {new}")
+    say(f"against {folder}: {outcome}.")
 
 
-def _asked(folder: Path, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _asked(folder: Path, given: Mapping[str, Any], trusted: bool) -> tuple[Any, dict[str, Any]]:
     """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given."""
     request = Request.read(folder, list(STUDIES))
     study = study_named(request.study)
@@ -99,12 +105,14 @@ def _asked(folder: Path, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]
         )
     kinds: dict[str, type[Settings]] = {name: INPUTS[name][1] for name in study.takes if given.get(name) is None}
     kinds["settings"] = study.settings_type
-    return study, {name: _made(kind, request.options) for name, kind in kinds.items()}
+    if request.options.get("trust_remote_code") and not trusted and "lens" in kinds:
+        raise InputError(
+            f"the run of {folder} ran code of its checkpoint. Pass --trust-remote-code (trust_remote_code=True) if you "
+            "trust that code."
+        )
+    options = {**request.options, "trust_remote_code": trusted}
+    return study, {name: _made(kind, options) for name, kind in kinds.items()}
 
 
 def _made(kind: type[Settings], options: Mapping[str, Any]) -> Any:
     return kind.of(None, {name: value for name, value in options.items() if name in hints_of(kind)})
-
-
-def _changed(before: Mapping[str, Any] | None, record: Mapping[str, Any]) -> str:
-    return "" if before is None else model_and_texts(before, record)

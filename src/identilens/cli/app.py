@@ -6,12 +6,12 @@ from importlib.metadata import version
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError
-from rich.console import Console
-from rich.text import Text
 
 from identilens.cli.settings_file import SettingsFile
 from identilens.errors import CheckFailedError, IdentilensError, SettingError
 from identilens.reproduce.registry import REPRODUCTIONS
+from identilens.runs.provenance import commanded
+from identilens.runs.terminal import say
 from identilens.studies.registry import STUDIES
 
 COMMANDS = {
@@ -74,9 +74,10 @@ def main() -> None:
     before = signal.signal(signal.SIGTERM, _terminate)
     file = SettingsFile()
     try:
-        make_app(file)(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
+        with commanded(["identilens", *sys.argv[1:]]):
+            make_app(file)(sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none")
     except (CycloptsError, IdentilensError) as error:
-        _complain(_words(error, file))
+        say(_words(error, file), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
     except (KeyboardInterrupt, Terminated) as stop:
         _stopped(signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
@@ -91,7 +92,7 @@ def _terminate(*_: object) -> NoReturn:
 def _stopped(by: signal.Signals) -> NoReturn:
     remedy = " Finished parts are saved. To continue, run the same command with --resume."
     makes_run = any(word.startswith(("--out", "-o")) for word in sys.argv)
-    _complain(f"stopped by {by.name}.{remedy if makes_run else ''}")
+    say(f"stopped by {by.name}.{remedy if makes_run else ''}", error=True)
     sys.exit(128 + by)
 
 
@@ -103,7 +104,3 @@ def _words(error: Exception, file: SettingsFile) -> str:
     if isinstance(cause, SettingError):
         return file.complaint(cause)
     return str(cause or error)
-
-
-def _complain(words: str) -> None:
-    Console(stderr=True).print(Text("error:", "bold red"), Text(words), soft_wrap=True, highlight=False)

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from identilens.cli.options import INPUTS, EngineOptions, PrintOptions, RunOptions, console, quiet_transformers
+from identilens.cli.options import INPUTS, EngineOptions, PrintOptions, RunOptions, quiet_transformers
 from identilens.runs.settings import Settings
 from identilens.runs.stored import shown_place
 from identilens.runs.study import bound_study, run_study
+from identilens.runs.terminal import say
 from identilens.studies.registry import study_named
 from identilens.studies.reports import write_report
 
@@ -42,7 +43,7 @@ def study_command(study: Any) -> Callable[..., None]:
         report = shown_place(write_report(run.out))
         if shown:
             result.show()
-            console.print(f"report: {report}", soft_wrap=True, highlight=False)
+            say(f"report: {report}")
         elif prints.json:
             finding = result.summary()
             print(json.dumps({"finding": finding.text, "numbers": finding.numbers, "report": report}))

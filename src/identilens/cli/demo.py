@@ -6,7 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from identilens.cli.options import ModelOptions, console
+from identilens.cli.options import ModelOptions
+from identilens.runs.terminal import say
 from identilens.studies.audit.study import audit
 from identilens.studies.reports import write_report
 
@@ -30,4 +31,4 @@ def demo(
     read, longest = [text for text in texts if text], 256 if decoder else None
     result = audit(lens, read, out=out, overwrite=overwrite, examples=3, max_length=longest)
     result.show()
-    console.print(f"report: {write_report(out).resolve()}", soft_wrap=True, highlight=False)
+    say(f"report: {write_report(out).resolve()}")

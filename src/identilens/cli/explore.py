@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from identilens.cli.options import ModelOptions, console
+from identilens.cli.options import ModelOptions
 from identilens.errors import InputError
+from identilens.runs.terminal import say
 from identilens.runs.texts import read_texts
 
 _MOST_TEXTS = 100
@@ -46,5 +47,5 @@ def explore(
     load = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value not in (None, "auto")}
     import_module("identilens.explorer.server").serve(
         lenses, texts, port=port, runs=runs, load=load,
-        announce=lambda address: console.print(f"explorer: {address}", soft_wrap=True, highlight=False),
+        announce=lambda address: say(f"explorer: {address}"),
     )  # fmt: skip

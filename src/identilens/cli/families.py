@@ -12,6 +12,7 @@ from identilens.errors import InputError
 from identilens.families.table import MEANINGS, known, read_table
 from identilens.families.tiny import model_types
 from identilens.families.trial import Trial, trial
+from identilens.runs.terminal import say
 
 
 def families(
@@ -61,4 +62,4 @@ def _one(trial: Trial) -> None:
         words.append("What to do: use a model of a served type. The command identilens families lists them.")
     for line in (words[0], trial.reason, *words[1:]):
         if line:
-            console.print(Text(line), soft_wrap=True, highlight=False)
+            say(line)

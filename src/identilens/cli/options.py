@@ -21,6 +21,7 @@ from identilens.runs.engines.cluster import Ray
 from identilens.runs.engines.engine import Engine
 from identilens.runs.engines.local import Local
 from identilens.runs.settings import REPEATED, Names, Settings, Size
+from identilens.runs.terminal import plain
 from identilens.runs.texts import read_texts
 
 console = Console()
@@ -51,7 +52,7 @@ class ModelOptions(Settings):
             IdentilensError: If it cannot be loaded or is not supported.
         """
         quiet_transformers()
-        with console.status(f"loading {self.model}"):
+        with console.status(plain(f"loading {self.model}")):
             return load(
                 self.model, device=self.device, dtype=self.dtype, revision=self.revision,
                 trust_remote_code=self.trust_remote_code,

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from identilens.cli.commands import with_options
-from identilens.cli.options import EngineOptions, RunOptions, console, quiet_transformers
+from identilens.cli.options import EngineOptions, RunOptions, quiet_transformers
 from identilens.errors import InputError
 from identilens.reproduce.record import Recipe, write_reproduction
 from identilens.reproduce.registry import recipe_named
 from identilens.runs.progress import watched
 from identilens.runs.remote import url_in
+from identilens.runs.terminal import say
 
 
 def __getattr__(name: str) -> Callable[..., None]:
@@ -32,8 +33,8 @@ def reproduction_command(recipe: Recipe) -> Callable[..., None]:
         with watched(recipe.unit, True) as update:
             made = recipe.make(settings, out, progress=update, **run.choices, **engine)
         write_reproduction(made, out)
-        console.print(made.findings, markup=False, highlight=False)
-        console.print(f"results: {out}", soft_wrap=True, highlight=False)
+        say(made.findings)
+        say(f"results: {out}")
 
     groups = [("settings", "Settings", recipe.settings_type), ("run", "Run", RunOptions)]
     groups += [("engine", "Engine", EngineOptions)] if recipe.shared else []

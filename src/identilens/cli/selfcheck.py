@@ -9,6 +9,7 @@ from rich.table import Table
 
 from identilens.cli.options import ModelOptions, TextOptions, console
 from identilens.errors import CheckFailedError
+from identilens.runs.terminal import plain
 from identilens.studies.audit.selfcheck import selfcheck as run_selfcheck
 
 _TEXTS = (
@@ -47,7 +48,7 @@ def selfcheck(
     else:
         inputs = list(on.load(on.max_length)[: on.limit or _LIMIT])
     checks = run_selfcheck(lens, inputs, on.max_length)
-    view = Table(title=f"selfcheck of {model.model}")
+    view = Table(title=plain(f"selfcheck of {model.model}"))
     for name in ("check", "figure", "limit", "result", "meaning"):
         view.add_column(name, justify="right" if name in ("figure", "limit") else "left")
     for check in checks:

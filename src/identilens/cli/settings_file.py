@@ -18,6 +18,12 @@ _SOURCES = {"text", "file", "dataset", "image", "audio"}
 """Where texts come from: one that is typed goes before all of them."""
 
 
+TYPED_ONLY = {
+    "trust_remote_code": "Type --trust-remote-code if you trust the code of the checkpoint; otherwise remove the line."
+}
+"""Options that only the command line may switch on, and what to do where a file does."""
+
+
 class SettingsFile:
     """The file that ``--config`` names; cyclopts calls it with what was typed, and it adds what was not.
 
@@ -50,6 +56,8 @@ class SettingsFile:
             self.taken.add(name)
             in_order(name, hints[name], value)
             argument = options[f"--{name.replace('_', '-')}"]
+            if name in TYPED_ONLY and value is True and not argument.tokens:
+                raise InputError(f"{self.path}: {name} in a file has no effect. {TYPED_ONLY[name]}")
             if not argument.tokens and not (name in _SOURCES and typed):
                 for index, words in enumerate(_typed(hints[name], value)):
                     argument.append(Token(keyword=name, value=words, source=str(self.path), index=index))

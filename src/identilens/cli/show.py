@@ -1,16 +1,16 @@
 """``identilens report``, ``compare`` and ``figures``: the report and the charts of finished runs."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
-from identilens.cli.options import console
 from identilens.errors import InputError
 from identilens.runs.remote import url_in
 from identilens.runs.settings import LIST
 from identilens.runs.stored import shown_place
+from identilens.runs.terminal import printable, say
 from identilens.studies.comparison import compare
 from identilens.studies.reports import load_result, write_report
 
@@ -22,7 +22,7 @@ def report(folder: str, /, *, out: Annotated[Path | None, Parameter(alias="-o")]
         folder: Folder or URL of the run: what was given to its --out.
         out: File to write; report.html in the folder by default.
     """
-    console.print(f"report: {shown_place(write_report(folder, out))}", soft_wrap=True, highlight=False)
+    say(f"report: {shown_place(write_report(folder, out))}")
 
 
 def compare_runs(
@@ -48,7 +48,7 @@ def compare_runs(
         comparison.show()
     if out is not None:
         written = comparison.to_html(out)
-        Console(stderr=True).print(f"report: {written}", soft_wrap=True, highlight=False)
+        print(f"report: {printable(str(written))}", file=sys.stderr)
 
 
 def figures(
@@ -69,4 +69,4 @@ def figures(
     if out is None and url_in(folder) is not None:
         raise InputError("figures are written into a folder of this machine: pass --out FOLDER for those of a URL.")
     for path in load_result(folder).save_figures(out or Path(folder) / "figures", chosen):
-        console.print(str(path), soft_wrap=True, highlight=False)
+        say(path)

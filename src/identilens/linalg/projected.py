@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from identilens.errors import InputError
 from identilens.linalg.causal_rows import CausalRows
@@ -138,6 +139,10 @@ class ProjectedValues:
     def restricted(self, keys: Bool[Tensor, " key"]) -> "ProjectedValues":
         """Return the rows of T at these keys."""
         return replace(self, values=self.values[..., keys, :])
+
+    def with_sink(self) -> "ProjectedValues":
+        """Return T with one more row, of a learned sink: a key whose value is zero."""
+        return replace(self, values=pad(self.values, (0, 0, 0, 1)))
 
     def projector(self, queries: int, visible: Visible = None) -> RowProjector:
         """Return the projector for the mask: one for all rows, nested for causal rows, or row by row."""

@@ -1,6 +1,5 @@
 """A reproduction: how it is made, and its files: tables, charts, and a page with the findings."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ import polars as pl
 from identilens.charts.encoding import AnyChart
 from identilens.charts.save import check_formats, save_charts
 from identilens.runs.files import write_atomically, write_json, write_table, write_text
-from identilens.runs.provenance import Identity, provenance
+from identilens.runs.provenance import Identity, command_line, provenance
 from identilens.runs.settings import Settings
 
 
@@ -86,7 +85,7 @@ def _page(result: Reproduction, images: Sequence[str]) -> str:
     settings = "\n".join(f"- {name}: {value}" for name, value in result.settings.items())
     seed = "" if result.seed is None else f"\n- seed: {result.seed}"
     figures = "\n\n".join(f"![{name.rpartition('.')[0]}]({name})" for name in images)
-    command = " ".join(["    identilens", *sys.argv[1:]])
+    command = "    " + " ".join(command_line() or ["identilens", "reproduce", result.name])
     tables = "Tables: " + ", ".join(f"[{name}.csv]({name}.csv)" for name in result.tables) + "."
     parts = [f"# {result.source}", command, result.findings.strip(), figures, "## Settings", settings + seed, tables]
     return "\n\n".join(part for part in parts if part) + "\n"

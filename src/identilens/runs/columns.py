@@ -7,9 +7,14 @@ from typing import Any
 import polars as pl
 
 from identilens.errors import InputError
+from identilens.runs.compressed import MAX_TEXT_BYTES, too_large
+from identilens.runs.parquet import expanded
 
 _AT_ONCE = 10_000
 """Rows of a parquet file that are read at a time."""
+
+_PER_VALUE = 8
+"""Bytes of a page, beside those of its texts, that each text may take."""
 
 Rows = Iterator[tuple[str, Any]]
 """The position of a text, for messages, and the text or pair."""
@@ -35,27 +40,52 @@ def column_texts(source: Any, columns: Sequence[str] = ()) -> Rows:
         raise InputError(
             f"name the column of the texts, or two for pairs (--column); there are {', '.join(names)}; got {got}."
         )
+    if repeated := [name for name in chosen if names.count(name) > 1]:
+        raise InputError(f"there are several columns {repeated[0]!r}. Rename all but one.")
     return _picked(_row_dicts(source), chosen)
 
 
-def parquet_rows(file: Path, columns: Sequence[str]) -> Rows:
+def parquet_rows(file: Path, columns: Sequence[str], most: int = MAX_TEXT_BYTES) -> Rows:
     """Yield the texts of a parquet file; some thousand rows are in memory at a time.
 
     Raises:
-        InputError: If it cannot be read or lacks a column.
+        InputError: If it cannot be read, lacks a column, or contains more than ``most`` bytes of text.
     """
+    left = most
     try:
         with file.open("rb") as stream:
-            names = list(pl.read_parquet_schema(stream))
-        if missing := sorted(set(columns) - set(names)):
-            raise InputError(f"{file}: no column {missing[0]!r}; there are {', '.join(names)}. Pass one with --column.")
+            schema = pl.read_parquet_schema(stream)
+            size = expanded(stream, columns)
+        _check_columns(file, columns, schema)
+        if size.bytes > most + _PER_VALUE * size.values:
+            raise too_large(file, most)
         lazy = pl.scan_parquet(file, glob=False, hive_partitioning=False).select(columns)
         for start in range(0, lazy.select(pl.len()).collect().item(), _AT_ONCE):
-            for number, row in enumerate(lazy.slice(start, _AT_ONCE).collect().iter_rows(named=True), start):
+            frame = lazy.slice(start, _AT_ONCE).collect()
+            # Equal texts share their memory in a frame, but not as strings.
+            lengths = pl.all().cast(pl.String).str.len_bytes().cast(pl.Int64)
+            sizes = frame.select(pl.sum_horizontal(lengths).cum_sum()).to_series()
+            allowed = frame.filter(sizes <= left)
+            for number, row in enumerate(allowed.iter_rows(named=True), start):
                 place, text = next(_picked([row], columns, number))
                 yield f"{file}, {place}", text
-    except (pl.exceptions.PolarsError, OSError) as error:
+            if len(allowed) < len(frame):
+                raise too_large(file, most)
+            left -= sizes[-1]
+    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{file} cannot be read: {error}") from error
+
+
+def _check_columns(file: Path, columns: Sequence[str], schema: Mapping[str, Any]) -> None:
+    for column in columns:
+        if column not in schema:
+            raise InputError(f"{file}: no column {column!r}; there are {', '.join(schema)}. Pass one with --column.")
+        if schema[column] not in (pl.String, pl.Categorical, pl.Enum):
+            raise InputError(
+                f"{file}: column {column!r} contains no texts but {schema[column]}. Pass another --column."
+            )
 
 
 def hub_dataset(name: str, split: str, subset: str | None) -> Any:

@@ -44,6 +44,11 @@ def kind_of(file: Path) -> str:
     return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
 
 
+def too_large(file: Path, most: int) -> InputError:
+    """Return the error for a file that contains more bytes than allowed."""
+    return InputError(f"{file} contains more than {most:,} bytes of text. Pass a larger --max-text-bytes, or --limit.")
+
+
 class _Bounded(io.RawIOBase):
     """A stream from which only a limited number of bytes can be read."""
 
@@ -58,10 +63,7 @@ class _Bounded(io.RawIOBase):
         content = self._stream.read1(len(buffer))
         self._left -= len(content)
         if self._left < 0:
-            raise InputError(
-                f"{self._file} contains more than {self._most:,} bytes of text. "
-                "Pass a larger --max-text-bytes, or --limit."
-            )
+            raise too_large(self._file, self._most)
         buffer[: len(content)] = content
         return len(content)
 

@@ -1,5 +1,6 @@
 """Tagged sentences from CoNLL-U files: words placed in the text by character offsets."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -7,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from identilens.errors import InputError
-from identilens.runs.compressed import STANDARD_INPUT, open_text
+from identilens.runs.compressed import MAX_TEXT_BYTES, STANDARD_INPUT, open_text
+from identilens.runs.lines import Lines
 
 Tags = Literal["xpos", "upos"]
 """The treebank's own tags (Penn tags for English), or universal ones."""
@@ -42,7 +44,7 @@ class TaggedText(str):
         return [(word.start, word.end, getattr(word, tags)) for word in self.words]
 
 
-def read_conllu(path: str | Path, limit: int | None = None) -> list[TaggedText]:
+def read_conllu(path: str | Path, limit: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES) -> list[TaggedText]:
     """Return the sentences of a CoNLL-U file (also .gz or .xz) as texts that contain their words with both tags.
 
     A sentence's text is its ``# text`` comment. Words written as one (``cannot``) are split if their forms spell it;
@@ -66,14 +68,14 @@ def read_conllu(path: str | Path, limit: int | None = None) -> list[TaggedText]:
     path = Path(path)
     if path != STANDARD_INPUT and not path.exists():
         raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also compressed as .gz or .xz).")
-    with open_text(path) as stream:
-        sentences = [_sentence(lines, path) for lines in islice(_blocks(stream), limit)]
+    with open_text(path, most=max_text_bytes) as stream:
+        sentences = [_sentence(lines, path) for lines in islice(_blocks(Lines(stream, path)), limit)]
     if not sentences:
         raise InputError(f"{path} contains no sentences. Pass a CoNLL-U file.")
     return sentences
 
 
-def _blocks(stream: Iterator[str]) -> Iterator[list[tuple[int, str]]]:
+def _blocks(stream: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
     """Yield each sentence's lines with their numbers."""
     numbered = ((number, line.rstrip("\n")) for number, line in enumerate(stream, 1))
     for filled, lines in groupby(numbered, lambda line: bool(line[1].strip())):
@@ -91,6 +93,8 @@ def _sentence(lines: list[tuple[int, str]], path: Path) -> TaggedText:
     for number, row in rows:
         if len(row) != 10:
             raise InputError(f"{path}, line {number}: expected 10 columns, got {len(row)}.")
+        if re.fullmatch(r"\d+([-.]\d+)?", row[0]) is None:
+            raise InputError(f"{path}, line {number}: expected a word's number such as 3, 3-4 or 3.1; got {row[0]!r}.")
     return TaggedText(text, _placed(text, [row for row in rows if "." not in row[1][0]], path))
 
 

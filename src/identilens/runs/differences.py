@@ -43,11 +43,21 @@ def changed(there: Mapping[str, Any], here: Mapping[str, Any], what: str = "") -
     ]
 
 
-def model_and_texts(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
-    """Return the differences of two runs in model and texts, by digests; empty if there are none."""
+def model_and_texts(there: Mapping[str, Any] | None, here: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return whether two runs have the same model and texts, by digests, and what was compared, in words.
+
+    What neither run has, such as the model of a study that trains its own, is not compared.
+    """
+    if there is None:
+        return False, "it has no provenance to compare with"
     digests = there["model"].get("sha256"), here["model"].get("sha256")
     lines = [] if digests[0] == digests[1] else [_apart("sha256 of the model", *digests)]
-    return "; ".join(lines + _texts(there["texts"], here["texts"]))
+    lines += _texts(there["texts"], here["texts"])
+    compared = [] if digests == (None, None) else ["model"]
+    compared += ["texts"] if there["texts"]["sha256"] else []
+    if lines:
+        return False, "; ".join(lines)
+    return True, f"the same {' and '.join(compared)}" if compared else "it has no digests of a model or texts"
 
 
 def version_changes(previous: dict[str, Any], record: dict[str, Any]) -> str:

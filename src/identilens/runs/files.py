@@ -31,7 +31,7 @@ def write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     temporary, manifest = _temporary(path), manifest_of(path)
     with translated_write_errors(path):
         if manifest is not None:
-            manifest.check_there()
+            manifest.check_writable(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             # Created here, so that its permissions follow the umask.
@@ -50,8 +50,10 @@ def write_folder(path: Path, write: Callable[[Path], Any]) -> None:
     Raises:
         OutputFolderError: As `write_atomically`.
     """
-    temporary = _temporary(path)
+    temporary, manifest = _temporary(path), manifest_of(path)
     with translated_write_errors(path):
+        if manifest is not None:
+            manifest.check_writable(path / "file")
         try:
             temporary.mkdir(parents=True)
             (probe := temporary / "probe").touch()

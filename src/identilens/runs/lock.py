@@ -22,6 +22,8 @@ def hold(folder: Path) -> ExitStack:
     """
     file, locks = folder / LOCK, ExitStack()
     lock = FileLock(file)
+    if file.is_symlink():
+        raise OutputFolderError(f"{file} is a symbolic link. Remove it, or choose another folder.")
     with translated_write_errors(file):
         try:
             lock.acquire(blocking=False)

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path, PurePosixPath
@@ -87,6 +87,7 @@ class Manifest:
         """Remove the run's files whose paths have this prefix, and folders that are then empty; nothing else."""
         self.reread()
         names, mirror = [name for name in self.names(under) if name not in keep], mirror_of(self.root)
+        self._check_removable(names)
         if mirror is not None:
             mirror.remove([self.root / name for name in names])
         for name in names:
@@ -108,6 +109,7 @@ class Manifest:
         self.reread()
         present = {name: digests[-1] for name, digests in self.digests.items() if (self.root / name).exists()}
         temporary = self.root / f".{NAME}{TEMPORARY}"
+        temporary.unlink(missing_ok=True)
         temporary.write_text("".join(f"{digest}  {name}\n" for name, digest in present.items()), encoding="utf-8")
         temporary.replace(self.file)
         if (mirror := mirror_of(self.root)) is not None:
@@ -126,13 +128,31 @@ class Manifest:
                 if name.endswith(TEMPORARY):
                     (Path(place) / name).unlink(missing_ok=True)
 
-    def check_there(self) -> None:
-        """Raise OutputFolderError if the folder was removed during the run."""
+    def check_writable(self, path: Path) -> None:
+        """Raise OutputFolderError if the folder was removed during the run, or a link in it leads elsewhere."""
+        self._check_links([self.file, *_folders(path.relative_to(self.root).as_posix(), self.root)])
         if not self.file.is_file():
             raise OutputFolderError(
                 f"{self.root} was removed or emptied while the run was writing to it. Its files are lost; "
                 "run the same command again."
             )
+
+    def _check_removable(self, names: Collection[str]) -> None:
+        """Raise OutputFolderError, before anything is removed, if a link would lead out of the folder."""
+        self._check_links({folder for name in names for folder in _folders(name, self.root)})
+        runs = [self.root / name for name in names if _RUN in self.digests[name]]
+        self._check_links([*runs, *(run / NAME for run in runs)])
+        for run in runs:
+            joined = Manifest(run)
+            joined._check_removable(joined.digests)
+
+    def _check_links(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            if path.is_symlink():
+                raise OutputFolderError(
+                    f"{path} is a symbolic link; a run writes and deletes only in its own folder. Remove the link, or "
+                    "choose another folder."
+                )
 
     def _lines(self) -> list[str]:
         try:
@@ -141,9 +161,17 @@ class Manifest:
             return []
 
 
+def _folders(name: str, root: Path) -> list[Path]:
+    """Return the folders between a run's folder and one of its files."""
+    return [root / folder for folder in PurePosixPath(name).parents[:-1]]
+
+
 def _parsed(line: str) -> tuple[str, str] | None:
     match = _LINE.fullmatch(line)
-    if match is None or PurePosixPath(match[2]).is_absolute() or ".." in PurePosixPath(match[2]).parts:
+    if match is None:
+        return None
+    path = PurePosixPath(match[2])
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in match[2]:
         return None
     return match[1], match[2]
 

@@ -3,8 +3,10 @@
 import hashlib
 import json
 import platform
-import sys
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -29,6 +31,39 @@ class Identity:
     seed: int | None = None
 
 
+_COMMAND: ContextVar[list[str] | None] = ContextVar("command", default=None)
+"""The command line, if identilens was started from there: that of another program may contain anything."""
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)(\S*)")
+
+
+@contextmanager
+def commanded(words: Sequence[str]) -> Iterator[None]:
+    """Record a command line, without the secrets in its URLs, in the provenance of all runs inside this context."""
+    token = _COMMAND.set([without_secrets(word) for word in words])
+    try:
+        yield
+    finally:
+        _COMMAND.reset(token)
+
+
+def command_line() -> list[str] | None:
+    """Return the command line of the run that is going on, without secrets; None in Python."""
+    return _COMMAND.get()
+
+
+def without_secrets(text: str) -> str:
+    """Return text with URLs that have neither a user and password nor values in their queries and fragments."""
+    return _URL.sub(lambda url: url[1] + _bare(url[2]), text)
+
+
+def _bare(url: str) -> str:
+    address, mark, query = re.fullmatch(r"([^?#]*)([?#]?)(.*)", url, re.DOTALL).groups()  # pyright: ignore[reportOptionalMemberAccess]
+    # A password may contain a slash, a name alone may not.
+    address = re.sub(r"^([^/@:]*:.*|[^/@]*)@", "…@", address)
+    return address + (f"{mark}…" if query else mark)
+
+
 def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of a run, ready for JSON; the seed is not among its settings.
 
@@ -44,7 +79,7 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
         "analysis": analysis, "fingerprint": hashlib.sha256(canonical.encode()).hexdigest(),
         "model": model, "settings": options, "seed": seed,
         "libraries": {name: version(name) for name in _LIBRARIES},
-        "python": platform.python_version(), "platform": platform.platform(), "command": sys.argv,
+        "python": platform.python_version(), "platform": platform.platform(), "command": _COMMAND.get(),
         "texts": {"count": count, "sha256": hashes},
     }  # fmt: skip
 

@@ -16,11 +16,21 @@ from torch import Tensor
 
 from identilens.errors import OutputFolderError
 from identilens.runs.manifest import NAME, PROVENANCE, Manifest, digest_of
+from identilens.runs.parquet import expanded
 from identilens.runs.tables import Columns
 
 _REMEDY = "Restore it from a copy, or run again (--overwrite, or another folder)."
 _AT_ONCE = 256
 """Files that are read together."""
+
+_PER_VALUE = 16
+"""Bytes of memory that a value of a table takes, where that of a text is not counted."""
+
+_MOST_EXPANSION = 400
+"""Largest factor by which a table takes more memory than space on disk: some columns have one value throughout."""
+
+_SMALL_TABLE = 2**28
+"""Bytes of memory that any table may take."""
 
 _RECORD = {
     "analysis": str, "fingerprint": str, "model": dict, "settings": dict, "texts": dict, "libraries": dict,
@@ -66,7 +76,7 @@ def read_json(manifest: Manifest, file: Path) -> Any:
 def read_table(manifest: Manifest, file: Path, columns: Columns | None = None) -> pl.DataFrame:
     """Return a table of a run, in the given columns and types; raises as `read_bytes`, and for other columns."""
     # Read from memory: polars treats some paths as patterns.
-    content = io.BytesIO(read_bytes(manifest, file))
+    content = _table_bytes(manifest, file)
     with _translated_errors(file):
         table = pl.read_parquet(content)
         if columns is None:
@@ -80,10 +90,23 @@ def read_tables(manifest: Manifest, files: Sequence[Path]) -> pl.DataFrame:
     """Return several tables of a run as one; raises as `read_bytes`. One by one would take three times as long."""
     frames = []
     for start in range(0, len(files), _AT_ONCE):
-        contents: list[IO[bytes]] = [io.BytesIO(read_bytes(manifest, file)) for file in files[start : start + _AT_ONCE]]
+        contents: list[IO[bytes]] = [_table_bytes(manifest, file) for file in files[start : start + _AT_ONCE]]
         with _translated_errors(files[start]):
             frames.append(pl.read_parquet(contents))
     return pl.concat(frames)
+
+
+def _table_bytes(manifest: Manifest, file: Path) -> io.BytesIO:
+    """Return the content of a table, if it does not take far more memory than tables of studies do."""
+    content = io.BytesIO(read_bytes(manifest, file))
+    with _translated_errors(file):
+        size = expanded(content)
+        memory = size.bytes + _PER_VALUE * size.values
+        most = max(_SMALL_TABLE, _MOST_EXPANSION * content.seek(0, io.SEEK_END))
+        if memory > most:
+            raise ValueError(f"it takes {memory:,} bytes of memory, and a table of its size on disk up to {most:,}")
+    content.seek(0)
+    return content
 
 
 def read_tensors(manifest: Manifest, file: Path) -> dict[str, Tensor]:

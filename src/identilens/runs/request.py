@@ -54,16 +54,14 @@ class Request:
 
         Raises:
             InputError: If there is none, or it cannot be read.
-            OutputFolderError: If it differs from what the run wrote.
+            OutputFolderError: If the folder's manifest does not list it, or it differs from what the run wrote.
         """
         file = folder / NAME
         if not file.is_file():
             raise InputError(
                 f"{folder} contains no {NAME}: it is no run, or of an older version. Run its command again."
             )
-        manifest = Manifest(folder)
-        if NAME in manifest.digests:
-            check_file(manifest, file)
+        check_file(Manifest(folder), file)
         content = read_toml(file)
         lines = file.read_text(encoding="utf-8").split("\n")
         lost = [name for line in lines if line.startswith(_LOST) for name in line.removeprefix(_LOST).split(", ")]

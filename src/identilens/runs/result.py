@@ -25,6 +25,7 @@ from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
 from identilens.runs.reading import finished_record, read_record, read_table
 from identilens.runs.stored import present, shown_place, told_by_url
 from identilens.runs.tables import Columns, print_table
+from identilens.runs.terminal import plain
 
 R = TypeVar("R", bound="Result")
 
@@ -155,7 +156,7 @@ class Result(ABC):
 
     def show(self) -> None:
         """Print the finding, lines of tokens and the overview."""
-        Console().print(self.summary().text, markup=False, highlight=False)
+        Console().print(plain(self.summary().text), highlight=False)
         for line in self.token_lines():
             Console().print(line.text())
         for title, frame in self.overview().items():

@@ -1,10 +1,11 @@
 """A study: one analysis with its inputs, and the function that runs every study."""
 
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from itertools import takewhile
 from pathlib import Path
 from types import UnionType
@@ -144,8 +145,8 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
         overwrite: bool = False, allow_version_change: bool = False, engine: Engine | None = None,
         progress: Progress | bool | None = None, **options: Any,
     ) -> R:  # fmt: skip
+        _check_inputs(study, name, inputs, progress)
         chosen = study.settings_type.of(settings, options)
-        _check_inputs(study, inputs, progress)
         read = [read_texts(one) if is_columns(one) or isinstance(one, Iterator) else one for one in inputs]
         return run_study(
             bound_study(study, read, chosen), out=out, resume=resume, overwrite=overwrite,
@@ -154,7 +155,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
 
     run.__name__ = run.__qualname__ = name
     run.__module__ = study.__module__
-    run.__doc__ = f"{inspect.cleandoc(study.__doc__ or '')}\n\n{_COMMON.format(settings=study.settings_type.__name__)}"
+    run.__doc__ = _docstring(study)
     run.__signature__ = _signature(study, inspect.signature(run))  # pyright: ignore[reportFunctionMemberAccess]
     return run
 
@@ -170,7 +171,38 @@ def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, asked: Se
     return made
 
 
-def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: Any) -> None:
+def _docstring(study: type[Study[Any, R]]) -> str:
+    """Return the docstring of a study with its settings, and the options of every run, among the arguments."""
+    words, settings = inspect.cleandoc(study.__doc__ or ""), study.settings_type
+    inputs = f"Args:\n{_block(words, 'Args')}"
+    start = words.replace(inputs, "", 1) if inputs in words else words
+    kinds = [kind for kind in reversed(settings.__mro__) if is_dataclass(kind)]
+    described = "".join(_block(inspect.cleandoc(kind.__doc__ or ""), "Attributes") for kind in kinds)
+    common = _COMMON.format(settings=f"{settings.__module__}.{settings.__qualname__}")
+    summary, end, rest = start.partition("\nRaises:")
+    return f"{summary.rstrip()}\n\n{inputs}{described}{common}\n{end[1:]}{rest}"
+
+
+def _block(words: str, heading: str) -> str:
+    """Return the indented lines under a heading of a docstring."""
+    match = re.search(rf"^{heading}:\n((?: .*(?:\n|$))+)", words, re.MULTILINE)
+    return "" if match is None else match[1].rstrip("\n") + "\n"
+
+
+def _inputs_of(study: type[Study[Any, R]]) -> list[inspect.Parameter]:
+    """Return the arguments of a study's constructor before its settings."""
+    return list(takewhile(lambda one: one.name != "settings", inspect.signature(study).parameters.values()))
+
+
+def _check_inputs(study: type[Study[Any, R]], name: str, inputs: Sequence[Any], progress: Any) -> None:
+    names = [parameter.name for parameter in _inputs_of(study)]
+    required = sum(parameter.default is parameter.empty for parameter in _inputs_of(study))
+    if not required <= len(inputs) <= len(names):
+        setting = next(iter(hints_of(study.settings_type)), "out")
+        raise InputError(
+            f"{name} takes {' and '.join(names) or 'nothing'} by position, got {len(inputs)} values: pass each setting "
+            f"by its name, {name}({', '.join([*names, f'{setting}=...'])})."
+        )
     if study.takes[:1] == ("lens",) and inputs and not hasattr(inputs[0], "capture"):
         raise InputError(
             f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), or "
@@ -180,9 +212,8 @@ def _check_inputs(study: type[Study[Any, R]], inputs: Sequence[Any], progress: A
         raise InputError(f"expected progress to be False or a function of (done, total, note); got {progress!r}.")
 
 
-_COMMON = """Other arguments:
-
-    settings: All settings at once, as a `{settings}`. Each setting can also be passed by its name.
+_COMMON = """\
+    settings: All settings at once, as a `{settings}`; those that are passed by name come first.
     out: Folder for the results, or a URL such as ``"s3://bucket/run"``. Default: nothing is written.
     resume: Continue an interrupted run in ``out``, or return the finished one.
     overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
@@ -320,12 +351,11 @@ def _merged(study: Study[Any, R], tables: Mapping[str, pl.DataFrame]) -> dict[st
 
 def _signature(study: type[Study[Any, R]], run: inspect.Signature) -> inspect.Signature:
     """Return the signature that users see: inputs, each setting with its default, and the options of a run."""
-    inputs = takewhile(lambda one: one.name != "settings", inspect.signature(study).parameters.values())
     fields = inspect.signature(study.settings_type).parameters
     hints = hints_of(study.settings_type)
     settings = [fields[name].replace(annotation=_bare(hint)) for name, hint in hints.items()]
     common = [one for one in run.parameters.values() if one.kind is inspect.Parameter.KEYWORD_ONLY]
-    return run.replace(parameters=[*inputs, *settings, *common], return_annotation=study.result_type)
+    return run.replace(parameters=[*_inputs_of(study), *settings, *common], return_annotation=study.result_type)
 
 
 def _bare(hint: Any) -> Any:

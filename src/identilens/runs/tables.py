@@ -6,7 +6,8 @@ from typing import Any
 import polars as pl
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
+
+from identilens.runs.terminal import plain
 
 Columns = Mapping[str, Any]
 """Columns of a table and their polars types, in order."""
@@ -30,12 +31,11 @@ def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFram
 
 def print_table(title: str, frame: pl.DataFrame) -> None:
     """Print a frame in the terminal, numbers to the right."""
-    # Text of users is shown as it is: brackets in it are no markup.
-    view = Table(title=Text(title))
+    view = Table(title=plain(title))
     for name, kind in frame.schema.items():
-        view.add_column(name, justify="right" if kind.is_numeric() else "left", overflow="fold")
+        view.add_column(plain(name), justify="right" if kind.is_numeric() else "left", overflow="fold")
     for row in frame.iter_rows():
-        view.add_row(*(Text(f"{value:.4g}" if isinstance(value, float) else str(value)) for value in row))
+        view.add_row(*(plain(f"{value:.4g}" if isinstance(value, float) else value) for value in row))
     Console().print(view)
 
 

@@ -1,11 +1,12 @@
 """Texts from files, streams and data sets, read one after the other; each is a line, an object or a row."""
 
+import codecs
 import csv
 import json
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -105,14 +106,14 @@ def _of_file(
     if kind == ".conllu":
         if pairs or columns:
             raise InputError(f"{file} has one sentence for each text: omit --pairs and --column.")
-        with _translated_read_errors(file, "utf-8", stream):
-            yield from read_conllu(file, limit=limit)
+        with _translated_read_errors(file, "utf-8", stream, most):
+            yield from read_conllu(file, limit=limit, max_text_bytes=most)
         return
     read = _reader(file, kind, columns, pairs)
     if kind == ".parquet":
-        yield from (checked(row, place, max_length) for place, row in parquet_rows(file, columns))
+        yield from (checked(row, place, max_length) for place, row in parquet_rows(file, columns, most))
         return
-    with _translated_read_errors(file, encoding, stream), open_text(file, encoding, "", most) as opened:
+    with _translated_read_errors(file, encoding, stream, most), open_text(file, encoding, "", most) as opened:
         yield from read(Lines(opened, file, max_length if kind == ".txt" else None), file, list(columns), max_length)
 
 
@@ -150,11 +151,11 @@ def _reader(file: Path, kind: str, columns: Sequence[str], pairs: bool) -> Calla
 
 
 @contextmanager
-def _translated_read_errors(file: Path, encoding: str, stream: bool) -> Iterator[None]:
+def _translated_read_errors(file: Path, encoding: str, stream: bool, most: int) -> Iterator[None]:
     try:
         yield
     except UnicodeDecodeError as error:
-        place = str(error.reason) if stream else _undecodable(file, encoding)
+        place = str(error.reason) if stream else _undecodable(file, encoding, most)
         raise InputError(
             f"{file} is not {encoding}: {place}. "
             "Save it as UTF-8, or name its encoding with --encoding (for example latin-1)."
@@ -165,19 +166,23 @@ def _translated_read_errors(file: Path, encoding: str, stream: bool) -> Iterator
         raise InputError(f"{file} cannot be read: {error}") from error
 
 
-def _undecodable(file: Path, encoding: str) -> str:
+def _undecodable(file: Path, encoding: str, most: int) -> str:
     """Return which byte of a file cannot be decoded; the stream itself only knows its position in a buffer."""
     if encoding.lower().startswith(("utf-16", "utf-32", "utf_16", "utf_32")):
         return "its content cannot be decoded"
-    position, number = 0, 0
-    with open_bytes(file) as stream:
-        for number, line in enumerate(stream, 1):
+    decoder = codecs.getincrementaldecoder(encoding)()
+    position, number = 0, 1
+    with open_bytes(file, most) as stream:
+        for part in chain(iter(lambda: stream.read(2**20), b""), [b""]):
             try:
-                line.decode(encoding)
+                decoder.decode(part, final=not part)
             except UnicodeDecodeError as error:
-                return f"byte {line[error.start]:#04x} at position {position + error.start} (line {number})"
-            position += len(line)
-    return f"a character is cut short (line {number})"
+                position += len(part) - len(error.object) + error.start
+                number += error.object[: error.start].count(b"\n")
+                return f"byte {error.object[error.start]:#04x} at position {position} (line {number})"
+            position += len(part)
+            number += part.count(b"\n")
+    return "its content cannot be decoded"
 
 
 def _lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
@@ -204,25 +209,56 @@ def _in_twos(texts: Iterable[Any]) -> Texts:
 
 def _json_lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
     for number, line in lines.filled():
+        place = f"{file}, line {number}"
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{file}, line {number}: not valid JSON ({error}).") from error
+            raise InputError(f"{place}: not valid JSON ({error}).") from error
         if not isinstance(row, dict):
-            raise InputError(f"{file}, line {number}: expected a JSON object, got {type(row).__name__}.")
-        yield checked(_pick(row, columns, f"{file}, line {number}"), f"{file}, line {number}", longest)
+            raise InputError(f"{place}: expected a JSON object, got {type(row).__name__}.")
+        yield checked(_pick(row, columns, place), place, longest)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; raises ValueError for a name that it has twice, where `json` would take the last."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {repeated!r} stands there twice; remove one")
+    return row
 
 
 def _rows(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
+    tabs = kind_of(file) == ".tsv"
     # Tab-separated corpora are written without quoting.
-    tabs: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if kind_of(file) == ".tsv" else {}
-    reader = csv.DictReader(lines, **tabs)
+    quoting, separator = (csv.QUOTE_NONE, "\t") if tabs else (csv.QUOTE_MINIMAL, ",")
+    remedy = "Remove the tabs in its texts" if tabs else "Put texts with commas or line ends between quotes"
+    reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
+    header: list[str] = []
+    start = 1
     try:
-        for row in reader:
-            place = f"{file}, line {reader.line_num}"
-            yield checked(_pick(row, columns, place), place, longest)
+        for fields in reader:
+            place = f"{file}, line {start}"
+            start = reader.line_num + 1
+            if not header:
+                header = fields
+                _check_header(header, columns, place)
+            elif fields:
+                if len(fields) != len(header):
+                    counts = f"expected {len(header)} fields, as in the header; got {len(fields)}"
+                    raise InputError(f"{place}: {counts}. {remedy}.")
+                yield checked(_pick(dict(zip(header, fields, strict=True)), columns, place), place, longest)
     except csv.Error as error:
-        raise InputError(f"{file}, line {lines.number}: {error}.") from error
+        raise InputError(
+            f"{file}, line {start}: {error}. Close every quote, and double those inside a text."
+        ) from error
+
+
+def _check_header(header: list[str], columns: list[str], place: str) -> None:
+    for column in columns:
+        if header.count(column) > 1:
+            raise InputError(f"{place}: the header has the column {column!r} twice. Rename one of them.")
 
 
 def _pick(row: Mapping[str, Any], columns: Sequence[str], place: str) -> str | tuple[str, str]:

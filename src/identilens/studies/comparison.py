@@ -20,8 +20,17 @@ _TEXT = "text"
 _SHOWN = 6
 """Measures that the finding names."""
 
-_ROUNDING = ("reconstruction_error",)
+_NOISE = ("reconstruction_error",)
 """Measures of rounding, which the finding leaves out."""
+
+_FIRST = "certain_mass"
+"""The measure that the finding always names where both results have it."""
+
+ROUNDING = 1e-9
+"""Differences up to this, absolutely or as a share of the larger mean, are rounding."""
+
+LENGTH_CHANGE = 0.1
+"""Change of the mean number of keys, as a share, from which on the finding warns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +38,9 @@ class Comparison(Result):
     """What differs between two results of one study.
 
     Attributes:
-        table: One row for each measure, over all places that both results have: means of a and b, their difference
-            b − a, its standard error over texts (paired where these are the same), and the spread over places.
+        table: One row for each measure, over all places that both results have: means of a and b (the first and the
+            second result), their difference b − a, its standard error over texts (paired where these are the same),
+            and the spread over places.
         places: The same for each place (kind, layer, head) and measure.
 
     Examples:
@@ -57,25 +67,48 @@ class Comparison(Result):
 
     places: pl.DataFrame
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """What the two results are called: their models where these differ, else the first and the second run."""
+        models = tuple(self.provenance["settings"]["models"])
+        return models if models[0] != models[1] else ("first run", "second run")
+
     def subject(self) -> str:
         """Return what was compared."""
-        settings = self.provenance["settings"]
-        return f"{settings['study']}: a, {settings['a']}; b, {settings['b']}"
+        settings, (first, second) = self.provenance["settings"], self.names
+        return f"{settings['study']}: {first}, {settings['a']}; {second}, {settings['b']}"
 
     def summary(self) -> Finding:
-        """Return the measures that differ most, in standard errors of their differences where these are known."""
-        size = (pl.col("difference") / pl.col("error")).abs()
-        said = pl.col("difference").is_finite() & ~pl.col("measure").is_in(_ROUNDING)
+        """Return certain mass, and the measures that differ most, in standard errors of their differences."""
+        said = pl.col("difference").is_finite() & ~pl.col("measure").is_in(_NOISE)
+        larger = pl.max_horizontal(pl.col("a").abs(), pl.col("b").abs())
         known = self.table.filter(said).with_columns(
-            size=pl.when(pl.col("error") > 0).then(size), share=(pl.col("difference") / pl.col("a")).abs()
+            equal=pl.col("difference").abs() <= ROUNDING * larger.clip(lower_bound=1),
+            size=pl.when(pl.col("error") > 0).then((pl.col("difference") / pl.col("error")).abs()),
+            share=pl.col("difference").abs() / larger,
+            first=pl.col("measure") == _FIRST,
         )
-        first = known.sort("size", "share", descending=True, nulls_last=True).head(_SHOWN)
-        lines = [self.subject() + "."] + [_sentence(row) for row in first.iter_rows(named=True)]
+        order = ["first", "size", "share"]
+        apart = known.filter(~pl.col("equal") | pl.col("first")).sort(order, descending=True, nulls_last=True)
+        shown = list(apart.head(_SHOWN).iter_rows(named=True))
+        lines = [self.subject() + ".", *self._warnings(), *(_sentence(row, self.names) for row in shown)]
+        if equal := known.filter(pl.col("equal") & ~pl.col("first"))["measure"].to_list():
+            lines.append(f"Equal up to rounding: {', '.join(map(_named, equal))}.")
         numbers = {row["measure"]: row["difference"] for row in known.iter_rows(named=True)}
-        headline = [
-            (_signed(row["difference"]), f"{_named(row['measure'])}, b − a") for row in first.iter_rows(named=True)
-        ]
+        change = f"{self.names[1]} minus {self.names[0]}"
+        headline = [(_signed(row["difference"]), f"{_named(row['measure'])}, {change}") for row in shown]
         return Finding("\n".join(lines), numbers, headline[:4])
+
+    def _warnings(self) -> list[str]:
+        """Return what makes the two results hard to compare."""
+        settings = self.provenance["settings"]
+        lengths = settings.get("mean_keys")
+        if lengths is None or abs(lengths[0] - lengths[1]) <= LENGTH_CHANGE * max(lengths):
+            return []
+        return [
+            f"The texts differ in length (on average {lengths[0]:.0f} and {lengths[1]:.0f} keys): nullity, null share, "
+            "certain mass and norm shares change with length alone. Compare texts of one length."
+        ]
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the differences of the means."""
@@ -87,9 +120,11 @@ class Comparison(Result):
         measures = comparable["measure"].unique(maintain_order=True).to_list()
         if not measures:
             return {}
+        first, second = self.names
         both = scatter(
             comparable.select("measure", "a", "b", "layer", "head"), "a", "b", "layer", also=("layer", "head"),
-            x_title="a", y_title="b", color_title="Layer", title="Every place in both results",
+            x_title=first.capitalize(), y_title=second.capitalize(), color_title="Layer",
+            title="Every place in both results",
         )  # fmt: skip
         charts: dict[str, AnyChart] = {
             "a_and_b": choose(both, "measure", "Measure", {name: _named(name) for name in measures})
@@ -124,8 +159,12 @@ def compare(a: Result, b: Result) -> Comparison:
         >>> idl.compare(first, second).table["measure"].to_list()[:4]
         ['null_share', 'simplex_null_share', 'pearson', 'reconstruction_error']
     """
-    if type(a) is not type(b):
-        raise InputError(f"expected two results of one study; got {a.analysis} and {b.analysis}.")
+    kinds = [one.analysis if isinstance(one, Result) else type(one).__name__ for one in (a, b)]
+    if not isinstance(a, Result) or kinds[0] != kinds[1]:
+        raise InputError(
+            f"expected two results of one study; got {kinds[0]} and {kinds[1]}. Pass what a study returned, or what "
+            "identilens.load_result reads from a folder."
+        )
     places = [name for name in _PLACES if name in a.table.columns]
     measures = [name for name, kind in a.table.schema.items() if kind.is_float() and name not in places]
     same = a.provenance["texts"].get("sha256") == b.provenance["texts"].get("sha256")
@@ -211,8 +250,12 @@ def _of_mean(values: pl.Series) -> float | None:
 def _record(a: Result, b: Result) -> dict[str, Any]:
     said = {name: f"{one.subject()}, run {one.provenance['fingerprint'][:8]}" for name, one in (("a", a), ("b", b))}
     texts = dict.fromkeys([*a.provenance["texts"].get("sha256", ()), *b.provenance["texts"].get("sha256", ())])
-    model = {"name": " and ".join(dict.fromkeys(str(one.provenance["model"].get("name")) for one in (a, b)))}
-    record = provenance("compare", Identity(model, []), {"study": a.analysis, **said})
+    models = [str(one.provenance["model"].get("name")) for one in (a, b)]
+    model = {"name": " and ".join(dict.fromkeys(models))}
+    settings: dict[str, Any] = {"study": a.analysis, **said, "models": models}
+    if "n_key" in a.table.columns:
+        settings["mean_keys"] = [one.table["n_key"].mean() for one in (a, b)]
+    record = provenance("compare", Identity(model, []), settings)
     return {**record, "texts": {"count": len(texts), "sha256": list(texts)}}
 
 
@@ -227,10 +270,12 @@ def _difference(frame: pl.DataFrame, name: str) -> AnyChart:
     return choose(chart, "kind", "Kind of attention", kinds) if len(kinds) > 1 else chart
 
 
-def _sentence(row: dict[str, Any]) -> str:
-    error = "" if row["error"] is None else f" ± {row['error']:.2g}"
-    words = f"{_named(row['measure']).capitalize()}: {row['a']:.3g} in a, {row['b']:.3g} in b"
-    return f"{words}; b − a = {_signed(row['difference'])}{error}."
+def _sentence(row: dict[str, Any], names: tuple[str, str]) -> str:
+    means = f"{_named(row['measure']).capitalize()}: {row['a']:.3g} ({names[0]}) and {row['b']:.3g} ({names[1]})"
+    if row["equal"]:
+        return f"{means}, equal up to rounding."
+    error = " (error unknown: one text)" if row["error"] is None else f" ± {row['error']:.2g}"
+    return f"{means}, a change of {_signed(row['difference'])}{error}."
 
 
 def _named(measure: str) -> str:

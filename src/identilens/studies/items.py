@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, overload
 
 from identilens.errors import InputError
@@ -12,6 +13,9 @@ from identilens.runs.corpus import Corpus
 
 _SAMPLE = 32
 """Items of a `Corpus` that show how texts are tokenised."""
+
+_LONGEST_NAME = 255
+"""Characters of a file's name on common file systems."""
 
 _KEPT = 256
 """Items that stay in memory: those of the part that is worked on."""
@@ -55,8 +59,25 @@ class LazyItems(Sequence[Item]):
 
 
 def read_items(lens: Lens, texts: Any, max_length: int | None) -> Sequence[Item]:
-    """Return the items of texts; those of a `Corpus` are tokenised when they are asked for."""
+    """Return the items of texts; those of a `Corpus` are tokenised when they are asked for.
+
+    Raises:
+        InputError: For texts that cannot be used, and for the name of a file in place of its text.
+    """
+    given = [texts] if isinstance(texts, str) else texts if isinstance(texts, list) else []
+    for text in given[:_SAMPLE]:
+        if isinstance(text, str) and _is_file(text):
+            raise InputError(
+                f"{text!r} is the name of a file, not a text. Read its texts with identilens.read_texts({text!r}) "
+                f"(--file {text}); to use the name as a text, put a space before it."
+            )
     return LazyItems(lens, texts, max_length) if isinstance(texts, Corpus) else lens.read(texts, max_length)
+
+
+def _is_file(text: str) -> bool:
+    """Return whether a text is one word that names a file with an ending."""
+    one_word = len(text) <= _LONGEST_NAME and not any(map(str.isspace, text))
+    return one_word and bool(Path(text).suffix) and Path(text).is_file()
 
 
 def sample(items: Sequence[Item]) -> Sequence[Item]:

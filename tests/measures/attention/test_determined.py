@@ -1,5 +1,6 @@
 """Certain mass and functional intervals: against scipy, against every vertex, against what samplers find."""
 
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -181,3 +182,64 @@ def test_wrong_inputs_are_refused():
         certain_mass_bounds(A, T, rounds=0)
     with pytest.raises(InputError, match="sum to 1"):
         certain_mass(A / 2, T)
+
+
+def test_a_value_outside_the_hull_of_the_others_need_not_be_fixed():
+    """The examples of concepts.md."""
+    T = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
+    assert certain_weights(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), T)[0, 3] == pytest.approx((4.2 - 2) / 7)
+    T, row = torch.tensor([[0.0], [1.0], [1.0], [2.0]]), torch.full((4,), 0.25)
+    both = functional_interval(row, T, torch.tensor([[0.0, 1.0, 1.0, 0.0]]))
+    assert (float(both.lo), float(both.hi)) == pytest.approx((0, 1))
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), keys=st.integers(3, 7), width=st.integers(1, 4))
+def test_a_separating_plane_bounds_the_weight_from_below(seed, keys, width):
+    """w·t_k <= c for all keys but j, w·t_j = c + m: lo_j >= (w·o − c) / m."""
+    A, T = random_weights(seed, keys, width)
+    heights = T @ torch.randn(width, generator=seeded(seed + 1), dtype=T.dtype)
+    j = int(heights.argmax())
+    c = float(heights[torch.arange(keys) != j].max())
+    bound = (float(A[0] @ heights) - c) / (float(heights[j]) - c)
+    assert certain_weights(A[:1], T)[0, j] >= bound - 1e-9
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6), keys=st.integers(2, 6), width=st.integers(1, 3))
+def test_two_keys_of_one_value_have_the_interval_of_the_merged_key(seed, keys, width):
+    A, T = random_weights(seed, keys, width)
+    split = torch.cat([A[0] * torch.tensor([0.3] + [1.0] * (keys - 1)), 0.7 * A[0, :1]])
+    twice = torch.cat([T, T[:1]])
+    sum_of_both = torch.zeros(1, keys + 1, dtype=A.dtype)
+    sum_of_both[0, [0, -1]] = 1
+    merged, both = attention_intervals(A[0], T), functional_interval(split, twice, sum_of_both)
+    assert (float(both.lo), float(both.hi)) == pytest.approx((float(merged.lo[0]), float(merged.hi[0])), abs=1e-7)
+    single = attention_intervals(split, twice)
+    assert single.lo[[0, -1]].tolist() == pytest.approx([0, 0], abs=1e-8)
+    assert single.hi[[0, -1]].tolist() == pytest.approx([float(both.hi)] * 2, abs=1e-7)
+
+
+def test_rows_are_divided_by_their_sum_so_that_certain_mass_is_at_most_one():
+    T = torch.eye(3)
+    row = torch.tensor([[0.3, 0.3, 0.4009]])
+    assert float(certain_mass(row, T)) == pytest.approx(1, abs=1e-15)
+    assert float(certain_mass(row, T)) <= 1
+    assert float(certain_mass_bounds(row.repeat(9, 1), T).hi.max()) <= 1
+    found = attention_intervals(row[0], T)
+    assert torch.equal(found.weights, row[0].double() / row[0].double().sum())
+
+
+def test_heads_trade_by_the_formula_of_the_concepts():
+    """Σ rank(T_h) − rank([T_1; …; T_H]), columns centred, against the null space of the joint map."""
+    for heads, d_v, width in [(4, 8, 16), (2, 8, 16), (3, 8, 16)]:
+        draw = partial(torch.randn, generator=seeded(heads), dtype=torch.float64)
+        T = [draw(12, d_v) @ draw(d_v, width) for _ in range(heads)]
+        centred = [one - one.mean(0) for one in T]
+        ranks = [int(torch.linalg.matrix_rank(one)) for one in centred]
+        formula = sum(ranks) - int(torch.linalg.matrix_rank(torch.cat(centred)))
+        kept_alone = [torch.cat([one, torch.ones(12, 1)], 1) for one in T]
+        alone = sum(12 - int(torch.linalg.matrix_rank(one)) for one in kept_alone)
+        together = torch.cat([torch.cat(T), torch.block_diag(*[torch.ones(12, 1)] * heads).double()], 1)
+        assert formula == 12 * heads - int(torch.linalg.matrix_rank(together)) - alone
+        assert (formula == 0) == (heads * d_v <= width)

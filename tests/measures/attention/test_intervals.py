@@ -137,8 +137,8 @@ def test_order_equals_scipy_pair_by_pair(seed, n, d):
 def test_identifiable_rows_are_points_and_fully_ordered():
     A, T = random_weights(1, 8, 20)
     found = certify_row(A[3], T)
-    assert torch.equal(found.intervals.lo, A[3])
-    assert torch.equal(found.intervals.hi, A[3])
+    torch.testing.assert_close(found.intervals.lo, A[3], atol=1e-15, rtol=0)
+    assert torch.equal(found.intervals.hi, found.intervals.lo)
     assert found.intervals.pinned.all()
     assert found.top == int(A[3].argmax())
     assert int(found.above.sum()) == 8 * 7 // 2

@@ -70,6 +70,21 @@ def test_scores_a_rounding_apart_are_equal_wherever_they_lie_and_others_are_not(
     assert {tuple(removal_order(apart, seeded(seed)).tolist()) for seed in range(20)} == {(0, 1, 2, 3)}
 
 
+def test_with_a_tolerance_the_agreement_is_the_cosine_of_ranks_and_not_spearmans():
+    """0 ties with 1 and 1 with 2, but 0 does not tie with 2: no averaged ranks say that."""
+    scores, effects = torch.tensor([1.0, 2.0, 3.0]).double(), torch.tensor([1.0, 1.8, 2.6]).double()
+    ranks = torch.tensor([-1.0, 0.0, 1.0]).double()  # parts below less parts above, of effects with a floor of 1
+    own = torch.tensor([-2.0, 0.0, 2.0]).double()
+    assert float(rank_agreement(scores, effects, floor=1.0)) == pytest.approx(
+        float(torch.cosine_similarity(own, ranks, 0))
+    )
+    four = torch.tensor([0.0, 0.8, 1.6, 2.4]).double()
+    found = float(rank_agreement(torch.arange(4).double(), four, floor=1.0))
+    signs = torch.tensor([-2.0, -1.0, 1.0, 2.0]).double()
+    assert found == pytest.approx(float(torch.cosine_similarity(torch.tensor([-3.0, -1, 1, 3]).double(), signs, 0)))
+    assert found < 1, "Spearman's, of the same order, is 1"
+
+
 def test_effects_within_the_noise_floor_are_ties():
     scores = torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64)
     effects = torch.tensor([0.5, 0.1, 2e-5, 9e-5], dtype=torch.float64)

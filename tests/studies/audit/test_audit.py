@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+import transformers as hf
 from polars.testing import assert_frame_equal
 from safetensors import safe_open
 
@@ -22,6 +23,7 @@ from helpers.zoo import BUILDERS, build, example, ids
 from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.models import Lens
 from identilens.studies.audit import runner as audit_runner
+from identilens.studies.audit.heads import certain_error
 
 
 def reference_rows(lens, inputs):
@@ -31,9 +33,12 @@ def reference_rows(lens, inputs):
         outputs = defaultdict(list)
         for head in text.heads:
             T = head.values.double() @ head.output_projection.double()
-            effective = effective_svd(head.weights, T, head.visible)
             weights = head.attention
             seen = torch.ones_like(weights, dtype=torch.bool) if head.visible is None else head.visible
+            if head.sink:  # one more key of value zero, which every row sees
+                weights = torch.cat([weights, (1 - weights.sum(-1, keepdim=True)).clamp_min(0)], -1)
+                T, seen = torch.cat([T, torch.zeros_like(T[:1])]), torch.cat([seen, torch.ones_like(seen[:, :1])], -1)
+            effective = effective_svd(weights, T, seen)
             last = T[seen[-1]]
             rank = rank_svd(last)
             pair = torch.stack([weights[seen], effective[seen]])
@@ -41,7 +46,9 @@ def reference_rows(lens, inputs):
             outputs[head.layer, head.kind].append(torch.linalg.vector_norm(weights @ T, dim=-1))
             rows[index, head.layer, head.head, head.kind] = {
                 "n_query": len(weights),
-                "n_key": len(T),
+                "n_key": len(T) - head.sink,
+                "simplex_nullity": len(last) - 1 - rank_svd(last - last.mean(0)),
+                "learned_sink": float(weights[:, -1].mean()) if head.sink else 0.0,
                 "rank": rank,
                 "nullity": len(last) - rank,
                 "null_share": float((weights - effective).square().sum() / weights.square().sum()),
@@ -50,12 +57,17 @@ def reference_rows(lens, inputs):
                 "first_mass": float(weights[:, 0].mean()),
                 "received": weights.mean(0),
                 "norm_shares": (norms / norms.sum(-1, keepdim=True)).mean(0),
-                "value_norms": torch.linalg.vector_norm(T, dim=-1) / torch.linalg.vector_norm(T, dim=-1).quantile(0.5),
+                "value_norms": torch.linalg.vector_norm(T, dim=-1) / head_median(T[: len(T) - head.sink]),
             }
         for (layer, kind), sizes in outputs.items():
             for head, share in enumerate((torch.stack(sizes) / torch.stack(sizes).sum(0)).mean(-1)):
                 rows[index, layer, head, kind]["output_share"] = float(share)
     return rows
+
+
+def head_median(T):
+    """The median norm of the projected values."""
+    return torch.linalg.vector_norm(T, dim=-1).quantile(0.5)
 
 
 def simplex_null_share(weights, T, seen):
@@ -81,13 +93,13 @@ def test_table_agrees_with_the_plain_reference(family, bundled):
     assert len(table) == len(reference)
     for row in table.iter_rows(named=True):
         expected = reference[row["text"], row["layer"], row["head"], row["kind"]]
-        for name in ("n_query", "n_key", "rank", "nullity"):
+        for name in ("n_query", "n_key", "rank", "nullity", "simplex_nullity"):
             assert row[name] == expected[name]
         assert row["null_share"] == pytest.approx(expected["null_share"], abs=1e-5)
         if row["pearson"] is not None and not math.isnan(expected["pearson"]):
             assert row["pearson"] == pytest.approx(expected["pearson"], abs=1e-4)
         assert row["reconstruction_error"] < 1e-5
-        for name in ("simplex_null_share", "first_mass", "output_share"):
+        for name in ("simplex_null_share", "first_mass", "learned_sink", "output_share"):
             assert row[name] == pytest.approx(expected[name], abs=1e-5), name
         sink = row["sink"]
         assert row["sink_mass"] == pytest.approx(float(expected["received"][sink]), abs=1e-6)
@@ -95,6 +107,58 @@ def test_table_agrees_with_the_plain_reference(family, bundled):
         assert row["sink_norm_share"] == pytest.approx(float(expected["norm_shares"][sink]), abs=1e-5)
         assert row["sink_value_norm"] == pytest.approx(float(expected["value_norms"][sink]), rel=1e-4)
     assert table["pearson"].null_count() < len(table)
+
+
+def test_a_row_that_is_determined_has_certain_mass_one_also_with_a_learned_sink():
+    audit = idl.audit(Lens(build("gpt_oss")), [ids(3, 1)], certain_rows=3, examples=0)
+    assert audit.table["learned_sink"].max() > 0.1
+    assert audit.table["simplex_nullity"].to_list() == [0] * len(audit.table)
+    assert audit.rows["certain_mass"].to_list() == pytest.approx([1] * len(audit.rows), abs=1e-9)
+
+
+def test_every_column_of_a_half_precision_model_rests_on_weights_computed_again(bundled_path):
+    lens = idl.load(bundled_path, dtype="bfloat16", device="cpu")
+    audit = idl.audit(lens, TEXTS[:1], examples=0, certain_rows=0, layers=[0])
+    reference = reference_rows(lens, TEXTS[:1])
+    for row in audit.table.iter_rows(named=True):
+        expected = reference[0, 0, row["head"], "encoder"]
+        for name in ("null_share", "simplex_null_share", "first_mass", "pearson"):
+            assert row[name] == pytest.approx(expected[name], abs=2e-6), name
+
+
+@pytest.mark.parametrize(("heads", "width", "trading"), [(4, 16, True), (2, 16, False)])
+def test_heads_that_trade_are_told(heads, width, trading):
+    config = hf.Qwen3Config(
+        hidden_size=32, num_attention_heads=heads, num_key_value_heads=2, head_dim=width, num_hidden_layers=2,
+        intermediate_size=32, vocab_size=64,
+    )  # fmt: skip
+    audit = idl.audit(Lens(hf.Qwen3Model(config).eval()), [list(range(3, 15))], certain_rows=1)
+    assert set(audit.table["stacked_rank"]) == {32}
+    said = audit.summary().text
+    assert ("In 2 of 2 layers heads can trade" in said) == trading
+    assert ("rank 32 of 64" in said) == trading
+    assert ("fixes the output of each head" in said) == (not trading)
+
+
+def test_the_stacked_rank_counts_equal_projections_of_two_heads_once():
+    model = build("bert")
+    for layer in model.encoder.layer:
+        weight = layer.attention.output.dense.weight.data
+        weight[:, 8:16] = weight[:, :8]
+    audit = idl.audit(Lens(model), [ids(9)], certain_rows=1)
+    assert set(audit.table["stacked_rank"]) == {24}
+    assert "rank 24 of 32" in audit.summary().text
+
+
+def test_the_finding_says_which_texts_its_rows_come_from_and_how_sure_it_is(bundled):
+    said = idl.audit(bundled, TEXTS, layers=[0], examples=2).summary().text
+    assert "96 rows in 2 of the 3 texts, the longest of at most 128 tokens, standard error over texts" in said
+    single = idl.audit(bundled, TEXTS[:1], layers=[0, 1], certain_rows=3)
+    drawn = single.rows.group_by("layer", "query").agg(pl.col("certain_mass").mean())
+    squares = [part["certain_mass"].var() / 3 for _, part in drawn.group_by("layer")]
+    assert certain_error(single.rows)[0] == pytest.approx(sum(squares) ** 0.5 / 2)
+    assert "72 rows, standard error over rows" in single.summary().text
+    assert certain_error(idl.audit(bundled, TEXTS[:1], layers=[0], certain_rows=1).rows) == (None, "rows")
 
 
 def test_every_head_of_the_bundled_model_has_rank_min_n_32(bundled):

@@ -27,7 +27,7 @@ def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled):
     for row in audit.rows.iter_rows(named=True):
         head = held[row["text"], row["layer"], row["head"], row["kind"]]
         weights, visible = head.attention[row["query"]], None if head.visible is None else head.visible[row["query"]]
-        values, keys, sink = head.projected.compact, len(weights), audit.table.filter(
+        values, sink = head.projected.compact, audit.table.filter(
             text=row["text"], layer=row["layer"], head=row["head"], kind=row["kind"])["sink"].item()  # fmt: skip
         rest = 1 - weights.sum()
         if head.sink:  # one more key of value zero
@@ -35,7 +35,7 @@ def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled):
             visible = None if visible is None else torch.cat([visible, torch.ones(1, dtype=torch.bool)])
         found = attention_intervals(weights, ProjectedValues(values, head.projected.d_model), visible=visible)
         # Bounds follow the values, which two passes in single precision round otherwise.
-        assert row["certain_mass"] == pytest.approx(float(found.lo[:keys].sum()), abs=1e-5)
+        assert row["certain_mass"] == pytest.approx(float(found.lo.sum()), abs=1e-5)
         ends = [row["sink_lo"], row["sink_weight"], row["sink_hi"]]
         assert ends == pytest.approx([float(found.lo[sink]), float(weights[sink]), float(found.hi[sink])], abs=1e-5)
     means = audit.rows.group_by("text", "layer", "head", "kind").agg(mean=pl.col("certain_mass").mean())
@@ -115,4 +115,4 @@ def test_a_small_sink_is_one_more_key():
             torch.cat([weights, rest]), ProjectedValues(values, head.projected.d_model),
             visible=torch.cat([seen, torch.ones(1, dtype=torch.bool)]),
         )  # fmt: skip
-        assert row["certain_mass"] == pytest.approx(float(found.lo[:-1].sum()), abs=1e-6)
+        assert row["certain_mass"] == pytest.approx(float(found.lo.sum()), abs=1e-6)

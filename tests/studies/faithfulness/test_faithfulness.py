@@ -1,5 +1,7 @@
 """The faithfulness bench: tables against plain references, the control, resumption, the command and the report."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 import torch
@@ -9,9 +11,11 @@ from scipy.stats import spearmanr
 import identilens as idl
 from helpers.command import failing, identilens
 from helpers.zoo import build, ids
-from identilens.measures.explanations import removal_sets
+from identilens.linalg import ProjectedValues
+from identilens.measures.explanations import explain_rows, removal_sets
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
+from identilens.studies.faithfulness.determinacy import self_agreement
 from identilens.studies.faithfulness.drawing import DrawnMap
 from identilens.studies.faithfulness.judging import judged
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
@@ -148,6 +152,30 @@ def test_rows_that_the_output_determines_are_left_out_of_the_agreement():
     found = faithfulness(lens_of("gpt2"), [ids(20)], layers=0, heads=0, **{**QUICK, "rows": 18})
     assert found.table["query"].n_unique() == 18
     assert found.determinacy["query"].min() >= 8
+
+
+def test_rows_without_an_order_do_not_count_as_stable(causal):
+    agreements = [0.5, 0.7, None, None]
+    table = causal.determinacy.head(4).with_columns(
+        explanation=pl.lit("certain"), alternative=pl.lit("drawn"), text=pl.Series([0, 1, 2, 3]),
+        agreement=pl.Series(agreements),
+    )  # fmt: skip
+    result = replace(causal, determinacy=table)
+    row = result.stable().row(0, named=True)
+    assert (row["mean"], row["no_order"]) == pytest.approx((0.6, 0.5))
+    assert result.plane().filter(explanation="certain")["no_order"].item() == 0.5
+    assert "Without any order, and left out: certain in 50.0 % of the rows." in result.summary().text
+
+
+def test_nothing_certain_has_no_order_and_no_agreement():
+    """Every key can be left out: two keys of each value."""
+    values = torch.tensor([[0.0], [0.0], [1.0], [1.0]], dtype=torch.float64)
+    weights = torch.tensor([[0.3, 0.2, 0.4, 0.1]], dtype=torch.float64)
+    other = torch.tensor([[0.1, 0.4, 0.2, 0.3]], dtype=torch.float64)
+    own, others = (explain_rows(one, ProjectedValues.of(values)) for one in (weights, other))
+    seen = torch.ones(1, 4, dtype=torch.bool)
+    assert self_agreement(own["certain"], others["certain"], seen).isnan().all()
+    assert not self_agreement(own["raw"], others["raw"], seen).isnan().any()
 
 
 def test_rows_without_alternatives_and_texts_without_rows():

@@ -39,6 +39,9 @@ const ending = (model) => model.split("/").filter(Boolean).pop() || model;
 // Models are called by the end of their path, where that tells them apart.
 const called = (model) => (start.models.filter((one) => ending(one) === ending(model)).length > 1 ? model : ending(model));
 
+// A relative change in words; what single precision rounds is no change.
+const ROUNDING = 1e-5, SIZED = "relative change (below 1e-5: rounding)", sized = (change) => `${written(change)} of its size${change < ROUNDING ? " (rounding)" : ""}`;
+
 class Pane {
   // `shown` is what the address holds of this column; `remember` is called whenever that changes.
   constructor(number, shown, remember) {
@@ -188,7 +191,7 @@ class Pane {
     this.told(`With other query and key matrices the head itself computes weights ${this.away(found)} What was changed: ${moved} of its norm. ${found.dimension === null ? "The dimension of such weights is not known" : `Such weights form a family of ${found.dimension} dimensions`}${found.note ? `; ${found.note}` : ""}. The model with these matrices:`, found);
   }
 
-  away({ distance, output_error: error }) { return `${distance.toFixed(3)} away on average (total variation); the head's output changes by ${written(error)} of its size.`; }
+  away({ distance, output_error: error }) { return `${distance.toFixed(3)} away on average (total variation); the head's output changes by ${sized(error)}.`; }
 
   // Asks for other weights of the head and shows them as a layer of its map.
   async other(what, more, name, words) {
@@ -219,7 +222,7 @@ class Pane {
 
   told(words, { states, next, logits_change: change }) {
     const sequences = [...new Set(states.map((one) => one.sequence))], of = (name) => states.filter((one) => one.sequence === name);
-    const alone = sequences.length === 1, rows = sequences.map((name) => [alone ? "relative change" : `${name}, relative change`, ...of(name).map((one) => written(one.change))]);
+    const alone = sequences.length === 1, rows = sequences.map((name) => [alone ? SIZED : `${name}, ${SIZED}`, ...of(name).map((one) => written(one.change))]);
     const tables = [table(["Hidden state", ...of(sequences[0]).map((one) => one.layer)], rows)];
     if (next) tables.push(table(["Last position", "before", "after"], next.map((one) => [one.token, one.before.toFixed(4), one.after.toFixed(4)])));
     this.found.replaceChildren(made("p", { textContent: words + (change === undefined ? "" : ` Logits change by ${written(change)}.`) }), made("div", { className: "both" }, ...tables));
@@ -228,9 +231,9 @@ class Pane {
 
   // A weight is drawn within its range: towards the alternative where it is least or greatest.
   drag(key) {
-    const { intervals, weights, keys, query } = this.row || {};
-    if (!intervals || !this.held) return;
-    const weight = weights[key], lo = intervals.lower(key), hi = intervals.upper(key);
+    const { intervals, proven, weights, keys, query } = this.row || {};
+    if (!proven || !this.held) return;
+    const weight = weights[key], lo = proven.lo[key], hi = proven.hi[key];
     const slider = made("input", { type: "range", min: lo, max: hi, step: "any", value: weight, ariaLabel: `Weight of ${keys[key]}`, disabled: hi - lo < 1e-4 });
     const words = made("span", { textContent: `${keys[key]} (key ${key})` }), value = made("output", { textContent: `${written(weight)}, from ${written(lo)} to ${written(hi)}` });
     slider.addEventListener("input", () => { value.textContent = written(Number(slider.value)); });
@@ -240,10 +243,12 @@ class Pane {
       const end = intervals.vertex(), share = Math.min(1, Math.abs(aim - weight) / (Math.abs(end[key] - weight) || 1));
       const last = await this.one("weights", { ...this.at(), query, change: Array.from(end, (one, at) => share * (one - weights[at])) }, "putting the row back");
       if (!last) return;
-      this.told(`Row ${query} with ${written(last.moved.weights[key])} on ${keys[key]}: the head's output changes by ${written(last.moved.output_error)} of its size. Put back into the model:`, last.moved);
+      this.told(`Row ${query} with ${written(last.moved.weights[key])} on ${keys[key]}: the head's output changes by ${sized(last.moved.output_error)}. Put back into the model:`, last.moved);
     });
     this.hand.replaceChildren(words, slider, value);
     this.hand.hidden = false;
+    this.hand.scrollIntoView({ block: "nearest" });
+    slider.focus({ preventScroll: true });
   }
 
   picture() {

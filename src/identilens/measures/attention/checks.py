@@ -9,7 +9,9 @@ from identilens.linalg import HALF, ProjectedValues, SimplexSpace, Visible
 from identilens.linalg.checks import check_finite, check_mask
 
 SUM_ERROR = 1e-3
-"""Largest accepted error of a row's sum, and largest weight on a hidden key: these are rounding errors."""
+"""Largest accepted error of a row's sum, and largest weight on a hidden key: these are rounding errors.
+
+Rows are divided by their sum."""
 
 
 def check_precision(weights: Tensor) -> None:
@@ -35,7 +37,7 @@ def check_number(name: str, given: int | None, least: int) -> None:
 def checked_weights(
     weights: Float[Tensor, "query key"], projected: ProjectedValues, visible: Bool[Tensor, "query key"] | None = None
 ) -> Float[Tensor, "query key"]:
-    """Return the weights in float64 after checking that they are distributions over T's rows.
+    """Return the weights in float64, each row divided by its sum, if they are distributions over T's rows.
 
     Raises:
         InputError: Weights in half precision, a negative weight, a row that does not sum to one, T of another
@@ -49,7 +51,7 @@ def checked_weights(
             "pass weights and values of the same text and head."
         )
     check_mask(visible, queries, keys)
-    return without_hidden(_distributions(weights), visible)
+    return _distributions(weights, visible)
 
 
 def matrix_shape(weights: Float[Tensor, "query key"]) -> tuple[int, int]:
@@ -68,7 +70,7 @@ def matrix_shape(weights: Float[Tensor, "query key"]) -> tuple[int, int]:
 
 
 def checked_row(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Float[Tensor, " key"]:
-    """Return one row in float64 after checking that it is a distribution over the keys that its space sees.
+    """Return one row in float64, divided by its sum, if it is a distribution over the keys that its space sees.
 
     Raises:
         InputError: As `checked_weights`.
@@ -79,7 +81,7 @@ def checked_row(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Floa
             f"expected a weight for each of the space's {len(space.visible)} keys; got {len(weights_row)}; "
             "pass a row and the space of the same text and head."
         )
-    return without_hidden(_distributions(weights_row[None]), space.visible[None])[0]
+    return _distributions(weights_row[None], space.visible[None])[0]
 
 
 def without_hidden(weights: Float[Tensor, "*batch query key"], visible: Visible) -> Float[Tensor, "*batch query key"]:
@@ -104,7 +106,9 @@ def without_hidden(weights: Float[Tensor, "*batch query key"], visible: Visible)
     return weights.masked_fill(~seen, 0.0)
 
 
-def _distributions(weights: Float[Tensor, "query key"]) -> Float[Tensor, "query key"]:
+def _distributions(
+    weights: Float[Tensor, "query key"], visible: Bool[Tensor, "query key"] | None
+) -> Float[Tensor, "query key"]:
     check_precision(weights)
     rows = weights.detach().double()
     check_finite(weights=rows)
@@ -120,4 +124,5 @@ def _distributions(weights: Float[Tensor, "query key"]) -> Float[Tensor, "query 
             f"expected rows of attention weights that sum to 1; row {row} sums to {sums[row].item():.4f}; "
             "if the model has an attention sink, add it as one more key whose projected value is zero."
         )
-    return rows
+    rows = without_hidden(rows, visible)
+    return rows / rows.sum(-1, keepdim=True)

@@ -48,7 +48,8 @@ def certain_mass(
     lo_j = min a'_j over {a' >= 0, a'[T, 1] = a[T, 1]}. Every alternative has at least lo_j on key j, so its total
     variation distance from a is at most Σ_j (a_j − lo_j) = 1 − certain mass. 1 means that the output determines the
     row. 0 means that each single weight can be zero. A linear program is solved for each weight that is not zero in
-    any alternative found so far. lo_j is the program's dual bound: the sum is never too large, except by rounding.
+    any alternative found so far. lo_j is the program's dual bound: the sum is never too large.
+    Rows that sum to 1 up to rounding are divided by their sum.
 
     Examples:
         >>> import torch
@@ -61,7 +62,7 @@ def certain_mass(
         InputError: Weights that are not distributions over T's rows.
         NumericalError: A program whose answer cannot be certified.
     """
-    return certain_weights(weights, projected_values, visible=visible).sum(-1)
+    return certain_weights(weights, projected_values, visible=visible).sum(-1).clamp_max(1.0)
 
 
 def certain_weights(
@@ -128,7 +129,7 @@ def certain_mass_bounds(
     if rounds < 1:
         raise InputError(f"expected at least one round; got {rounds}.")
     lo, hi = _lower_ends(weights, projected_values, visible, lambda solver, rows: solver.bracket(rows, rounds))
-    return CertainBounds(lo.sum(-1), hi.sum(-1))
+    return CertainBounds(lo.sum(-1).clamp_max(1.0), hi.sum(-1).clamp_max(1.0))
 
 
 def functional_interval(

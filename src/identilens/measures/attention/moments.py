@@ -47,6 +47,22 @@ class RowSums:
             projected_square + even * (projected - raw), counted,
         )  # fmt: skip
 
+    def with_sink(self) -> "RowSums":
+        """Return the sums with a learned sink as one more key: weight 1 − Σ a, effective weight 0, value 0."""
+        size = 1 / self.even
+        even = 1 / (size + 1)
+        shift, sink = self.even - even, -self.raw - even
+        return RowSums(
+            even=even,
+            raw=self.raw + size * shift + sink,
+            raw_square=self.raw_square + shift * (2 * self.raw + size * shift) + sink.square(),
+            effective=self.effective + size * shift - even,
+            effective_square=self.effective_square + shift * (2 * self.effective + size * shift) + even**2,
+            cross=self.cross + shift * (self.raw + self.effective + size * shift) - even * sink,
+            # The sink's entry of the ones lies outside col(T), whatever the others do.
+            counted=self.counted + 1,
+        )
+
     @property
     def null_square(self) -> PerRow:
         """‖a − effective‖² of each row: the part in LN(T)."""

@@ -22,6 +22,7 @@ class ParkedAttention:
         sink_value_norm: ‖t_j‖ of the sink, divided by the median of ‖t_k‖ over the keys.
         first_mass: Attention to the first key, mean over queries. Scores of sinks and dormant heads are based on it
             (Gu et al. 2025; Barbero et al. 2025; average weight of the first token in Sandoval-Segura et al. 2025).
+        learned_sink: Attention to the learned sink, a key without value, mean over queries; 0 for heads without one.
         output_share: The head's share of the norms of the layer's head outputs after W_O, mean over queries, in
             [0, 1]; 1 / heads for an average head.
     """
@@ -31,6 +32,7 @@ class ParkedAttention:
     sink_norm_share: Float[Tensor, " head"]
     sink_value_norm: Float[Tensor, " head"]
     first_mass: Float[Tensor, " head"]
+    learned_sink: Float[Tensor, " head"]
     output_share: Float[Tensor, " head"]
 
 
@@ -38,10 +40,14 @@ class ParkedBuilder:
     """Adds up the rows of a layer's attention block by block; memory O(n · block).
 
     ``lengths`` are the norms ‖t_k‖ of the projected values, float64. ``structural`` marks the keys that can be sinks,
-    text by text; the first key always can. The heads of one text follow one another.
+    text by text; the first key always can. The heads of one text follow one another. ``learned_sink``: the softmax
+    has a learned sink, which gets what the rows lack to 1.
     """
 
-    def __init__(self, lengths: Float[Tensor, "head key"], structural: Bool[Tensor, "text key"]) -> None:
+    def __init__(
+        self, lengths: Float[Tensor, "head key"], structural: Bool[Tensor, "text key"], learned_sink: bool = False
+    ) -> None:
+        self._learned_sink = learned_sink
         places = structural.to(lengths.device).clone()
         places[:, 0] = True
         self._heads = len(lengths) // len(places)
@@ -70,6 +76,13 @@ class ParkedBuilder:
         median = torch.stack([self.lengths.kthvalue(rank, 1).values for rank in middle]).mean(0)
         value_norm = share_of(norm, median)
         mass_there, share_there = (sums.gather(1, place)[:, 0] for sums in (mass, share))
+        learned_sink = (1 - mass.sum(1)).clamp_min(0) if self._learned_sink else torch.zeros_like(mass_there)
         return ParkedAttention(
-            place[:, 0], mass_there, share_there * norm, value_norm, mass[:, 0], self._output / self._rows
+            sink=place[:, 0],
+            sink_mass=mass_there,
+            sink_norm_share=share_there * norm,
+            sink_value_norm=value_norm,
+            first_mass=mass[:, 0],
+            learned_sink=learned_sink,
+            output_share=self._output / self._rows,
         )

@@ -22,6 +22,8 @@ from identilens.measures.attention.shared_rows import Coordinates, SharedRows
 class AttentionSummary:
     """Scalars of each head of a layer on one text. For masked rows, rank and nullities are those of the last row.
 
+    A learned sink counts as one more key that every row sees, with value zero and the weight that its row lacks to 1.
+
     Attributes:
         rank: Numerical rank of T.
         nullity: Number of visible keys minus rank.
@@ -52,15 +54,15 @@ class SummaryBuilder:
     sums follow from the coordinates of the weights in an orthonormal basis of col(T). Products of rows that do not see
     every key are in float64, but those of causal rows where less is enough. Memory O(n · block). ``queries`` is the
     total number of rows. Each query and each key has one of several types; types may differ from head to head, when
-    heads of several texts are summarised together.
+    heads of several texts are summarised together. ``sink``: a learned sink takes part in the softmax.
     """
 
     def __init__(
         self, projected: ProjectedValues, queries: int, visible: Visible = None,
         query_types: Float[Tensor, "*#head query type"] | None = None,
-        key_types: Float[Tensor, "*#head key type"] | None = None,
+        key_types: Float[Tensor, "*#head key type"] | None = None, *, sink: bool = False,
     ) -> None:  # fmt: skip
-        self.projected, values = projected, projected.values
+        self.projected, values, self.sink = projected, projected.values, sink
         heads, keys, _ = values.shape
         self.projector, self.visible = projected.projector(queries, visible), visible
         one = {"dtype": values.dtype, "device": values.device}
@@ -71,7 +73,7 @@ class SummaryBuilder:
         self._error = torch.zeros(2, heads, **one)
         self._factors: Tensor | None = None
         self._sizes = self.projector.row_sizes()
-        self._moments = Moments(heads, self._sizes)
+        self._moments = Moments(heads, self._sizes + sink)
 
     @property
     def by_head(self) -> bool:
@@ -118,14 +120,15 @@ class SummaryBuilder:
     def finish(self) -> AttentionSummary:
         """Return the summary of all rows added."""
         if self.by_head:
-            self._moments.add(self.shared.sums())
+            self._count(self.shared.sums())
         rank, mask = self.projector.rank, self.visible
         seen = self.projected.restricted(mask[-1]) if isinstance(mask, Tensor) else self.projected
+        seen = seen.with_sink() if self.sink else seen
         error = (self._error[0] / self._error[1].clamp_min(torch.finfo(self._error.dtype).tiny)).sqrt()
         null, simplex_null = self._moments.null_shares()
         return AttentionSummary(
-            rank, self._sizes[-1] - rank, seen.simplex_nullity, null, simplex_null, self._moments.pearson(), error,
-            *self._received,
+            rank, self._sizes[-1] + self.sink - rank, seen.simplex_nullity, null, simplex_null,
+            self._moments.pearson(), error, *self._received,
         )  # fmt: skip
 
     @cached_property
@@ -149,6 +152,9 @@ class SummaryBuilder:
             self._factors = back.to(dtype)
         return self._factors
 
+    def _count(self, sums: RowSums) -> None:
+        self._moments.add(sums.with_sink() if self.sink else sums)
+
     def _receive(self, heads: slice, rows: slice, *received: Float[Tensor, "head row type"]) -> None:
         self._received[:, heads] += self.query_types[heads, rows].mT @ torch.stack([one.double() for one in received])
 
@@ -165,7 +171,7 @@ class SummaryBuilder:
             found.square - 2 * even * effective + even, found.square - even * (effective + total) + even,
             torch.where(found.outside > self._least[rows], found.outside, 0.0),
         )  # fmt: skip
-        self._moments.add(moments)
+        self._count(moments)
         self._receive(slice(None), rows, raw, found.received)
         self.check(rebuilt, outputs[:, checked])
 
@@ -182,6 +188,6 @@ class SummaryBuilder:
         outside = (ones - effective_ones).square().sum(-1)
         counted = torch.where(outside > self._least[rows], outside, 0.0)
         sums = RowSums(even[:, 0], moved.sum(-1), square, moved_effective.sum(-1), effective_square, cross, counted)
-        self._moments.add(sums)
+        self._count(sums)
         self._receive(slice(None), rows, given @ self.key_types, effective @ self.key_types)
         self.check(effective @ self.projected.compact, outputs)

@@ -1,4 +1,4 @@
-"""Rank correlation of two explanations, or of an explanation with what removing each part does."""
+"""Rank correlation, with a tolerance for ties, of two explanations or of one with what removing each part does."""
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,10 +15,12 @@ def rank_agreement(
     first: Float[Tensor, "*row part"], second: Float[Tensor, "*row part"],
     visible: Bool[Tensor, "*#row part"] | None = None, *, tie: float = TIE, floor: float = 0.0,
 ) -> Float[Tensor, "*row"]:  # fmt: skip
-    """Return Spearman's rank correlation of two rows of scores over their visible parts, in [−1, 1].
+    """Return the rank correlation of two rows of scores over their visible parts, near scores being ties; in [−1, 1].
 
-    Equal scores share the mean of their ranks. Equal are those that differ by at most ``tie`` times the row's largest
-    absolute score, in ``second`` also by at most ``floor``, the noise of effects. Without any order NaN. O(n²) per row.
+    The rank of a part is the number of parts below it less the number above it; two parts are tied if their scores
+    differ by at most ``tie`` times the row's largest absolute score, in ``second`` also by at most ``floor``, the noise
+    of effects. The result is the cosine of these ranks. It is Spearman's where ties are equal scores. With a tolerance
+    it is not: a may tie with b and b with c, while a and c differ. Without any order NaN. O(n²) per row.
 
     Examples:
         >>> import torch

@@ -68,13 +68,13 @@ def mean_and_error(values: Sequence[float], population: int) -> tuple[float | No
 
 def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> list[dict[str, Any]]:
     try:
-        weights, visible, keys = head.attention, head.visible, T.keys
+        weights, visible = head.attention, head.visible
     except UnsupportedModelError:
         return []
     if head.sink:
         # It takes part in the softmax as one more key, of value zero, however little attention it gets now.
         rest = (1 - weights.sum(-1, keepdim=True)).clamp_min(0.0)
-        weights, T = torch.cat([weights, rest], -1), replace(T, values=pad(T.values, (0, 0, 0, 1)))
+        weights, T = torch.cat([weights, rest], -1), T.with_sink()
         visible = None if visible is None else pad(visible, (0, 1), value=True)
     rows = checked_weights(weights, T, visible)
     measured = []
@@ -82,7 +82,7 @@ def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> 
         solver = RowSolver(row, space)
         lower = filled(torch.zeros_like(row), space, solver.lower())
         measured.append({
-            "query": query, "certain_mass": float(lower[:keys].sum()), "sink_weight": float(row[sink]),
+            "query": query, "certain_mass": min(float(lower.sum()), 1.0), "sink_weight": float(row[sink]),
             "sink_lo": float(lower[sink]), "sink_hi": solver.greatest(sink) if space.visible[sink] else 0.0,
         })  # fmt: skip
     return measured

@@ -57,6 +57,41 @@ def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
     return order.join(sizes, on="group", how="left", maintain_order="left").with_columns(pl.col("heads").fill_null(0))
 
 
+def certain_error(rows: pl.DataFrame) -> tuple[float | None, str]:
+    """Return the standard error of mean certain mass, and what it is over; None where too few rows were drawn.
+
+    Several texts are the sample. Of a single one it is the rows drawn in each layer, the same for all its heads.
+    """
+    if rows["text"].n_unique() > 1:
+        texts = rows.group_by("text").agg(pl.col("certain_mass").mean())["certain_mass"].to_numpy()
+        return float(texts.std(ddof=1)) / len(texts) ** 0.5, "texts"
+    drawn = rows.group_by("kind", "layer", "query").agg(pl.col("certain_mass").mean())
+    squares = drawn.group_by("kind", "layer").agg(pl.col("certain_mass").var() / pl.len())["certain_mass"].to_list()
+    if not squares or None in squares:
+        return None, "rows"
+    return sum(squares) ** 0.5 / len(squares), "rows"
+
+
+def stacked_in_words(table: pl.DataFrame) -> str:
+    """Return whether a layer's output fixes the outputs of its heads: the stacked W_O has full row rank."""
+    layers = table.group_by("kind", "layer").agg(
+        (pl.col("head").n_unique() * pl.col("d_v").first()).alias("size"), pl.col("stacked_rank").first()
+    )
+    trading = layers.filter(pl.col("stacked_rank") < pl.col("size")).sort("kind", "layer")
+    if trading.is_empty():
+        return (
+            "In every layer the output projections of all heads together have full rank, so that the layer's output "
+            "fixes the output of each head."
+        )
+    first = trading.row(0, named=True)
+    return (
+        f"In {len(trading)} of {len(layers)} layers heads can trade: their output projections together have rank "
+        f"{first['stacked_rank']:,} of {first['size']:,} ({first['kind']} layer {first['layer']}), so that other "
+        "weights of several heads at once can give the same layer output. What is called determined here is determined "
+        "by each head's own output; the layer's output, and the model's answer, determine less."
+    )
+
+
 def heads_in_words(heads: pl.DataFrame) -> str:
     """Return how many heads are in each group, and how many park their attention."""
     known = heads.drop_nulls("group")

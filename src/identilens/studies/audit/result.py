@@ -15,7 +15,7 @@ from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, percent
 from identilens.studies.audit import reading, views
-from identilens.studies.audit.heads import groups_table, heads_in_words, heads_table
+from identilens.studies.audit.heads import certain_error, groups_table, heads_in_words, heads_table, stacked_in_words
 from identilens.studies.audit.kept import kept_trust
 from identilens.studies.audit.maps import fitting_maps, kept_maps, page_maps, printed_maps
 from identilens.studies.trust.result import Trust
@@ -68,6 +68,7 @@ class Audit(Result):
             "certain_mass": pl.Float64, "certain_mass_error": pl.Float64, "certain_rows": pl.Int64,
             "output_share": pl.Float64, "sink": pl.Int64, "sink_token": pl.String, "sink_mass": pl.Float64,
             "sink_norm_share": pl.Float64, "sink_value_norm": pl.Float64, "first_mass": pl.Float64,
+            "learned_sink": pl.Float64, "stacked_rank": pl.Int64,
         },
         "rows": {
             **HEAD, "query": pl.Int64, "certain_mass": pl.Float64, "sink_weight": pl.Float64, "sink_lo": pl.Float64,
@@ -217,10 +218,9 @@ class Audit(Result):
         title = "Four groups of heads"
         if self.rows.is_empty():
             return Section("groups", title, note=reading.NO_ROWS)
-        texts = f"{self.rows['text'].n_unique()} of {self.table['text'].n_unique()} texts"
         rows = (
-            f"Certain mass rests on {len(self.rows):,} rows of {texts}, drawn by the seed; the other figures rest on "
-            "all texts. A click on a head opens its map."
+            f"Certain mass rests on {self._sample()}; the rows of a text are drawn by the seed. The other figures rest "
+            "on all texts. A click on a head opens its map."
         )
         charts = ["determined_and_influential", "certain_mass_map"]
         return Section("groups", title, [reading.GROUPS], charts, groups_table(self.heads()), note=rows)
@@ -241,6 +241,17 @@ class Audit(Result):
     def _mean_by(self, *keys: str) -> pl.DataFrame:
         return self.table.group_by(keys).agg(pl.col(_MEASURES).mean(), pl.len().alias("maps")).sort(keys)
 
+    def _sample(self) -> str:
+        """Return what the mean certain mass rests on: how many rows, of which texts, and its standard error."""
+        rows, texts = len(self.rows), self.rows["text"].n_unique()
+        settings = self.provenance.get("settings", {})
+        chosen = texts < self.table["text"].n_unique() and settings.get("certain_rows") is None
+        longest = f", the longest of at most {settings.get('example_length')} tokens" if chosen else ""
+        some = f" in {texts} of the {self.table['text'].n_unique()} texts{longest}" if longest else ""
+        error, units = certain_error(self.rows)
+        known = "" if error is None else f", standard error over {units} {percent(error)}"
+        return f"{rows:,} {'row' if rows == 1 else 'rows'}{some}{known}"
+
     def _sentences(self) -> Iterator[str]:
         if others := self.provenance["model"].get("layers_without_attention"):
             yield f"Only attention is audited. {len(others)} of the model's layers have none: {', '.join(others)}."
@@ -255,13 +266,12 @@ class Audit(Result):
             layers = self.by_layer().drop_nulls("certain_mass").sort("certain_mass", maintain_order=True)
             least, most = (layers.row(place, named=True) for place in (0, -1))
             low, high = (percent(one["certain_mass"]) for one in (least, most))
-            some = "" if (part := looked["text"].n_unique()) == texts else f" in {part} of the {texts} texts"
             apart = "" if low == high else f"; most in {_layer(most)} ({high}), least in {_layer(least)} ({low})"
             yield (
                 f"Determined: {percent(looked['certain_mass'].mean())} of a row's attention stays on the same keys in "
-                f"every alternative with the same output (mean certain mass of {int(looked['certain_rows'].sum()):,} "
-                f"rows{some}{apart})."
+                f"every alternative with the same head output (mean certain mass of {self._sample()}{apart})."
             )
+            yield stacked_in_words(table)
         else:
             yield "Determined: not looked at. Choose rows with --certain-rows 4 (in Python: certain_rows=4)."
         token = table["sink_token"].mode().sort()[0]

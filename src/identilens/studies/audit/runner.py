@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.linalg import OutputFactor
+from identilens.linalg import OutputFactor, relative_tolerance
 from identilens.linalg.causal_rows import BLOCK
+from identilens.linalg.factor import certified_rank
 from identilens.measures.attention.token_types import token_types, type_names
 from identilens.models.at_once import room
 from identilens.models.capture import Lengths
@@ -49,6 +50,7 @@ class Runner:
             special = [token for token in special if token in used]
         self.type_names = type_names(special)
         self._factors: dict[int, OutputFactor] = {}
+        self._stacked_ranks: dict[int, int] = {}
         _keep_freed_memory()
 
     def run(self, part: range) -> Output:
@@ -69,6 +71,14 @@ class Runner:
         if call.index not in self._factors:
             self._factors[call.index] = OutputFactor.of(self.sites[call.index].output_projection)
         return self._factors[call.index]
+
+    def stacked_rank(self, call: AttentionCall) -> int:
+        """Return the rank of a layer's output projections, one head's below the other's, computed once a layer."""
+        if call.index not in self._stacked_ranks:
+            stacked = self.sites[call.index].output_projection.double().flatten(0, 1)
+            rank = certified_rank(stacked, relative_tolerance(*stacked.shape))
+            self._stacked_ranks[call.index] = int(rank)
+        return self._stacked_ranks[call.index]
 
     def sampled(self, text: int, site: Site, queries: int) -> list[int]:
         """Return the rows of a layer's maps on one text whose certain mass is found."""
@@ -181,7 +191,8 @@ class _Part:
             certain += (found := measure.certain(self.runner.sampled(text, site, measure.counts["n_query"]), sinks))
             self.certain += certain_table_rows(text, site, found)
         tokens, measures = [side.tokens for side in keys], scalars(summary, parked)
-        self.columns.append(partial(table_columns, measure.texts, site, measure.counts, measures, certain, tokens))
+        counts = {**measure.counts, "stacked_rank": self.runner.stacked_rank(measure.call)}
+        self.columns.append(partial(table_columns, measure.texts, site, counts, measures, certain, tokens))
         self.received.add(site, torch.cat([side.types for side in queries]).sum(0), summary)
 
     def _sides(self, text: int, site: Site, call: AttentionCall) -> tuple[_Sequence, _Sequence]:

@@ -64,13 +64,13 @@ class TextMeasure:
             lengths[some] = torch.linalg.vector_norm(projected, dim=-1)
         sides = [torch.stack([*side]) for side in types]
         # The last type contains every token without a type of its own.
-        self._parked = ParkedBuilder(lengths.flatten(0, 1), sides[1][..., :-1].any(-1))
+        self._parked = ParkedBuilder(lengths.flatten(0, 1), sides[1][..., :-1].any(-1), call.has_sink)
         self._sizes = lengths.new_zeros(len(texts))
         self._require_finite(lengths, "values")
         output = output and output.flat(kept.shape[:2])
         self.projected = ProjectedValues(kept.flatten(0, 1), factor.d_model, None, output)
         by_head = [side.repeat_interleave(site.heads, 0) for side in sides]
-        self.builder = SummaryBuilder(self.projected, n_query, visible, *by_head)
+        self.builder = SummaryBuilder(self.projected, n_query, visible, *by_head, sink=call.has_sink)
         columns = torch.cat([self._parked.lengths[..., None], self.builder.key_types], -1)
         self._columns = columns.to(self._factor.dtype).unflatten(0, (len(texts), -1))
         self._kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
@@ -124,7 +124,7 @@ class TextMeasure:
         projector = self.builder.projector
         if not isinstance(projector, FullRows):
             ranks, seen = projector.row_ranks(), projector.seen(slice(None))
-            kept |= {"row_rank": ranks, "row_nullity": projector.row_sizes() - ranks}
+            kept |= {"row_rank": ranks, "row_nullity": projector.row_sizes() + self.builder.sink - ranks}
             kept |= {"visible": seen.expand(self.site.heads, -1, -1)}
         return {
             str(MatrixKey(self.texts[0], self.site.layer, head, self.site.kind, name)): tensor[head].cpu().contiguous()
@@ -150,9 +150,12 @@ class TextMeasure:
         """Take some rows of some texts, and return their output."""
         columns, causal = self._columns[texts], self._causal is not None
         output, weights, mixed = attend_with(call, rows, columns, self._scratch, causal)
+        if weights.dtype in HALF:
+            weights = self._recomputed(call.rows(range(self.counts["n_query"])[rows]), output, weights)
+            mixed = times_few(weights, columns)
         if self._kept is not None:
-            exact = self._exact(rows, weights)
-            self._kept.append((exact.clone(), self.builder.projector.effective(rows, exact).to(exact.dtype)))
+            kept = weights[0]
+            self._kept.append((kept.clone(), self.builder.projector.effective(rows, kept).to(kept.dtype)))
         weights = weights.to(mixed.dtype)
         outputs = output.transpose(1, 2).to(weights.dtype)
         if self.bias is not None:
@@ -210,16 +213,18 @@ class TextMeasure:
     def _heads(self, texts: slice) -> slice:
         return slice(texts.start * self.site.heads, texts.stop * self.site.heads)
 
-    def _exact(self, rows: slice, weights: Float[Tensor, "1 head row key"]) -> Float[Tensor, "head row key"]:
-        """Return the weights of a text that is kept; of a model in half precision computed again, where possible."""
-        if weights.dtype not in HALF:
-            return weights[0].to(torch.promote_types(weights.dtype, torch.float32))
-        call, exact = self.call.rows(range(self.counts["n_query"])[rows]), weights[0].float()
-        for head in CapturedLayer.of(call, self.site, *call.attend()).heads:
-            try:
-                exact[head.head] = head.attention.float()
-            except UnsupportedModelError:
-                self._unproven.add(head.head)
+    def _recomputed(
+        self, call: AttentionCall, output: Tensor, weights: Float[Tensor, "text head row key"]
+    ) -> Float[Tensor, "text head row key"]:
+        """Return the weights of a model in half precision, computed again from Q and K where that is possible."""
+        exact = weights.float()
+        for text in range(len(exact)):
+            rows, own = call.only([text], *weights.shape[2:]), slice(text, text + 1)
+            for head in CapturedLayer.of(rows, self.site, output[own], weights[own]).heads:
+                try:
+                    exact[text, head.head] = head.attention.float()
+                except UnsupportedModelError:
+                    self._unproven.add(head.head)
         return exact
 
     def _visible(self) -> Visible:

@@ -1,6 +1,7 @@
 """B, determinacy: how far each explanation is the same for other weights with the same output; and the control."""
 
 from collections.abc import Iterator
+from math import isnan
 from typing import Any
 
 import torch
@@ -68,7 +69,7 @@ def determinacy_rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield the mean rank agreement of each explanation of a row with itself over the row's alternatives.
 
-    Rows that the output determines have none, and are left out.
+    Rows that the output determines have none, and are left out. Explanations without an order have no agreement.
     """
     free = drawn.free.tolist()
     for kind, alternatives in others.items():
@@ -82,19 +83,19 @@ def determinacy_rows(
                 if not free[row]:
                     continue
                 at = {**drawn.place, "query": drawn.queries[row], "alternative": kind, "explanation": name}
-                yield {**at, "total_variation": float(distance[row]), "agreement": value}
+                agreement = None if isnan(value) else value
+                yield {**at, "total_variation": float(distance[row]), "agreement": agreement}
 
 
 def self_agreement(
     own: Float[Tensor, "row part"], other: Float[Tensor, "row part"], seen: Bool[Tensor, "row part"]
 ) -> Float[Tensor, " row"]:
-    """Return the rank agreement of two explanations of the same rows over the parts that are seen.
+    """Return the rank agreement of an explanation of some rows with another one over the parts that are seen.
 
-    Two explanations without any order agree (1); one with and one without do not (0).
+    NaN where ``own`` has no order, which nothing can confirm; 0 where only the other one has none.
     """
-    found = rank_agreement(own, other, seen)
-    ordered = [rank_agreement(one, one, seen).isnan() for one in (own, other)]
-    return torch.where(found.isnan(), (ordered[0] & ordered[1]).double(), found)
+    agreement = rank_agreement(own, other, seen).nan_to_num(0.0)
+    return agreement.masked_fill(rank_agreement(own, own, seen).isnan(), torch.nan)
 
 
 def control_rows(drawn: DrawnMap, others: Alternatives) -> Iterator[dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 import polars as pl
 
 from identilens.runs.result import Finding
+from identilens.runs.tables import percent
 from identilens.studies.faithfulness.means import in_words
 
 
@@ -36,21 +37,31 @@ def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFra
     if not len(controls):
         lines.append("No row has other weights with the same output: every explanation is determined.")
         return Finding("\n".join(lines), numbers, headline)
-    worst = named.sort("stable").row(0, named=True)
+    worst = named.sort("stable", nulls_last=True).row(0, named=True)
     over = float(controls.select((pl.col("change") / pl.col("floor").clip(1e-300)).max()).item())
     lines += [
         f"Over other weights with the same output, the order of {best['explanation']} agrees with itself by "
-        f"{_range(best, 'stable')}; least stable is {worst['explanation']} ({_range(worst, 'stable')}).",
+        f"{_range(best, 'stable')}; least stable is {worst['explanation']} ({_range(worst, 'stable')})."
+        + _without_order(named),
         f"Control: put into the model, these weights change it by at most {over:.1f} noise floors; {failed} of "
         f"{len(controls)} are beyond the limit.",
     ]
     numbers |= {"stable": best["stable"], "control": over, "failed_controls": failed}
-    headline += [
-        (f"{best['stable']:.2f}", "agreement of its order with itself over other weights with the same output"),
-        (f"{over:.1f}", "noise floors: the largest change by such weights (control)"),
-    ]
+    if best["stable"] is not None:
+        agreement = "agreement of its order with itself over other weights with the same output"
+        headline.append((f"{best['stable']:.2f}", agreement))
+    headline.append((f"{over:.1f}", "noise floors: the largest change by such weights (control)"))
     return Finding("\n".join(lines), numbers, headline)
 
 
+def _without_order(named: pl.DataFrame) -> str:
+    """Return which explanations have no order in some rows, so that their agreement rests on fewer."""
+    some = named.filter(pl.col("no_order") > 0).sort("no_order", descending=True)
+    shares = [f"{row['explanation']} in {percent(row['no_order'])} of the rows" for row in some.iter_rows(named=True)]
+    return f" Without any order, and left out: {', '.join(shares)}." if shares else ""
+
+
 def _range(row: Mapping[str, Any], axis: str) -> str:
+    if row[axis] is None:
+        return "an unknown amount (it has no order in any row)"
     return in_words(row[axis], row[f"{axis}_low"], row[f"{axis}_high"])

@@ -31,7 +31,7 @@ class Faithfulness(Result):
             of single keys, area over the perturbation curve (``aopc``), and its place between the worst and the best
             order (``naopc``), null without effects apart by more than the noise ``floor``; keys with effects above it.
         determinacy: One row for each attention row, kind of alternative and explanation: rank agreement of the
-            explanation with itself over alternatives, and their total variation distance.
+            explanation with itself over alternatives, null without an order, and their total variation distance.
         states: One row for each explained hidden state and explanation by input tokens, with the same measures, and
             ``agreement`` with itself when a head has other W_Q and W_K.
         controls: One row for each map, kind of alternative and outcome: the largest change when alternatives are put
@@ -42,7 +42,7 @@ class Faithfulness(Result):
         >>> lens = idl.load("bundled")
         >>> found = idl.faithfulness(lens, idl.examples()[0], layers=5, rows=1, groups=(1, 2), interventions="zero")
         >>> found.plane().columns
-        ['explanation', 'faithful', 'faithful_low', 'faithful_high', 'stable', 'stable_low', 'stable_high']
+        ['explanation', 'faithful', 'faithful_low', 'faithful_high', 'stable', 'stable_low', 'stable_high', 'no_order']
     """
 
     analysis: ClassVar = "faithfulness"
@@ -74,16 +74,28 @@ class Faithfulness(Result):
         return means(self.table, ["intervention", "outcome", "explanation"], measure)
 
     def stable(self) -> pl.DataFrame:
-        """Return the mean agreement by kind of alternative and explanation, with bootstrap intervals over texts."""
-        return means(self.determinacy, ["alternative", "explanation"], "agreement")
+        """Return the mean agreement by kind of alternative and explanation, with bootstrap intervals over texts.
+
+        Rows in which the explanation has no order are left out; ``no_order`` is their share.
+        """
+        by = ["alternative", "explanation"]
+        return means(self.determinacy, by, "agreement").join(self._no_order(*by), on=by, how="left")
 
     def against(self, reference: str = "raw", measure: str = "naopc") -> pl.DataFrame:
         """Return the mean difference of each explanation to a reference on the same texts, with its interval."""
         return differences(self.table, ["intervention", "outcome"], measure, reference)
 
     def plane(self) -> pl.DataFrame:
-        """Return both axes by explanation: mean NAOPC over interventions (hidden states), and mean agreement."""
-        return on_axes(self.table.filter(outcome="hidden"), self.determinacy)
+        """Return both axes by explanation: mean NAOPC over interventions (hidden states), and mean agreement.
+
+        ``no_order`` is the share of rows in which the explanation has no order, which are left out of its agreement.
+        """
+        axes = on_axes(self.table.filter(outcome="hidden"), self.determinacy)
+        return axes.join(self._no_order("explanation"), on="explanation", how="left", maintain_order="left")
+
+    def _no_order(self, *by: str) -> pl.DataFrame:
+        share = pl.col("agreement").is_null().mean().alias("no_order")
+        return self.determinacy.group_by(by, maintain_order=True).agg(share)
 
     def states_plane(self) -> pl.DataFrame:
         """Return both axes of the explanations of final hidden states by input tokens."""
@@ -157,7 +169,7 @@ _FAITHFUL = (
     "of the worst (0) and of the best order (1) that a beam search finds for the same row. A random order is the "
     "control.",
 )
-_SINGLE = ("Each key is removed alone. Spearman's rank correlation of these effects with the scores.",)
+_SINGLE = ("Each key is removed alone. Rank correlation of these effects with the scores, near ones counted as ties.",)
 _AGAINST = (
     "Mean difference to raw weights on the same texts (NAOPC), with 95 % bootstrap intervals over texts. They are not "
     "corrected for their number; with one text there is none.",
@@ -169,8 +181,9 @@ _FLOOR = (
 )
 _STABLE = (
     "The same explanation is computed of other weights of the row with the same head output: drawn evenly from all of "
-    "them (drawn), and computed by the model itself with other W_Q and W_K (parameters). Spearman's rank correlation "
-    "with the explanation of the model's own weights. What depends on the output alone agrees by 1.",
+    "them (drawn), and computed by the model itself with other W_Q and W_K (parameters). Rank correlation with the "
+    "explanation of the model's own weights. What depends on the output alone agrees by 1. Rows in which an "
+    "explanation has no order (no_order: all scores equal) are left out: there is nothing that could be stable.",
 )
 _STATES = (
     "The same two questions for a final hidden state and the tokens of the text. In each explanation's order, tokens "

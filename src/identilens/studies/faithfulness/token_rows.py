@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from math import isnan, nan
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,8 @@ def token_rows(
     """Yield what `judged` says of each explanation of some final states, drawn from the text.
 
     ``agreement`` is that of the explanation with itself when the first of the drawn heads whose W_Q and W_K can be
-    changed has other ones, with which every hidden state of the model is the same; None if there is no such head.
+    changed has other ones, with which every hidden state of the model is the same; None if there is no such head, or
+    the explanation has no order.
     """
     random = np.random.default_rng([settings.seed, text, 1])
     final = FinalStates(lens, item)
@@ -47,8 +49,8 @@ def token_rows(
         removal = partial(final.removed, position)
         floor = {"hidden": floors[row]}
         for found in judged(removal, scores, settings, generator, floor) if seen > settings.groups[0] else ():
-            agreement = agreed.get(found["explanation"])
-            yield {**at, **found, "agreement": None if agreement is None else float(agreement[row])}
+            agreement = float(agreed[found["explanation"]][row]) if found["explanation"] in agreed else nan
+            yield {**at, **found, "agreement": None if isnan(agreement) else agreement}
 
 
 def _floors(final: FinalStates, positions: list[int], seed: int) -> Float[Tensor, " position"]:

@@ -39,11 +39,12 @@ class RowPanel {
   again() { this.show(this.shown); }
 
   // One row: its query, tokens of the keys, values of the layer shown, and where known weights, shares, programs, rules.
+  // `waiting` says what becomes of programs that are proven elsewhere.
   show(shown) {
     this.stop();
     this.shown = shown;
     this.root.hidden = false;
-    const { query, name, keys, values, layer, weights, shares, intervals } = shown;
+    const { query, name, keys, values, layer, weights, shares, intervals, waiting } = shown;
     this.title.textContent = `${name} (query ${query})`;
     const by = weights || values, seen = intervals ? intervals.seen : [...keys.keys()].filter((key) => !Number.isNaN(by[key]));
     const order = [...seen].sort((a, b) => (this.order.value === "place" ? a - b : Math.abs(by[b]) - Math.abs(by[a])));
@@ -54,7 +55,9 @@ class RowPanel {
     this.note.textContent = intervals?.proven
       ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), proven by linear programs."
       : intervals
-      ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights; the command trust proves them."
+      ? "Dot: the weight. Bar: all values that it can take while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights: about right, and without a verdict near a boundary. The command trust proves them."
+      : waiting
+      ? waiting
       : `Values of the layer ${layer}, largest first (square-root scale).`;
     const rows = some.map((key) => this.line(key, shown));
     this.list.replaceChildren(...rows.map((one) => one.element));
@@ -71,7 +74,8 @@ class RowPanel {
     this.stop = working(() => {
       if (next === rows.length) { scale(); this.root.dataset.ready = "true"; return false; }
       const one = rows[next++], lo = intervals.lower(one.key), hi = intervals.upper(one.key);
-      one.hold(lo, hi, verdictOf(one.value, lo, hi, shares[one.key], seen.length, shown.rules));
+      const verdict = (intervals.proven ? verdictOf : verdictAbout)(one.value, lo, hi, shares[one.key], seen.length, shown.rules);
+      one.hold(lo, hi, verdict, intervals.proven ? "" : "about ");
       return true;
     });
   }
@@ -93,14 +97,17 @@ class RowPanel {
       span.style.left = `${place(one.lo)}%`;
       span.style.width = `${Math.max(0.6, place(one.hi) - place(one.lo))}%`;
     };
-    one.hold = (lo, hi, at) => {
+    one.hold = (lo, hi, at, about) => {
       if (Number.isNaN(lo) || Number.isNaN(hi)) return;
       Object.assign(one, { lo, hi });
-      const [sign, words] = rules.verdicts[at];
+      const [sign, words] = at === null ? ["", "no verdict"] : rules.verdicts[at];
       Object.assign(element.dataset, { lo, hi, weight: value, verdict: words });
-      element.classList.add(at < 2 ? "held" : at < 4 ? "free" : "negligible");
-      number.append(made("br", {}), made("small", { textContent: hi - lo < Math.min(0.0005, 0.02 * value) ? "fixed" : `${written(lo)} to ${written(hi)}` }));
-      verdict.append(made("br", {}), made("small", { className: "verdict", textContent: `${sign} ${words}` }));
+      if (at !== null) element.classList.add(at < 2 ? "held" : at < 4 ? "free" : "negligible");
+      const range = hi - lo < Math.min(0.0005, 0.02 * value) ? "fixed" : `${written(lo)} to ${written(hi)}`;
+      number.append(made("br", {}), made("small", { textContent: about + range }));
+      const said = made("small", { className: "verdict", textContent: `${sign} ${words}`.trim() });
+      if (at === null) said.title = "A number lies too near a boundary for this page's rounded data; the command trust decides.";
+      verdict.append(made("br", {}), said);
     };
     return one;
   }

@@ -189,18 +189,21 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
     const keys = tokens[map.keys], part = (values) => values.subarray(row * keys.length, (row + 1) * keys.length), { space, raw } = found;
     const more = space ? { weights: part(raw), shares: part(influenceOf(raw, space, tokens[map.queries].length, keys.length)), intervals: new RowIntervals(part(raw), space, row), rules } : {};
     const about = { query: row, name: tokens[map.queries][row], keys, layer: shown[0], values: part(found.layers[shown[0]]), ...more };
-    panel.show(about);
-    root.dispatchEvent(new CustomEvent("row", { bubbles: true, detail: { choices: map.choices, query: row, ...about } }));
+    root.dispatchEvent(new CustomEvent("row", { bubbles: true, detail: { choices: map.choices, ...about } }));
     if (ask && space) proven(about);
+    else panel.show(about);
   }
 
-  // The same row as someone else has proven it, once that is known.
+  // The same row as someone else proves it; until then without intervals, so that there is one answer.
   async function proven(about) {
+    panel.show({ ...about, intervals: undefined, waiting: "The range of each weight is being proven…" });
     const now = (asked += 1), columns = await ask(map.choices, about.query).catch(() => null);
-    if (!columns || now !== asked || row !== about.query) return;
+    if (now !== asked || row !== about.query) return;
+    if (!columns) { panel.show({ ...about, intervals: undefined, waiting: "The ranges of these weights could not be proven." }); return; }
     const of = (name) => { const all = new Float64Array(about.keys.length); columns.key.forEach((key, at) => (all[key] = columns[name][at])); return all; };
     const [lo, hi] = [of("lo"), of("hi")];
     panel.show({ ...about, weights: of("weight"), shares: of("norm_share"), intervals: { seen: columns.key, lower: (key) => lo[key], upper: (key) => hi[key], proven: true } });
+    root.dispatchEvent(new CustomEvent("row", { bubbles: true, detail: { choices: map.choices, ...about, proven: { lo, hi } } }));
   }
 
   // What a map shows, in words.

@@ -1,0 +1,67 @@
+"""What help() and the reference say of studies, and what they answer to calls that were meant otherwise."""
+
+from pathlib import Path
+from runpy import run_path
+
+import pytest
+
+import identilens as idl
+from helpers.zoo import build, ids
+from identilens.errors import InputError
+from identilens.models import Lens
+from identilens.runs.settings import hints_of
+from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.registry import STUDIES, study_named
+
+REFERENCE = run_path(str(Path(__file__).parents[2] / "tools" / "reference.py"))
+
+
+def function_of(name):
+    """The public function of a study."""
+    study = study_named(name)
+    public = (getattr(idl, one) for one in idl.__all__)
+    return next(one for one in public if getattr(one, "__module__", "") == study.__module__)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_help_describes_every_setting_and_option(name):
+    documented = function_of(name).__doc__
+    arguments = documented.partition("Args:")[2].partition("Raises:")[0]
+    for argument in (*hints_of(study_named(name).settings_type), "settings", "out", "resume", "engine", "progress"):
+        assert f"\n    {argument}: " in arguments, argument
+    assert "Other arguments" not in documented
+
+
+def test_help_names_settings_by_where_they_can_be_imported():
+    assert "`identilens.studies.audit.settings.AuditSettings`" in idl.audit.__doc__
+
+
+def test_the_reference_shows_code_of_a_class_and_not_the_defaults_of_its_fields():
+    settings = REFERENCE["directive"]("identilens.studies.audit.settings.AuditSettings")
+    assert 'members:\n        - "check"\n' in settings
+    assert "batch_size" not in settings
+    assert '- "null"' in REFERENCE["directive"]("identilens.measures.attention.effective.EffectiveAttention")
+    assert "members: false" in REFERENCE["directive"]("identilens.studies.intervals.study.IntervalSettings")
+
+
+def test_settings_by_position_are_refused_by_name():
+    lens = Lens(build("bert"))
+    with pytest.raises(
+        InputError, match=r"trust takes lens and texts by position, got 5 .* trust\(lens, texts, layers="
+    ):
+        idl.trust(lens, [ids(4)], 3, 9, "cat")
+    with pytest.raises(InputError, match="audit takes lens and texts by position, got 1"):
+        idl.audit(lens)
+    with pytest.raises(InputError, match="structure takes lens and texts by position, got 0"):
+        idl.structure()
+
+
+def test_the_name_of_a_file_is_no_text(tmp_path, monkeypatch, bundled):
+    monkeypatch.chdir(tmp_path)
+    Path("n20.txt").write_text("Snow fell.", encoding="utf-8")
+    for texts in ("n20.txt", ["Snow fell.", "n20.txt"], str(tmp_path / "n20.txt")):
+        with pytest.raises(InputError, match=r"is the name of a file, not a text. .*read_texts\(.*--file"):
+            idl.audit(bundled, texts, layers=0, examples=0)
+    settings = AuditSettings(layers=(0,), examples=0)
+    for texts in (" n20.txt", "other.txt", "Snow.", "x" * 300 + ".txt"):
+        assert len(idl.audit(bundled, texts, settings=settings).table) == 12
