@@ -13,6 +13,7 @@ from identilens.errors import InputError
 from identilens.families.table import known, read_table, write_table
 from identilens.families.tiny import LADDER, VOCABULARY, model_types, sized, tiny_models
 from identilens.families.trial import AGREEMENT, Trial, trial
+from identilens.models import Lens
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,18 @@ def test_texts_with_pictures_have_as_many_places_as_the_picture():
 
 def test_layers_without_attention_are_named():
     assert "layers without attention: layers.0 (JambaMambaDecoderLayer)" in trial("jamba").reason
+
+
+@pytest.mark.parametrize("family", ["granitemoehybrid", "recurrent_gemma", "minimax"])
+def test_tiny_models_have_what_their_type_is_about(family):
+    found = trial(family)
+    assert found.outcome == "served"
+    assert "layers without attention: layers." in found.reason
+
+
+def test_weights_of_tiny_models_are_far_from_even():
+    text = next(Lens(next(tiny_models("llama"))).capture([list(range(3, 12))], weights=True))
+    assert float(text.layers[0].weights[:, -1].amax(-1).mean()) > 0.5
 
 
 def test_a_type_without_attention():

@@ -1,8 +1,10 @@
 """Families whose attention is more than weights times values, or is changed afterwards, are refused saying why."""
 
 import pytest
+import torch
 import transformers as hf
 from torch import nn
+from transformers.models.llama import modeling_llama
 
 from helpers.zoo import build, ids
 from identilens.errors import UnsupportedModelError
@@ -52,17 +54,74 @@ def test_gated_attention_output_is_refused():
         next(Lens(hf.Qwen3NextForCausalLM(config)).capture([ids(8)]))
 
 
+class OwnAttention(nn.Module):
+    """Attention of its own making: its weights are normalised by a sum, or not at all."""
+
+    def __init__(self, normalised):
+        super().__init__()
+        self.normalised = normalised
+
+    def forward(self, hidden_states, *args, **kwargs):
+        weights = (hidden_states @ hidden_states.mT / 9).exp()
+        if self.normalised:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights @ hidden_states, None
+
+
 def test_partial_bypass_is_refused():
     """One attention module of several that computes by itself would leave its heads unaudited."""
-
-    class OwnAttention(nn.Module):
-        def forward(self, hidden_states, *args, **kwargs):
-            return hidden_states, None
-
     model = build("bert")
-    model.encoder.layer[1].attention.self = OwnAttention()
+    model.encoder.layer[1].attention.self = OwnAttention(True)
     with pytest.raises(UnsupportedModelError, match="OwnAttention does its own attention"):
         next(Lens(model).capture([ids(8)]))
+
+
+def test_attention_in_name_alone_is_a_layer_without_attention():
+    model = build("bert")
+    model.encoder.layer[1].attention.self = OwnAttention(False)
+    lens = Lens(model)
+    assert [layer.site.layer for layer in next(lens.capture([ids(8)])).layers] == [0]
+    assert lens.other_layers == ("encoder.layer.1 (BertLayer)",)
+
+
+def test_a_model_that_draws_random_numbers_is_refused_saying_so():
+    config = hf.ViTMAEConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32, image_size=16, patch_size=4,
+    )  # fmt: skip
+    lens = Lens(hf.ViTMAEModel(config).eval())
+    picture = {"pixel_values": torch.linspace(0, 90, 3 * 16 * 16).sin().view(1, 3, 16, 16)}
+    with pytest.raises(
+        UnsupportedModelError, match=r"the model draws random numbers\)\. Give what it draws in a batch"
+    ):
+        next(lens.capture(picture))
+    assert len(next(lens.capture({**picture, "noise": torch.linspace(0, 50, 16).sin()[None]})).layers) == 1
+
+
+def test_parameters_that_are_not_in_memory_are_no_quantised_layer():
+    model = build("llama")
+    model.model.layers[1].self_attn.o_proj.to("meta")
+    with pytest.raises(
+        UnsupportedModelError, match=r"1 parameters .* not in memory \(model\.layers\.1.* without offload"
+    ):
+        next(Lens(model).capture([ids(8)]))
+
+
+def test_heads_may_share_keys_where_the_eager_function_takes_one_per_head():
+    model = build("llama")
+    expected = next(Lens(model).capture([ids(8)], weights=True))
+    model.set_attn_implementation("sdpa")
+
+    def per_head(module, query, key, value, mask, scaling, **arguments):
+        weights = torch.softmax(query @ key.mT * scaling + (0 if mask is None else mask), -1)
+        return (weights @ value).transpose(1, 2), weights
+
+    captured = None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(modeling_llama, "eager_attention_forward", per_head)
+        captured = next(Lens(model).capture([ids(8)], weights=True))
+    for layer, other in zip(captured.layers, expected.layers, strict=True):
+        assert len(layer.values) == 2
+        torch.testing.assert_close(layer.weights, other.weights, atol=1e-5, rtol=0)
 
 
 def test_what_a_model_raises_by_itself_is_explained():

@@ -31,6 +31,10 @@ _NO_WIDTH = re.compile(
 )
 _POSITIONS = re.compile(r"max_position|n_positions|max_target|n_ctx|max_2d|max_seq|max_len")
 _TOKEN = re.compile(r"(token_ids?|token_index|_index|(^|_)(img|image|video|audio)_?(pad|token)\w*)$")
+_MATCHED = re.compile(
+    r"(^|[._])(w?[qk]|qkv?|query|key|query_key_value|c_attn|in_proj|\w*[qk]_\w*proj|[qk]_lin)([._]|$)", re.IGNORECASE
+)
+"""Parameters that make queries and keys."""
 _EXPERTS = re.compile(r"experts?$|num_experts|n_routed")
 _CHOSEN = re.compile(r"per_tok|topk_group|moe_k$|top_k$|moe_topk$")
 _DEPTHS = re.compile(r"depths|num_block|layers_per")
@@ -92,7 +96,8 @@ def sized(config: PreTrainedConfig, sizes: Sizes) -> PreTrainedConfig:
     if config.model_type == "timm_backbone":
         return _backbone(config)
     values, default = _values(config), _values(type(config)())
-    count = _layers_needed(values, sizes.layers)
+    kinds = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
+    count = max([sizes.layers, *(list(kinds).index(kind) + 1 for kind in set(kinds))])
     changes: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, PreTrainedConfig):
@@ -116,6 +121,8 @@ def sized(config: PreTrainedConfig, sizes: Sizes) -> PreTrainedConfig:
     if isinstance(width, int) and isinstance(heads, int):
         usual = {"head_dim": width // heads, "num_key_value_heads": heads}
         changes |= {name: number for name, number in usual.items() if name in values and values[name] is None}
+    if kinds and set(values.get("layer_types") or ()) == {"linear_attention"}:
+        changes["layer_types"] = ["linear_attention", "full_attention"]
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         changes["decoder_start_token_id"] = 0
     if "depths" in values and getattr(config, "out_features", None):
@@ -142,12 +149,6 @@ def _backbone(config: PreTrainedConfig) -> PreTrainedConfig:
     features = [f"stage{place}" for place in range(5 - len(stages), 5)]
     sizes: dict[str, Any] = {"embedding_size": 8, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1]}
     return ResNetConfig(**sizes, out_features=features)  # pyright: ignore[reportCallIssue]
-
-
-def _layers_needed(values: dict[str, Any], least: int) -> int:
-    """Return the number of layers that contains every kind of the default."""
-    kinds = values.get("layer_types") or values.get("layers_block_type") or ()
-    return max([least, *(list(kinds).index(kind) + 1 for kind in set(kinds))])
 
 
 def _changed(name: str, value: Any, values: dict[str, Any], sizes: Sizes, count: int) -> Any:
@@ -238,7 +239,8 @@ def built(kind: type[PreTrainedModel], config: PreTrainedConfig) -> PreTrainedMo
 def _randomise(model: nn.Module) -> None:
     for name, one in model.named_parameters():
         if one.ndim >= 2 and one.numel():
-            one.normal_(0, 1.4 / math.sqrt(one[0].numel()))
+            sharper = 2.0 if _MATCHED.search(name) else 1.0
+            one.normal_(0, 1.4 * sharper / math.sqrt(one[0].numel()))
         elif name.endswith("bias"):
             one.normal_(0, 0.1)
 

@@ -29,6 +29,7 @@ _MASKS = frozenset(("masked_fill", "where", "mul"))
 _TERMS = frozenset((
     "add", "sub", "masked_fill", "where", "max", "maximum", "min", "minimum", "clamp", "nan_to_num", "mul", "div",
 ))  # fmt: skip
+_NEAR_ONE = 1e-2
 _RANKED = ("topk", "sort", "argsort", "kthvalue")
 _SPELLINGS = {"imul": "mul", "rmul": "mul", "multiply": "mul", "truediv": "div", "itruediv": "div", "divide": "div",
               "true_divide": "div", "iadd": "add", "radd": "add", "isub": "sub", "subtract": "sub"}  # fmt: skip
@@ -119,6 +120,7 @@ class _State:
     tracks: WeakIdKeyDictionary = field(default_factory=WeakIdKeyDictionary)
     unmixed: dict[int, Any] = field(default_factory=dict)
     ranking: set[Any] = field(default_factory=set)
+    normalised: set[Any] = field(default_factory=set)
     softmaxes: int = 0
     count: int = 0
     paused: bool = False
@@ -163,6 +165,11 @@ class Follower(TorchFunctionMode):
     def ranking(self) -> set[Any]:
         """Modules that chose the largest of something."""
         return self._state.ranking
+
+    @property
+    def normalised(self) -> set[Any]:
+        """Modules that multiplied a matrix whose rows or columns are distributions, however these were computed."""
+        return self._state.normalised
 
     def follow(self, tensor: Tensor) -> Outputs:
         """Follow outputs of heads that were computed elsewhere."""
@@ -224,6 +231,9 @@ class Follower(TorchFunctionMode):
         return module(joined)
 
     def _multiplied(self, product: Contraction, result: Tensor) -> Tensor:
+        origin = self._state.origin()
+        if origin is not None and (_distributions(product.first) or _distributions(product.second)):
+            self._state.normalised.add(origin)
         tracks = [self._state.tracks.get(one) for one in (product.first, product.second)]
         for track, turned in zip(tracks, (product, product.turned), strict=True):
             if isinstance(track, Weights):
@@ -268,6 +278,13 @@ class Follower(TorchFunctionMode):
             tracks[result] = found
         elif isinstance(track, Mixed) and result.is_floating_point():
             track.outputs.changed = name
+
+
+def _distributions(matrix: Tensor) -> bool:
+    """Whether all rows, or all columns, of a matrix are distributions over more than one entry."""
+    if matrix.ndim < 2 or not matrix.numel() or min(matrix.shape[-2:]) < 2 or float(matrix.min()) < 0:
+        return False
+    return any(bool(((matrix.sum(axis) - 1).abs() <= _NEAR_ONE).all()) for axis in (-1, -2))
 
 
 def _name(func: Callable) -> str:

@@ -140,7 +140,15 @@ class AttentionCall:
         elif mask is not None:
             mask = mask.clamp_min(least)
         arguments = self._row_arguments(rows)
-        output, weights = self.eager(self.module, query, self.key, self.value, mask, **arguments)
+        key, value = self.key, self.value
+        try:
+            output, weights = self.eager(self.module, query, key, value, mask, **arguments)
+        except RuntimeError:
+            # Eager functions of some families take no keys that heads share; fused attention does.
+            if key.shape[1] == query.shape[1]:
+                raise
+            key, value = (one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value))
+            output, weights = self.eager(self.module, query, key, value, mask, **arguments)
         if arguments.get("s_aux") is not None and weights is not None:
             weights = weights * self._sink_factor(output, weights)
         return output, weights

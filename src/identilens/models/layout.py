@@ -262,7 +262,9 @@ def _same_bias(blank: AttentionCall, call: AttentionCall) -> bool:
 
 def _refuse_bypass(model: PreTrainedModel, watch: Watch) -> None:
     called = {meeting.module for meeting in watch.meetings}
-    silent = sorted({type(module).__name__ for module in watch.entered if module not in called})
+    # Linear attention takes no softmax and multiplies no distributions: such a layer has no attention in this sense.
+    own = watch.follower.normalised & watch.entered if watch.meetings else watch.entered
+    silent = sorted({type(module).__name__ for module in own - called})
     name = f"{type(model).__name__} ({model.config.model_type}) cannot be audited"
     if silent:
         raise UnsupportedModelError(

@@ -196,6 +196,12 @@ class Lens:
         return self._sites
 
     def _discovered(self, item: Item) -> tuple[Site, ...]:
+        if elsewhere := [name for name, one in self.model.named_parameters() if one.is_meta]:
+            raise UnsupportedModelError(
+                f"{len(elsewhere)} parameters of {type(self.model).__name__} are not in memory ({elsewhere[0]} is on "
+                "the meta device): they are loaded from disk or CPU layer by layer. Load the model whole, without "
+                "offloading (no device_map), on a machine that holds it."
+            )
         return discover(self.body, lambda: self.plain([item], self.body))
 
     @torch.no_grad()
@@ -267,7 +273,7 @@ class Lens:
         plain = self._forward(proof.items, None, whole, options)
         with proof.watching():
             output = self._forward(proof.items, proof.answering(handler), whole, options)
-        proof.conclude(plain, output, lambda: self._forward(proof.items, AttentionCall.run, whole, options))
+        proof.conclude(plain, output, lambda answer: self._forward(proof.items, answer, whole, options))
         if proof.finite and len(proof.items) > 1:
             self._forward([proof.items[proof.lone]], proof.alone, whole, {})
         if proof.finite and all(check.passed for check in proof.checks.values()):

@@ -103,18 +103,24 @@ class Proof:
         with projections_watched(self.sites, self._projected):
             yield
 
-    def conclude(self, plain: Any, captured: Any, repeat: Callable[[], Any]) -> None:
+    def conclude(self, plain: Any, captured: Any, repeat: Callable[[Handler | None], Any]) -> None:
         """Compare the model's output under capture with its output without capture.
 
         The model can amplify rounding (a threshold chooses experts). So a deviation counts only if it also occurs when
-        ``repeat`` runs the model's own attention function under capture, which rounds in the same way.
+        ``repeat`` runs the model's own attention function under capture, which rounds in the same way. Without a
+        handler it runs the model once more without capture: one that draws random numbers gives other outputs then.
         """
         self._note(_CALLS, abs(self._calls - len(self.sites)), 0.0, "calls too many or few")
         error = deviation(plain, captured, self.lengths, self.items)
         if self.finite and not error <= self.noise:
-            error = deviation(plain, repeat(), self.lengths, self.items)
+            error = deviation(plain, repeat(AttentionCall.run), self.lengths, self.items)
+        remark, remedy = "relative, by text", _OTHER_MODEL
+        unchanged = not self.finite or error <= self.noise
+        if not unchanged and not deviation(plain, repeat(None), self.lengths, self.items) <= self.noise:
+            remark = "relative, by text; two runs without capture differ too: the model draws random numbers"
+            remedy = "Give what it draws in a batch (noise, for ViT-MAE), or choose a model that draws nothing."
         if self.finite:
-            self._note("outputs unchanged by capture", error, self.noise, "relative, by text")
+            self._note("outputs unchanged by capture", error, self.noise, remark, remedy)
 
     def alone(self, call: AttentionCall) -> Tensor:
         """Answer a call of the text that runs alone: its attention is that which it had in the batch."""
