@@ -6,12 +6,19 @@ from functools import lru_cache
 from typing import Any, overload
 
 from identilens.errors import InputError
-from identilens.models.inputs import Item
+from identilens.models.families import position_limit
+from identilens.models.inputs import Item, LengthError
 from identilens.models.lens import Lens
 from identilens.runs.corpus import Corpus
 
 _SAMPLE = 32
 """Items of a `Corpus` that show how texts are tokenised."""
+
+_MOST_PIECES = 4
+"""Largest number of tokens for a character."""
+
+_MOST_ADDED = 16
+"""Largest number of tokens that a tokenizer adds to a text."""
 
 _KEPT = 256
 """Items that stay in memory: those of the part that is worked on."""
@@ -44,19 +51,53 @@ class LazyItems(Sequence[Item]):
             return [self[at] for at in range(*index.indices(len(self)))]
         return self._read(range(len(self))[index])
 
-    def _one(self, number: int) -> Item:
+    def tokenised(self, number: int) -> Item:
+        """Return an item that is neither checked nor kept; errors have its number."""
         try:
-            item = self._lens.read([self.corpus[number]], self.max_length)[0]
+            return self._lens.read([self.corpus[number]], self.max_length)[0]
         except InputError as error:
-            raise InputError(str(error).replace("text 0", f"text {number:,}", 1)) from error
+            message = str(error).replace("text 0", f"text {number:,}", 1)
+            if isinstance(error, LengthError):
+                raise LengthError(message, {number: error.lengths[0]}) from error
+            raise InputError(message) from error
+
+    def _one(self, number: int) -> Item:
+        item = self.tokenised(number)
         if self._check is not None:
             self._check(item, number)
         return item
 
 
 def read_items(lens: Lens, texts: Any, max_length: int | None) -> Sequence[Item]:
-    """Return the items of texts; those of a `Corpus` are tokenised when they are asked for."""
-    return LazyItems(lens, texts, max_length) if isinstance(texts, Corpus) else lens.read(texts, max_length)
+    """Return the items of texts; those of a `Corpus` are tokenised when they are asked for.
+
+    Raises:
+        InputError: For texts that cannot be used, such as all texts that are longer than the model reads.
+    """
+    if not isinstance(texts, Corpus):
+        return lens.read(texts, max_length)
+    items = LazyItems(lens, texts, max_length)
+    if max_length is None and not texts.received:
+        _check_lengths(lens, items)
+    return items
+
+
+def _check_lengths(lens: Lens, items: LazyItems) -> None:
+    """Raise an error that names all texts that are too long, before any work; only long ones are tokenised."""
+    limit = position_limit(lens.model.config)
+    if limit is None:
+        return
+    too_long: dict[int, int] = {}
+    for number, text in enumerate(items.corpus):
+        parts = (text,) if isinstance(text, str) else text
+        # Pieces of a character are single bytes, of which it has up to four.
+        if _MOST_PIECES * sum(len(part) if isinstance(part, str) else 1 for part in parts) + _MOST_ADDED > limit:
+            try:
+                items.tokenised(number)
+            except LengthError as error:
+                too_long |= error.lengths
+    if too_long:
+        raise lens.reader.length_error(too_long, len(items), truncated=False)
 
 
 def sample(items: Sequence[Item]) -> Sequence[Item]:
