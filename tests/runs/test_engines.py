@@ -72,15 +72,15 @@ def test_a_cluster_of_this_machine_is_for_this_machine_alone(monkeypatch):
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr("identilens.runs.engines.cluster.RayPool", lambda *_: RayPool.__new__(RayPool))
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     before = constants.ENABLE_RAY_CLUSTER
     job = Job(ToyStudy, (), ToySettings(), {}, "")
     Ray().pool(job)
-    assert os.environ.pop("RAY_AUTH_MODE") == "token"
     Ray(address="auto").pool(job)
     assert told == [("local", "127.0.0.1", False), ("auto", None, before)]
     assert before == constants.ENABLE_RAY_CLUSTER
-    assert "RAY_AUTH_MODE" not in os.environ
+    monkeypatch.setattr(ray, "__version__", "2.58.1")
+    with pytest.raises(InputError, match="ray 2.58.1 lets anyone run code"):
+        Ray().pool(job)
 
 
 def listening(pids):
@@ -110,6 +110,7 @@ def test_a_cluster_of_this_machine_listens_on_the_loopback_address():
     assert len(pids) > 2
     assert found
     assert all(address.endswith("0100007F") for address in found), found
+    assert os.environ["RAY_AUTH_MODE"] == "token"
 
 
 class Frail(Engine, Pool):

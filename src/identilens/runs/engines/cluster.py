@@ -13,6 +13,8 @@ from identilens.runs.engines.engine import Done, Engine, Event, Lost, Pool, Read
 from identilens.runs.engines.worker import Job, Outcome, made_worker
 
 _LOOPBACK = "127.0.0.1"
+_WITH_TOKENS = (2, 59)
+"""First version of Ray that asks for a token on a cluster that it starts."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Ray(Engine):
             import ray
         except ImportError as error:
             raise InputError("engine ray needs: pip install 'identilens[ray]'.") from error
+        if tuple(map(int, ray.__version__.split(".")[:2])) < _WITH_TOKENS:
+            raise InputError(f"ray {ray.__version__} lets anyone run code. Run: pip install 'identilens[ray]' --upgrade.")
         started = not ray.is_initialized()
         if started:
             alone: dict[str, Any] = {"num_cpus": max(self.workers, os.cpu_count() or 1), "_node_ip_address": _LOOPBACK}
@@ -75,12 +79,11 @@ class Ray(Engine):
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Let a cluster that starts in this context listen on the loopback address alone, and ask for a token.
+    """Let a cluster that starts in this context listen on the loopback address alone; it asks for a token by itself.
 
     Ray replaces the loopback address by that of the machine, and then listens on all of its addresses, unless it was
     told that there are no further machines: the switch is for Windows and macOS, but works everywhere.
     """
-    os.environ.setdefault("RAY_AUTH_MODE", "token")
     constants: Any = import_module("ray._private.ray_constants")
     before = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = False
