@@ -58,7 +58,7 @@ def resolved(model: str | Path) -> str | Path:
         if alike:
             raise ModelNotFoundError(f"no model found under {name!r}. Did you mean {alike[0]}?")
         return model
-    if "\0" in name or not _exists(Path(model)):
+    if not name or "\0" in name or not _exists(Path(model)):
         raise ModelNotFoundError(
             f"no model found under {name!r}: there is no such folder, and it is no hub id such as bert-base-uncased or "
             "org/name. Check the spelling."
