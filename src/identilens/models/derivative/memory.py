@@ -14,21 +14,15 @@ _USED = 0.85
 """Share of a budget that is used for tensors; the rest is for kernels and the heap."""
 
 
-class OverBudgetError(Exception):
-    """More bytes are in use than allowed."""
-
-
 class LiveBytes(TorchDispatchMode):
     """Counts the bytes of all existing tensors that were made inside the context, and their peak.
 
-    Memory that a kernel allocates and frees within one call is not counted. More than ``limit`` bytes raise an
-    `OverBudgetError`.
+    Memory that a kernel allocates and frees within one call is not counted.
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.live = self.peak = 0
-        self._limit = limit
         self._seen: dict[int, weakref.ref] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -51,8 +45,6 @@ class LiveBytes(TorchDispatchMode):
         self._seen[key] = weakref.ref(storage, freed)
         self.live += size
         self.peak = max(self.peak, self.live)
-        if self._limit is not None and self.live > self._limit:
-            raise OverBudgetError(f"{self.live} bytes are alive; allowed are {self._limit}")
 
 
 def chunk_size(work: Callable[[int], Any], count: int, budget: int, what: str, reserved: int = 0) -> int:

@@ -54,4 +54,4 @@ def output_norms(
     chunk = chunk_size(lambda count: squares(frame[:count]), probes, memory_budget, "reverse pass")
     found = torch.cat([squares(part) for part in frame.split(chunk)])
     sums = torch.stack([torch.zeros_like(found[0]), found.sum(0), found.square().sum(0)], 1)
-    return estimate(sums[:, :, None], width, probes, 0, "reverse")
+    return estimate(sums[:, :, None], width, probes, 0)

@@ -60,7 +60,9 @@ class Ray(Engine):
         except ImportError as error:
             raise InputError("engine ray needs: pip install 'identilens[ray]'.") from error
         if tuple(map(int, ray.__version__.split(".")[:2])) < _WITH_TOKENS:
-            raise InputError(f"ray {ray.__version__} lets anyone run code. Run: pip install 'identilens[ray]' --upgrade.")
+            raise InputError(
+                f"ray {ray.__version__} lets anyone run code. Run: pip install 'identilens[ray]' --upgrade."
+            )
         started = not ray.is_initialized()
         if started:
             alone: dict[str, Any] = {"num_cpus": max(self.workers, os.cpu_count() or 1), "_node_ip_address": _LOOPBACK}

@@ -47,11 +47,11 @@ def fitting_maps(kept: pl.DataFrame, budget: int = PAGE_BUDGET) -> pl.DataFrame:
     for part in layers.partition_by("text", maintain_order=True):
         whole = part["size"].sum() <= budget
         (fitting if whole else parts).append(part)
-        budget -= part["size"].sum() if whole else 0
+        budget -= int(part["size"].sum()) if whole else 0
     for part in parts:
         held = part.filter(pl.col("size").cum_sum() <= budget)
         fitting.append(held)
-        budget -= held["size"].sum()
+        budget -= int(held["size"].sum())
     return kept.join(pl.concat(fitting), on=layer, how="semi", maintain_order="left") if fitting else kept
 
 

@@ -41,7 +41,7 @@ def _headline(heads: pl.DataFrame, numbers: Mapping[str, Any]) -> list[tuple[str
 def _subspace(heads: pl.DataFrame) -> _Said:
     n, texts = heads["length"][0], heads["texts"][0]
     full = heads.filter(pl.col("dim_r") == n)
-    most = full["texts_to_fill"].max()
+    most = max(full["texts_to_fill"].to_list(), default=None)
     numbers = {
         "texts": texts, "length": n, "heads": len(heads), "full_heads": len(full), "texts_to_fill": most,
         "dim_half": heads["dim_half"].mean(), "dim_95": heads["dim_95"].mean(),
