@@ -1,9 +1,13 @@
 """Every page of the documentation: its Python examples run, its links, names and commands exist."""
 
+import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from identilens.models import load
 
 ROOT = Path(__file__).parents[1]
 CHECKS = runpy.run_path(str(ROOT / "tools" / "check_docs.py"))
@@ -37,3 +41,19 @@ def test_a_block_that_does_not_run_needs_a_reason(tmp_path):
         assert bool(list(CHECKS["failed_examples"](page))) == fails
     page.write_text("```python notest\nraise SystemExit(3)\n```\n")
     assert "nothing may follow the language" in next(CHECKS["failed_examples"](page))
+
+
+def test_the_licences_of_what_is_packed_are_stated():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["license"] == "Apache-2.0 AND CC-BY-SA-3.0"
+    words = " ".join((ROOT / name).read_text(encoding="utf-8") for name in project["license-files"])
+    for needed in ("Apache License", "CC BY-SA 3.0", "demo/decoder", "Interactive Data Lab", "Mike Bostock"):
+        assert needed in words
+
+
+def test_the_bundled_models_have_one_digest_everywhere():
+    named = {"encoder": load("bundled").digest, "decoder": load("bundled-decoder").digest}
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for kind, digest in re.findall(r"bundled (encoder|decoder) \(\w+ sha256 ([0-9a-f]+)", text):
+            assert named[kind].startswith(digest), page

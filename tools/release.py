@@ -27,10 +27,23 @@ def missing_files(wheel: Path) -> list[str]:
     return sorted(name for name in here - held if "__pycache__" not in name)
 
 
+def missing_licences(wheel: Path) -> list[str]:
+    """Return what the wheel should say of its licences and does not."""
+    with zipfile.ZipFile(wheel) as files:
+        [metadata] = [name for name in files.namelist() if name.endswith(".dist-info/METADATA")]
+        held = {name.rpartition("/")[2] for name in files.namelist() if ".dist-info/licenses/" in name}
+        said = files.read(metadata).decode().splitlines()
+    expected = ["License-Expression: Apache-2.0 AND CC-BY-SA-3.0"]
+    return [line for line in expected if line not in said] + sorted({"LICENSE", "THIRD-PARTY.md"} - held)
+
+
 def main() -> int:
     dist, folder = (Path(name).resolve() for name in sys.argv[1:])
     [wheel], [source] = dist.glob("*.whl"), dist.glob("*.tar.gz")
     if missing := missing_files(wheel):
+        print(f"{wheel.name} lacks {', '.join(missing)}")
+        return 1
+    if missing := missing_licences(wheel):
         print(f"{wheel.name} lacks {', '.join(missing)}")
         return 1
     with tarfile.open(source) as archive:

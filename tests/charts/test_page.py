@@ -3,6 +3,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import altair as alt
 import numpy as np
 import polars as pl
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from helpers.pages import SCRIPT, unpacked
 from identilens.charts import Page, Section, TokenMap, render_page, write_page
+from identilens.charts.figures import chart_page
 from identilens.charts.packing import HeadSpace, packed_matrix
 from identilens.charts.page import MOST_ROWS
 from identilens.charts.viewer import fitting
@@ -57,6 +59,14 @@ def test_the_page_asks_for_nothing_and_may_make_no_code(written):
     assert "http" not in policy
     links = [one[name] for _, one in elements.found for name in ("src", "href") if name in one]
     assert all(link.startswith(("#", "data:,")) for link in links)
+
+
+def test_a_page_carries_the_licence_of_the_scripts_in_it(written):
+    comments = " ".join("".join(re.findall("<!--(.*?)-->", written, re.DOTALL)).split())
+    assert "Copyright (c) 2015-2023, University of Washington Interactive Data Lab" in comments
+    assert "Redistributions in binary form must reproduce the above copyright notice" in comments
+    assert "Copyright 2010-2023 Mike Bostock" in comments
+    assert "Copyright (c) 2015-2023" in chart_page(alt.Chart(pl.DataFrame({"a": [1]})).mark_point().encode(x="a"))
 
 
 def test_charts_share_their_data_and_have_names(written, data):

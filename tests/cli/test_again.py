@@ -83,6 +83,13 @@ def test_what_is_typed_goes_before_the_file(tmp_path):
         ("[dyck]\nseeds = 1", "bad.toml: there is no command [dyck]"),
         ("[audit.layers]\nfirst = 1", "bad.toml: expected layers"),
         ("layers = ", "bad.toml is not valid TOML"),
+        ("layers = " + "[" * 5000, "bad.toml is not valid TOML"),
+        ("layers = " + "[" * 60 + "]" * 60, "bad.toml has values that are nested more than 10 deep"),
+        ("[" + "a." * 3000 + "a]\nb = 1", "bad.toml has values that are nested more than 10 deep"),
+        ("a." * 3000 + "b = 1", "bad.toml has values that are nested more than 10 deep"),
+        ("max_length = 1" + "0" * 22, "bad.toml: expected max_length of at most 9007199254740992; got 1"),
+        ('device = "a\\u0000b"', "bad.toml: expected device without null characters; got 'a"),
+        ('encoding = "a\\u0000b"', "bad.toml: expected encoding without null characters; got 'a"),
         (None, "bad.toml cannot be read: No such file or directory"),
     ],
 )

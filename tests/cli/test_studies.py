@@ -1,10 +1,15 @@
 """``identilens intervals``, ``trust``, ``alternatives`` and ``logit-ranks`` as a person uses them."""
 
+import json
+import re
+
 import polars as pl
 import pytest
 from transformers import BertConfig, BertModel
 
-from helpers.command import failing, identilens
+from helpers.command import failing, identilens, run
+from identilens.runs.result import Finding
+from identilens.studies.intervals.result import Intervals
 
 TEXT = (
     "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
@@ -102,3 +107,50 @@ def test_an_audit_of_another_model_is_left_alone(audited, bundled, tmp_path):
     message = failing("intervals", "--model", tmp_path / "tiny", "--text", TEXT, "--out", audited)
     assert "contains an audit of" in message
     assert "Choose another folder, or the model of the audit" in message
+
+
+SMALL = ("--text", "The ferry left before dawn.", "--layers", 0, "--heads", 0, "--queries", "last")
+
+
+def test_json_is_json_and_quiet_is_quiet(bundled_path, tmp_path):
+    """In a process of its own, where libraries can write past Python."""
+    given = ("intervals", "--model", bundled_path, *SMALL)
+    done = run(*given, "--json", "--out", tmp_path / "json")
+    assert done.returncode == 0, done.stderr
+    written = json.loads(done.stdout)
+    assert set(written) == {"finding", "numbers", "report"}
+    assert written["report"] == str(tmp_path / "json" / "report.html")
+    done = run(*given, "--quiet", "--out", tmp_path / "quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("option", ["--json", "--quiet", None])
+def test_what_is_printed(bundled_path, tmp_path, option, monkeypatch):
+    numbers = {"none": None, "infinite": float("inf"), "share": 0.5, "count": 3}
+    monkeypatch.setattr(Intervals, "summary", lambda _: Finding("One line.\nAnother.", numbers))
+    given = ("intervals", "--model", bundled_path, *SMALL, "--out", tmp_path / "run")
+    done = identilens(*given, *([option] if option else []), code=0)
+    if option == "--json":
+        assert json.loads(done.output)["numbers"] == {**numbers, "infinite": None}
+        assert json.loads(done.output)["finding"] == "One line.\nAnother."
+    elif option == "--quiet":
+        assert (done.output, done.error) == ("", "")
+    else:
+        assert done.output.startswith("One line. Another.")
+        assert "report: " in done.output
+
+
+@pytest.mark.parametrize("study", ["intervals", "trust"])
+def test_rows_that_are_counted_from_the_end(bundled_path, tmp_path, study):
+    options = ("--model", bundled_path, "--text", "The ferry left before dawn.", "--layers", 0, "--heads", 0)
+    found = []
+    for position in ("last", "-1", "7"):
+        out = tmp_path / position
+        identilens(study, *options, "--queries", position, "--out", out, "--quiet", code=0)
+        found.append(pl.read_parquet(out / "table.parquet"))
+    assert found[0].equals(found[1])
+    assert found[0].equals(found[2])
+    assert set(found[0]["query"]) == {7}
+    for wrong in ("-9", "8", "ferries"):
+        message = failing(study, *options, "--queries", wrong, "--out", tmp_path / "none")
+        assert re.search(rf"no token or position '?{wrong}'? among its 8", message)

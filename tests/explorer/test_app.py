@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import re
+import shutil
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,14 +13,17 @@ import torch
 from starlette.testclient import TestClient
 
 import identilens as idl
-from helpers.serving import TOKEN
+from helpers.command import identilens
+from helpers.serving import TOKEN, explorer
 from helpers.zoo import build
-from identilens.errors import IdentilensError
+from identilens.errors import IdentilensError, InputError
 from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, explorer_app
 from identilens.explorer.desk import Desk
 from identilens.explorer.realised import realised
 from identilens.explorer.runs import Runs
+from identilens.explorer.server import opened_port
 from identilens.explorer.work import contributions, measured, moved_row
+from identilens.runs.manifest import Manifest, digest_of
 
 HOST = "127.0.0.1:8765"
 TEXT = (
@@ -112,7 +118,36 @@ def test_bad_requests_say_what_is_wrong(client, what, body, words):
 
 def test_sizes_are_bounded(client):
     assert client.post("/api/measure", content=b" " * (MOST_BYTES + 1), headers=GOOD).status_code == 413
-    assert client.post("/api/measure", content=b"[1]", headers=GOOD).status_code == 413
+    assert client.post("/api/measure", content=b"[" * MOST_BYTES, headers=GOOD).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "", "[1]", "{", "[" * 60_000, '{"a":' * 10_000, '{"held": "x", "layer": 1e999}', '{"layer": NaN}',
+        '{"change": [-Infinity]}', '{"layer": ' + "9" * 5000 + "}", b"\xff",
+    ],
+    ids=range(10),
+)  # fmt: skip
+@pytest.mark.parametrize("what", ["start", "measure", "row", "weights", "none"])
+def test_what_is_no_request_is_refused(client, what, body):
+    assert client.post(f"/api/{what}", content=body, headers=GOOD).status_code == 400
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"layer": 10**400}, {"layer": -1}, {"layer": []}, {"head": 99}, {"kind": 7}, {"query": 10**30}, {"change": 5},
+     {"change": [10**400]}, {"change": [None]}, {"change": []}, {"which": {}}, {"held": ["x"]}, {"exact": 5}],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("what", ["row", "weights", "alternative", "parameters", "contributions"])
+def test_values_of_no_request_are_refused_or_told(client, held, what, change):
+    body = {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 2, "which": "far", "change": [0.1]}
+    if what not in ("row", "weights") or {"layer", "head", "kind", "held"} & change.keys():
+        body = {**body, "held": "guessed"} if what not in ("row", "weights") else body
+    answer = client.post(f"/api/{what}", content=json.dumps({**body, **change}), headers=GOOD)
+    assert answer.status_code in (200, 400)
+    assert "Traceback" not in answer.text
 
 
 def test_a_row_is_that_of_the_study(client, held, bundled):
@@ -164,6 +199,68 @@ def test_contributions_are_told_as_they_come(client, bundled):
     assert len(last["viewer"]["maps"]) == len(bundled.read(["A short text."])[0].tokens["encoder"])
 
 
+@pytest.fixture(scope="module")
+def saved(bundled, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved") / "first"
+    idl.audit(bundled, ["A short text."], layers=(0,), out=folder)
+    return folder
+
+
+def test_a_report_is_made_from_the_tables_and_never_read_from_the_folder(desk, saved, tmp_path):
+    (tmp_path / "runs").mkdir()
+    for name in ("evil", "outside", "damaged"):
+        shutil.copytree(saved, tmp_path / ("runs" if name != "outside" else "") / name)
+    report = tmp_path / "runs" / "evil" / "report.html"
+    report.write_text("<script>evil()</script>")
+    Manifest(report.parent).add(report, digest_of(report))
+    (tmp_path / "runs" / "damaged" / "table.parquet").write_bytes(b"")
+    (tmp_path / "runs" / "outside").symlink_to(tmp_path / "outside")
+    (tmp_path / "runs" / "dangling").symlink_to(tmp_path / "nowhere")
+    runs = Runs(tmp_path / "runs")
+    client = TestClient(explorer_app(desk, TOKEN, [HOST], runs=runs))
+
+    def opened(name):
+        return client.get(f"/run/{name}/report?key={runs._key(name)}", headers={"host": HOST})
+
+    assert "Attention audit" in opened("evil").text
+    assert "evil()" not in opened("evil").text
+    assert report.read_text() == "<script>evil()</script>"
+    for name, words in (("damaged", "table.parquet differs"), ("outside", "no such run"), ("dangling", "no such run")):
+        assert opened(name).status_code == 404
+        assert words in opened(name).text
+    held = ask(client, "measure", {"model": "encoder", "text": "A short text."})[-1]["held"]
+    assert "there is a run dangling" in ask(client, "save", {"held": held, "name": "dangling"})[-1]["error"]
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_half_open_connections_are_closed(bundled, monkeypatch):
+    monkeypatch.setattr("identilens.explorer.server.PATIENCE", 0.3)
+    monkeypatch.setattr("identilens.explorer.app.MOST_SECONDS", 0.3)
+    head = f"POST /api/start HTTP/1.1\r\nHost: HOST\r\nX-Identilens-Token: {TOKEN}\r\nContent-Length: 20\r\n"
+    head += "Content-Type: application/json\r\n\r\n"
+    with explorer({"encoder": bundled}) as address:
+        host = address.removeprefix("http://")
+        whole = f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"
+        begun = ["", "GET / HT", "GET / HTTP/1.1\r\nA: b\r\n", f"{whole}GET /", head.replace("HOST", host) + "{"]
+        for sent, answered in zip(begun, [b"", b"", b"", b"200", b"408"], strict=True):
+            with socket.create_connection(host.split(":"), timeout=20) as connection:
+                connection.sendall(sent.encode())
+                received = b"".join(iter(lambda one=connection: one.recv(2**16), b""))
+                assert answered in received[:20]
+
+
+def test_a_used_port_is_named_before_anything_is_loaded(monkeypatch):
+    with opened_port(0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=rf"port {port} cannot be used .*in use.*Choose another with --port"):
+            opened_port(port)
+        monkeypatch.setattr("identilens.cli.explore.ModelOptions.load", lambda _: pytest.fail("loaded"))
+        done = identilens("explore", "--model", "bundled", "--port", port, code=2)
+        assert "Choose another with --port" in done.error
+        assert done.output == ""
+    assert "port 99999 cannot be used" in identilens("explore", "--model", "bundled", "--port", 99999, code=2).error
+
+
 def test_runs_are_saved_and_opened(desk, tmp_path):
     client = TestClient(explorer_app(desk, TOKEN, [HOST], runs=Runs(tmp_path)))
     held = ask(client, "measure", {"model": "encoder", "text": "A short text."})[-1]["held"]
@@ -171,27 +268,41 @@ def test_runs_are_saved_and_opened(desk, tmp_path):
     for name in ("../first", "", "a/b", "first"):
         assert "error" in ask(client, "save", {"held": held, "name": name})[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["first"]
-    page = client.get(f"/{ask(client, 'start', {})[0]['runs']['first']}", headers={"host": HOST})
+    address = f"/{ask(client, 'start', {})[0]['runs']['first']}"
+    around = client.get(address, headers={"host": HOST})
+    (frame,) = re.findall(r'<iframe [^>]*sandbox="allow-scripts allow-downloads" [^>]*src="([^"]*)"', around.text)
+    assert "frame-src 'self'" in around.headers["content-security-policy"]
+    assert "script" not in around.headers["content-security-policy"]
+    page = client.get(f"/run/{frame}", headers={"host": HOST, "sec-fetch-dest": "iframe"})
     assert "Attention audit" in page.text
-    assert "sandbox allow-scripts" in page.headers["content-security-policy"]
+    policy = page.headers["content-security-policy"]
+    assert "sandbox allow-scripts allow-downloads" in policy
+    assert "frame-ancestors 'self'" in policy
+    alone = client.get(f"/run/{frame}", headers={"host": HOST, "sec-fetch-dest": "document"})
+    assert alone.status_code == 403
 
 
-def test_the_key_of_a_report_opens_that_report_alone(desk, tmp_path):
+def test_the_key_of_a_report_opens_that_report_alone(desk, saved, tmp_path):
     for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "provenance.json").write_text("{}")
-        (tmp_path / name / "report.html").write_text(f"report of {name}")
+        shutil.copytree(saved, tmp_path / name)
     client = TestClient(explorer_app(desk, TOKEN, [HOST], runs=Runs(tmp_path)))
     address = ask(client, "start", {})[0]["runs"]["first"]
     assert TOKEN not in address
-    path, key = address.split("?key=")
+    path, key = address.replace("?key", "/report?key").split("?key=")
+    address = f"{path}?key={key}"
 
     def answer(address, host=HOST):
         return client.get(f"/{address}", headers={"host": host})
 
-    assert answer(address).text == answer(address).text == "report of first"
+    assert "Attention audit" in answer(address).text
     assert answer(address, "evil.example").status_code == 403
-    for forged in (path, f"{path}?key=", f"{path}?key={TOKEN}", f"{path}?token={TOKEN}", f"run/second?key={key}"):
+    for forged in (
+        path,
+        f"{path}?key=",
+        f"{path}?key={TOKEN}",
+        f"{path}?token={TOKEN}",
+        f"run/second/report?key={key}",
+    ):
         assert answer(forged).status_code == 403
     assert client.post("/api/start", content="{}", headers={**GOOD, "x-identilens-token": key}).status_code == 403
     other = TestClient(explorer_app(desk, TOKEN, [HOST], runs=Runs(tmp_path)))

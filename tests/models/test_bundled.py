@@ -83,3 +83,32 @@ def test_names(tmp_path, monkeypatch, unchecked_shapes):
     (tmp_path / "decoder" / "training.json").write_text('{"sha256": {"model.safetensors": "53aa"}}')
     with pytest.raises(InputError, match="has sha256 .* expected 53aa"):
         idl.bundled_model("decoder")
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("bundeld", "no model found under 'bundeld'. Did you mean bundled?"),
+        ("bundled-decodr", "Did you mean bundled-decoder?"),
+        ("Bundled", "Did you mean bundled?"),
+        ("bundled_encoder", "Did you mean bundled-encoder?"),
+        ("./no-such-folder", "there is no such folder, and it is no hub id"),
+        ("/no/such/folder", "there is no such folder"),
+        ("models/a/b", "there is no such folder"),
+        ("~/model", "there is no such folder"),
+        ("", "there is no such folder"),
+        ("a\0b", "there is no such folder"),
+        ("a" * 5000 + "/b/c", "there is no such folder"),
+    ],
+)
+def test_the_hub_is_not_asked_for_what_it_cannot_have(monkeypatch, model, words):
+    monkeypatch.setattr("identilens.models.loading.AutoConfig", None)
+    with pytest.raises(ModelNotFoundError) as told:
+        idl.load(model)
+    assert words in str(told.value)
+
+
+def test_a_folder_with_nearly_a_bundled_name_is_taken(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bundeld").mkdir()
+    assert resolved("bundeld") == "bundeld"

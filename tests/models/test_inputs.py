@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from helpers.zoo import build, ids
 from identilens.errors import InputError, ModelNotFoundError
 from identilens.models import Lens, bundled_model, load
+from identilens.models.token_names import token_names
 
 
 def test_string_list_ids_and_batch_give_the_same(bundled):
@@ -43,6 +46,63 @@ def test_pair_is_source_and_target_for_encoder_decoders():
     assert text.tokens == {"encoder": ("w6", "w7", "w8"), "decoder": ("w0", "w9")}
     single = next(Lens(build("t5"), Words()).capture("a bb ccc"))
     assert single.tokens["decoder"] == ("w0", "w6", "w7")
+
+
+def trained(pre_tokenizer, decoder, text, **options):
+    """A tokenizer of one kind that was trained on a text."""
+    model = tokenizers.models.BPE(unk_token=None, byte_fallback="fallback" in options, **options.get("model", {}))
+    made = tokenizers.Tokenizer(model)
+    made.pre_tokenizer, made.decoder = pre_tokenizer, decoder
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet() if options.get("bytes") else []
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=len(alphabet) + 90, initial_alphabet=alphabet, special_tokens=["<s>", "▁é"], show_progress=False,
+        **options.get("model", {}),
+    )  # fmt: skip
+    made.train_from_iterator([text] * 9, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>")
+
+
+MARKED = "the “ferry” left the café \U0001f98a\n"
+
+
+def test_tokens_are_named_by_their_text():
+    byte_level = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    of_bytes = trained(byte_level, tokenizers.decoders.ByteLevel(), MARKED, bytes=True)
+    names = token_names(of_bytes, of_bytes(MARKED)["input_ids"])
+    assert "".join(names) == MARKED
+    assert " the" in names
+    parts = token_names(of_bytes, of_bytes("\u6f22")["input_ids"])
+    assert "".join(parts) == "<0xE6><0xBC><0xA2>"
+    assert token_names(of_bytes, of_bytes("<s>▁é")["input_ids"]) == ("<s>", "▁é")
+    marked = trained(tokenizers.pre_tokenizers.Metaspace(), tokenizers.decoders.Metaspace(), MARKED)
+    assert "".join(token_names(marked, marked("the ferry left")["input_ids"])) == " the ferry left"
+    ends = trained(
+        tokenizers.pre_tokenizers.Whitespace(), tokenizers.decoders.BPEDecoder(suffix="</w>"), MARKED,
+        model={"end_of_word_suffix": "</w>"},
+    )  # fmt: skip
+    assert "".join(token_names(ends, ends("the ferry left")["input_ids"])) == "the ferry left "
+
+
+def test_pieces_of_words_keep_their_marks(bundled):
+    names = bundled.read("unbelievably")[0].tokens["encoder"]
+    assert names[0] == "[CLS]"
+    assert any(name.startswith("##") for name in names)
+
+
+def test_a_text_that_begins_with_the_first_token_gets_no_second_one():
+    lens = load("bundled-decoder")
+    first = lens.tokenizer.bos_token
+    plain, prompt = lens.read("The ferry left.")[0], lens.read(f"{first}The ferry left.")[0]
+    assert prompt.tokens["decoder" if "decoder" in prompt.tokens else "encoder"].count(first) == 1
+    assert plain.tensors["input_ids"][0] == prompt.tensors["input_ids"][0]
+    assert lens.read(f"{first}The ferry left.", max_length=3)[0].length == 3
+    assert lens.read(f"{first}{first}The ferry left.")[0].length == prompt.length + 1
+
+
+@pytest.mark.parametrize("text", ["\ud800", "fine \udfff", ("fine", "\ud800")])
+def test_half_a_character_is_named(bundled, text):
+    with pytest.raises(InputError, match=r"text 0 has half a character \(surrogate '.ud"):
+        bundled.read([text])
 
 
 def test_images_and_their_positions():

@@ -1,5 +1,6 @@
 """Runs on several workers give the very files that one process gives, whoever dies meanwhile."""
 
+import importlib
 import json
 import os
 import pickle
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,13 +19,13 @@ import identilens as idl
 from helpers import dycks, engine_toys, zoo
 from helpers.killing import contents
 from helpers.made_tasks import write_trec
-from helpers.toy import ToyStudy, toy
+from helpers.toy import ToySettings, ToyStudy, toy
 from identilens.dyck.settings import DyckSetting
 from identilens.errors import CheckFailedError, InputError, SettingError
-from identilens.runs.engines.cluster import Ray
+from identilens.runs.engines.cluster import Ray, RayPool
 from identilens.runs.engines.engine import Done, Engine, Lost, Pool, Ready
 from identilens.runs.engines.local import Local
-from identilens.runs.engines.worker import PartWorker
+from identilens.runs.engines.worker import Job, PartWorker
 from identilens.studies.audit.study import audit
 
 TESTS = Path(__file__).parents[1]
@@ -56,6 +58,59 @@ def test_workers_give_what_one_process_gives_and_dead_ones_are_replaced(tmp_path
     assert told[-1] == (7, 7, told[-1][2])
     assert told[-1][2].endswith("workers, 2 lost")
     assert {path.name for path in tmp_path.iterdir()} == {"run", "killed-1", "killed-4"}
+
+
+def test_a_cluster_of_this_machine_is_for_this_machine_alone(monkeypatch):
+    """What Ray is told: an address of its own is the loopback one, and its switch for several machines is off."""
+    ray = pytest.importorskip("ray")
+    constants = importlib.import_module("ray._private.ray_constants")
+    told = []
+
+    def init(address, **options):
+        told.append((address, options.get("_node_ip_address"), constants.ENABLE_RAY_CLUSTER))
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr("identilens.runs.engines.cluster.RayPool", lambda *_: RayPool.__new__(RayPool))
+    before = constants.ENABLE_RAY_CLUSTER
+    job = Job(ToyStudy, (), ToySettings(), {}, "")
+    Ray().pool(job)
+    Ray(address="auto").pool(job)
+    assert told == [("local", "127.0.0.1", False), ("auto", None, before)]
+    assert before == constants.ENABLE_RAY_CLUSTER
+    monkeypatch.setattr(ray, "__version__", "2.58.1")
+    with pytest.raises(InputError, match="ray 2.58.1 lets anyone run code"):
+        Ray().pool(job)
+
+
+def listening(pids):
+    """The addresses at which processes listen, in hexadecimal as the kernel writes them."""
+    sockets = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            with suppress(OSError):
+                sockets.add(str(link.readlink()))
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_cluster_of_this_machine_listens_on_the_loopback_address():
+    ray = pytest.importorskip("ray")
+    pool = Ray().pool(Job(ToyStudy, (), ToySettings(), {}, ""))
+    try:
+        session = ray._private.worker.global_worker.node.get_session_dir_path()
+        pids = [os.getpid()]
+        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                pids += [int(entry.parent.name)] if session.encode() in entry.read_bytes() else []
+        found = listening(pids)
+    finally:
+        pool.close()
+    assert len(pids) > 2
+    assert found
+    assert all(address.endswith("0100007F") for address in found), found
+    assert os.environ["RAY_AUTH_MODE"] == "token"
 
 
 class Frail(Engine, Pool):

@@ -31,6 +31,13 @@ def test_values_take_the_form_of_their_fields():
         ("share", -0.5, "share of at least 0; got -0.5"),
         ("span", "4", "span as two ends such as 400-500; got '4'"),
         ("memory", "much", "memory in bytes, or as a size such as 512MiB or 2GB; got 'much'"),
+        ("layers", "0-99999999999", "layers as numbers and ranges such as 0,3,5-8; got '0-99999999999'"),
+        ("layers", 10**22, "layers of at most 9007199254740992; got 1"),
+        ("seed", -(10**22), "seed of at most 9007199254740992; got -1"),
+        ("share", float("nan"), "share as a finite number; got nan"),
+        ("share", float("-inf"), "share as a finite number; got -inf"),
+        ("memory", "9" * 400 + "GB", "memory in bytes, or as a size such as 512MiB or 2GB; got '9"),
+        ("memory", 10**22, "memory of at most 9007199254740992; got 1"),
         ("colour", "red", "colour to be one of the options layers, words"),
     ],
 )

@@ -301,6 +301,24 @@ def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(monkeyp
         idl.audit(bundled, late, **chosen)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("in_memory", [100, 5])
+@pytest.mark.parametrize("study", [idl.audit, idl.mixing, idl.trust, idl.intervals])
+def test_all_texts_that_are_too_long_are_named_before_any_work(monkeypatch, bundled, tmp_path, study, in_memory):
+    monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", in_memory)
+    monkeypatch.setattr(type(bundled), "run", lambda *_: pytest.fail("the work began"))
+    texts = ["The ferry left."] * 8
+    for number, words in ((2, 600), (5, 700), (7, 511)):
+        texts[number] = "word " * words
+    named = "3 of 8 texts are too long: text 2 has 602 tokens, text 5 has 702 tokens, text 7 has 513 tokens"
+    remedy = "the model has 512 positions. Pass max_length=512 .--max-length 512. to cut them"
+    with pytest.raises(InputError, match=f"{named}, {remedy}"):
+        study(bundled, iter(texts), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(InputError, match=r"20 of 20 texts .* text 4 has 602 tokens, and 15 more are too long, the"):
+        study(bundled, iter(["word " * 600] * 20))
+
+
 def reads(monkeypatch):
     """The numbers of the texts that are tokenised from now on."""
     numbers, read = [], LazyItems._one

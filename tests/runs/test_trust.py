@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
+import identilens as idl
 from helpers.killing import contents, killed_at
 from helpers.toy import Toy, ToyStudy, toy
-from identilens.errors import OutputFolderError
+from identilens.errors import InputError, OutputFolderError
 from identilens.runs import provenance
 from identilens.runs.files import write_table
 from identilens.runs.lock import hold
@@ -267,8 +268,14 @@ def test_a_run_without_its_provenance_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"texts": {}}, {"texts": {"count": "3", "sha256": []}}, {"libraries": None}, {"later_versions": 7}]
-)
+    "change",
+    [
+        {"texts": {}}, {"texts": {"count": "3", "sha256": []}}, {"texts": {"count": 1, "sha256": [5]}},
+        {"texts": {"count": -1, "sha256": []}}, {"libraries": None}, {"libraries": {"torch": 2}},
+        {"later_versions": 7}, {"later_versions": [7]}, {"model": {"sha256": 5}}, {"model": {"digest": 5}},
+        {"model": {"name": ["a"]}}, {"command": [5]}, {"command": "identilens"},
+    ],
+)  # fmt: skip
 def test_a_record_of_another_form_is_named(tmp_path, change):
     toy(out=tmp_path / "run")
     file = tmp_path / "run" / "provenance.json"
@@ -301,6 +308,51 @@ def test_a_table_that_expands_without_bound_is_refused(tmp_path, value):
     Manifest(tmp_path / "run").add(file, digest_of(file))
     with pytest.raises(OutputFolderError, match=r"table.parquet cannot be read: it takes .* bytes of memory"):
         Toy.load(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def audited(bundled, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("audited") / "run"
+    idl.audit(bundled, ["The ferry left the harbour before dawn."], layers=(0, 3), matrices=True, out=folder)
+    return folder
+
+
+@pytest.mark.parametrize("value", ["no rows", None, float("inf"), float("nan"), 1e308, -1, 2**31 - 1])
+def test_a_table_with_values_of_no_run_is_named(audited, tmp_path, value):
+    shutil.copytree(audited, tmp_path / "run")
+    for file in (tmp_path / "run").glob("*.parquet"):
+        table = pl.read_parquet(file)
+        kinds = (pl.Float64, pl.Int64, pl.Int32, pl.String) if value is None else (pl.Float64,)
+        kinds = (pl.Int64, pl.Int32) if isinstance(value, int) else kinds
+        forged = table.with_columns(pl.lit(value).cast(kind).alias(name) for name, kind in table.schema.items()
+                                    if kind in kinds and value != "no rows")  # fmt: skip
+        (table.head(0) if value == "no rows" else forged).write_parquet(file)
+        Manifest(tmp_path / "run").add(file, digest_of(file))
+    result = idl.load_result(tmp_path / "run")
+    for use in (result.show, result._repr_html_, lambda: idl.write_report(tmp_path / "run")):
+        with suppress(OutputFolderError):
+            use()
+
+
+def test_errors_on_what_was_read_name_the_folder_and_those_in_memory_stay(tmp_path, monkeypatch):
+    made, stored = toy(), toy(out=tmp_path / "run")
+    monkeypatch.setattr(Toy, "summary", lambda _: [][0])
+    for use in (stored.show, stored._repr_html_, lambda: stored.to_html(tmp_path / "report.html")):
+        with pytest.raises(OutputFolderError, match="run cannot be shown: its tables have values .*IndexError: list"):
+            use()
+    monkeypatch.setattr(Toy, "charts", lambda _: [][0])
+    with pytest.raises(OutputFolderError, match="IndexError"):
+        stored.save_figures(tmp_path)
+    with pytest.raises(IndexError):
+        made.show()
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("out", [5, b"run", "a\0b", Path("a\0b")])
+def test_a_place_that_is_none_is_named(tmp_path, out):
+    for use in (lambda: toy(out=out), lambda: Toy.load(out), lambda: toy().save(out), lambda: idl.write_report(out)):
+        with pytest.raises(InputError, match="expected a folder or a URL, as text or a Path without null"):
+            use()
 
 
 @pytest.mark.parametrize("content", ["[1]", '{"encoder": null}', '{"encoder": [1]}'])

@@ -9,8 +9,8 @@ _LABELS = {
     "class": "Model class",
     "family": "Model family",
     "revision": "Revision",
-    "sha256": "Digest of the weights (sha256)",
-    "digest": "Digest of the weights (sha256)",
+    "sha256": "Digest of the parameters (sha256)",
+    "digest": "Digest of the parameters (sha256)",
     "dtype": "Precision (dtype)",
     "device": "Device",
     "value_bias": "Bias of the values (in or out)",
@@ -39,7 +39,7 @@ def citation(record: Mapping[str, Any]) -> str:
     """Return one line that identifies a run in a paper."""
     model = record.get("model", {})
     digest = model.get("sha256") or model.get("digest")
-    weights = f" (weights sha256 {digest[:16]})" if digest else ""
+    weights = f" (parameters sha256 {digest[:16]})" if digest else ""
     count = record.get("texts", {}).get("count")
     number = record.get("libraries", {}).get("identilens", "of unknown version")
     subject = f" of {model['name']}" if model.get("name") else ""

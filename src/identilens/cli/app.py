@@ -1,5 +1,7 @@
 """The ``identilens`` program: its commands, and how it ends on errors. Imports nothing heavy."""
 
+import logging
+import os
 import signal
 import sys
 from importlib.metadata import version
@@ -71,6 +73,9 @@ class Terminated(BaseException):
 def main() -> None:
     """Run the command line: exit code 2 for bad input, 1 for a failed check, 130 and 143 when stopped, 0 otherwise."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # Threads that wait sleep: where other programs use the cores, spinning takes many times as long. Read by torch.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _print_log()
     before = signal.signal(signal.SIGTERM, _terminate)
     file = SettingsFile()
     try:
@@ -83,6 +88,14 @@ def main() -> None:
         _stopped(signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _print_log() -> None:
+    """Print what identilens logs to standard error."""
+    log, handler = logging.getLogger("identilens"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
+    log.handlers = [handler]
+    log.setLevel(logging.INFO)
 
 
 def _terminate(*_: object) -> NoReturn:

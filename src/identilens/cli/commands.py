@@ -3,6 +3,7 @@
 import inspect
 import json
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -46,7 +47,9 @@ def study_command(study: Any) -> Callable[..., None]:
             say(f"report: {report}")
         elif prints.json:
             finding = result.summary()
-            print(json.dumps({"finding": finding.text, "numbers": finding.numbers, "report": report}))
+            numbers = {name: value if isfinite(value or 0) else None for name, value in finding.numbers.items()}
+            written = {"finding": finding.text, "numbers": numbers, "report": report}
+            print(json.dumps(written, allow_nan=False, default=float))
 
     groups = [
         *groups,

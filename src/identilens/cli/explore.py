@@ -35,17 +35,19 @@ def explore(
         file: A file of texts to start with, in the formats of the other commands.
         device: Device to run on. Default: the best device that is available.
         dtype: Precision of the loaded models.
-        port: Port of the page.
+        port: Port of the page; 0 for any that is free.
         runs: Folder of run folders. The page can open them and save new ones there.
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InputError("the explorer needs two more packages. Install them with: pip install 'identilens[explorer]'")
     if len(set(model)) < len(model):
         raise InputError("give each --model only once.")
+    server = import_module("identilens.explorer.server")
+    opened = server.opened_port(port)
     texts = [*text, *(str(one) for one in (read_texts(file) if file else ()))][:_MOST_TEXTS]
     lenses = {name: ModelOptions(model=name, device=device, dtype=dtype).load() for name in model}
     load = {name: value for name, value in {"device": device, "dtype": dtype}.items() if value not in (None, "auto")}
-    import_module("identilens.explorer.server").serve(
-        lenses, texts, port=port, runs=runs, load=load,
+    server.serve(
+        lenses, texts, opened=opened, runs=runs, load=load,
         announce=lambda address: say(f"explorer: {address}"),
     )  # fmt: skip

@@ -4,9 +4,11 @@ The page itself contains no text and no model. Questions need the start token; h
 explorer's own are refused, as is anything but JSON; sizes are bounded; the page runs only the scripts it brings.
 """
 
+import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from identilens.explorer.work import Check, Measured, Tell, alternative, contrib
 
 MOST_BYTES = 64 * 1024
 MOST_CHARACTERS = 8_000
+MOST_SECONDS = 10.0
+"""Time in which the body of a request must arrive."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -39,11 +43,18 @@ HEADERS = {
 
 _ALONE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
     "sandbox allow-scripts allow-downloads"
 }
 """Of a report, whose scripts stand in it: it is shut in, and can ask for nothing."""
 
+_FRAME = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; frame-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'"
+}
+"""Of the page around a report: in a frame, a report cannot go to another address, and takes nothing there."""
+
+_NO_RUNS = "this explorer was started without a folder for runs; start it with --runs FOLDER."
 _FOREIGN = "this host or origin is not the explorer's own."
 
 _STATIC = Path(__file__).parent / "static"
@@ -63,7 +74,8 @@ def explorer_app(
             Route("/", site.page),
             Route("/{name:str}.js", site.script),
             Route("/{name:str}.css", site.style),
-            Route("/run/{name:str}", site.report),
+            Route("/run/{name:str}", site.frame),
+            Route("/run/{name:str}/report", site.report),
             Route("/api/{what:str}", site.ask, methods=["POST"]),
         ]
     )
@@ -79,13 +91,32 @@ class _Site:
     async def page(self, request: Request) -> Response:
         return self.guard.file(request, {"": lambda: _static("explorer.html")}, "text/html")
 
-    async def report(self, request: Request) -> Response:
+    async def frame(self, request: Request) -> Response:
+        name, key = request.path_params["name"], request.query_params.get("key", "")
+        if refused := self._refused(request, name, key):
+            return refused
+        page = _static("report.html").replace("ADDRESS", f"{name}/report?key={key}")
+        return HTMLResponse(page, headers={**HEADERS, **_FRAME})
+
+    def _refused(self, request: Request, name: str, key: str) -> Response | None:
+        """Return the answer to who may not open the report of a run; None for who may."""
         if self.guard.foreign(request):
             return _refusal(403, _FOREIGN)
+        if self.runs is None:
+            return _refusal(404, _NO_RUNS)
+        if not self.runs.opens(name, key):
+            return _refusal(403, "open the run from the explorer; the key of this address is missing or wrong.")
+        return None
+
+    async def report(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if refused := self._refused(request, name, request.query_params.get("key", "")):
+            return refused
+        # Browsers say what a page is asked for; outside of the frame, a report could go to other addresses.
+        if request.headers.get("sec-fetch-dest", "iframe") != "iframe":
+            return _refusal(403, "open the run from the explorer: a report is shown in a frame only.")
         try:
-            runs, name = _runs(self.runs), request.path_params["name"]
-            if not runs.opens(name, request.query_params.get("key", "")):
-                return _refusal(403, "open the run from the explorer; the key of this address is missing or wrong.")
+            runs = _runs(self.runs)
             report = await run_in_threadpool(runs.report, name)
         except IdentilensError as error:
             return _refusal(404, str(error))
@@ -101,15 +132,22 @@ class _Site:
     async def ask(self, request: Request) -> Response:
         if refused := self.guard.refuses(request):
             return refused
-        body = await _body(request)
-        if body is None:
+        try:
+            content = await asyncio.wait_for(_content(request), MOST_SECONDS)
+        except TimeoutError:
+            return _refusal(408, f"a request must arrive within {MOST_SECONDS:g} seconds.")
+        if content is None:
             return _refusal(413, f"a request may hold {MOST_BYTES} bytes of JSON.")
+        try:
+            body = _object(content)
+        except (ValueError, RecursionError):
+            return _refusal(400, "a request must be a JSON object with numbers that are finite.")
         what = request.path_params["what"]
         if what == "start":
             return JSONResponse({**self.start, "runs": self.runs and self.runs.addresses()}, headers=HEADERS)
         try:
             model, job = _job(self.desk, self.runs, what, body)
-        except (InputError, KeyError, TypeError, ValueError) as error:
+        except (InputError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             return _refusal(400, str(error) if isinstance(error, InputError) else "a request lacks what it needs.")
         return StreamingResponse(self._lines(model, job, request), media_type="application/x-ndjson", headers=HEADERS)
 
@@ -182,7 +220,7 @@ def _of_head(desk: Desk, model: str, at: Measured, what: str, body: Mapping[str,
 
 def _runs(runs: Runs | None) -> Runs:
     if runs is None:
-        raise InputError("this explorer was started without a folder for runs; start it with --runs FOLDER.")
+        raise InputError(_NO_RUNS)
     return runs
 
 
@@ -197,18 +235,28 @@ def _measuring(desk: Desk, model: str, text: str) -> tuple[str, Any]:
     return model, job
 
 
-async def _body(request: Request) -> Mapping[str, Any] | None:
-    """Return what a request holds; None for what is too large or no JSON object."""
+async def _content(request: Request) -> bytes | None:
+    """Return the body of a request; None for one that is too large."""
     content = b""
     async for part in request.stream():
         content += part
         if len(content) > MOST_BYTES:
             return None
-    try:
-        body = json.loads(content)
-    except ValueError:
-        return None
-    return body if isinstance(body, dict) else None
+    return content
+
+
+def _object(content: bytes) -> Mapping[str, Any]:
+    """Return a JSON object; raises ValueError for anything else, and for numbers that are not finite."""
+    body = json.loads(content, parse_float=_finite, parse_constant=_finite)
+    if not isinstance(body, dict):
+        raise ValueError("no object")
+    return body
+
+
+def _finite(number: str) -> float:
+    if not isfinite(value := float(number)):
+        raise ValueError(number)
+    return value
 
 
 def _style() -> str:

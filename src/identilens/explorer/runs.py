@@ -1,9 +1,11 @@
 """Run folders that the explorer saves into and opens: those of one folder, named at the start."""
 
 import hmac
+import os
 import re
 import secrets
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from identilens.errors import InputError
 from identilens.explorer.work import Check, Tell, given_up, most_tokens
@@ -17,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 class Runs:
     """The runs in a folder, by name.
 
-    A report may come from elsewhere and run scripts, so its address holds only a key that opens this one report.
+    A report has scripts and texts of others, so its address holds only a key that opens this one report.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -37,8 +39,8 @@ class Runs:
 
     def names(self) -> list[str]:
         """Return the names of the runs that are there."""
-        found = (one.parent.name for one in self.folder.glob("*/provenance.json"))
-        return sorted(name for name in found if _NAME.fullmatch(name))
+        found = (one.parent for one in self.folder.glob("*/provenance.json"))
+        return sorted(one.name for one in found if _NAME.fullmatch(one.name) and not one.is_symlink())
 
     def save(self, lens: Lens, text: str, name: str, check: Check, tell: Tell) -> dict[str, str]:
         """Audit a text into a folder of this name, with all maps, and return `addresses`.
@@ -48,21 +50,20 @@ class Runs:
         """
         if not _NAME.fullmatch(name):
             raise InputError("expected a name of letters, digits, - and _, at most 64; got another.")
-        if (self.folder / name).exists():
+        if os.path.lexists(self.folder / name):
             raise InputError(f"there is a run {name} already; choose another name.")
         options = {"matrices": True, "certain_rows": 4, "max_length": most_tokens(lens)}
         audit(lens, [text], out=self.folder / name, progress=given_up(check, tell), **options)
         return self.addresses()
 
     def report(self, name: str) -> str:
-        """Return the report of a run.
+        """Return the report of a run, made from its tables: one in its folder may come from elsewhere and do anything.
 
         Raises:
             InputError: If there is none of this name.
+            OutputFolderError: If the run is not finished, or its files are damaged.
         """
         if name not in self.names():
             raise InputError("there is no such run.")
-        path = self.folder / name / "report.html"
-        if not path.exists():
-            write_report(self.folder / name, path)
-        return path.read_text(encoding="utf-8")
+        with TemporaryDirectory() as place:
+            return write_report(self.folder / name, Path(place) / "report.html").read_text(encoding="utf-8")

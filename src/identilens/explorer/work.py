@@ -20,6 +20,7 @@ from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import ModelRun, Rows
+from identilens.models.token_names import token_names
 from identilens.studies.audit.maps import RULES
 from identilens.studies.mixing.study import mixing
 from identilens.studies.trust.rows import trust_rows
@@ -168,7 +169,7 @@ def _predictions(lens: Lens, plain: ModelRun, run: ModelRun) -> dict[str, Any]:
     before, after = (one.logits.double().reshape(-1, one.logits.shape[-1])[-1].softmax(-1) for one in (plain, run))  # pyright: ignore[reportOptionalMemberAccess] checked above
     tokens = before.topk(min(TOP, len(before))).indices.tolist()
     named = lens.tokenizer is not None and len(before) == len(lens.tokenizer)
-    names = lens.tokenizer.convert_ids_to_tokens(tokens) if named else map(str, tokens)  # pyright: ignore[reportOptionalMemberAccess] checked above
+    names = token_names(lens.tokenizer, tokens) if named else map(str, tokens)
     rows = [
         {"token": visible_text(str(name)), "before": float(before[token]), "after": float(after[token])}
         for name, token in zip(names, tokens, strict=True)

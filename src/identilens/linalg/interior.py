@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.linalg.programs import ACCEPTED_ERROR, SOLVER_TOLERANCE, RowPrograms
+from identilens.linalg.threads import one_thread
 
 _STEPS = 40
 _CLOSE, _NEAR = 1e-9, 1e-4
@@ -46,7 +47,7 @@ class SharedPrograms:
     Mehrotra's predictor-corrector method on all programs at once (Nocedal and Wright, Numerical Optimization, ch. 14).
     In a step each program needs Bᵀ D B with a diagonal D of its own: the products of B's columns are formed once, so
     that all of them are one matrix product. When the method is close, the vertex that it runs to is solved for
-    directly. What cannot be proven in this way goes to `RowPrograms`.
+    directly. What cannot be proven in this way goes to `RowPrograms`. All on one thread.
 
     Args:
         kept: B, orthonormal columns that span [T, 1].
@@ -64,6 +65,7 @@ class SharedPrograms:
     def _pairs(self) -> Tensor:
         return torch.tril_indices(self.kept.shape[1], self.kept.shape[1])
 
+    @one_thread()
     def near(
         self, costs: Float[Tensor, "program key"], rows: Float[Tensor, "program key"]
     ) -> tuple[Float[Tensor, "program key"], Float[Tensor, "program rho"]]:
@@ -77,6 +79,7 @@ class SharedPrograms:
         moves = points - rows
         return moves - (moves @ self.kept) @ self.kept.mT, multipliers
 
+    @one_thread()
     def minimise(self, costs: Float[Tensor, "program key"], rows: Float[Tensor, "program key"]) -> Optima:
         """Return the least costs·x over the alternatives of each program's row, with certificates.
 

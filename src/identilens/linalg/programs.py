@@ -62,6 +62,15 @@ class LeastNorm:
     error: float
 
 
+class _QuietSolver(highspy.Highs):
+    """HiGHS that writes nothing to the standard output, which belongs to the program: not even its first lines."""
+
+    def enableCallbacks(self) -> None:  # noqa: N802 - its own name; called by its constructor, which prints there
+        """Turn off the output, then enable callbacks."""
+        self.silent()
+        super().enableCallbacks()
+
+
 class RowPrograms:
     """Linear programs over the alternatives of one row, each started from the last one's basis.
 
@@ -79,7 +88,7 @@ class RowPrograms:
         self._right_side = self._kept.T @ self._weights
         self._total = float(self._weights.sum())
         self._columns = np.arange(len(self._weights), dtype=np.int32)
-        self._solver = highspy.Highs()
+        self._solver = _QuietSolver()
         self._solver.silent()
         self._configure()
         # A warning only says that entries below `small_matrix_value` were dropped; the certificates see to that.

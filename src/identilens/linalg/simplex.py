@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import Factor, Span, certified_full_rank, least_share, smaller_gram
+from identilens.linalg.threads import one_thread
 
 ROUNDING = 1e-12
 """Entries of an orthonormal basis below this are rounding: the weight is the same in every alternative."""
@@ -113,10 +114,11 @@ def least_outside(sizes: Int[Tensor, " row"], tolerance: Callable[[int], float])
     return least.to(sizes.device)
 
 
+@one_thread()
 def space_on(compact: Float[Tensor, "key r"], visible: Bool[Tensor, " key"], tolerance: float) -> SimplexSpace:
     """Return the space of a row that sees some keys; its rank is by `centred_rank`.
 
-    ``compact`` is F, float64; at least one key is visible. Cost O(n² r).
+    ``compact`` is F, float64; at least one key is visible. On one thread. Cost O(n² r).
     """
     span = simplex_span(compact[visible], tolerance)
     # QR once more: columns are orthogonal to the constant only up to rounding relative to their singular value.

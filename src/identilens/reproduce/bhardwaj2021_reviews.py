@@ -52,7 +52,7 @@ def trained_encoder(settings: ReviewSettings, heads: HeadsName, out: Path, **run
 def encoder_facts(lens: Lens) -> dict[str, Any]:
     """Return an encoder's sizes and digest, for the record."""
     sizes = {name: getattr(lens.model.config, name) for name in ("heads", "d_k", "d_v", "hidden_size")}
-    return {"encoder": sizes, "weights (sha256)": lens.digest}
+    return {"encoder": sizes, "parameters (sha256)": lens.digest}
 
 
 def reviews(data: Path | None) -> list[str]:

@@ -111,7 +111,7 @@ def reproduction(
         f"curves. {one.note}{' ' if one.note else ''}{result.summary().text}"
     )
     charts = {name: chart for name, chart in result.charts().items() if name.startswith(one.charts)}
-    used = {**settings.recorded(), "texts": f"{count} of {one.corpus}", "weights (sha256)": lens.digest, **(more or {})}
+    used = {**settings.recorded(), "texts": f"{count} of {one.corpus}", "parameters (sha256)": lens.digest, **(more or {})}
     tables = {"comparison": comparison, **one.tables(result)}
     return Reproduction(one.name, f"Brunner et al. 2020, {one.source}", used, tables, findings, charts)
 

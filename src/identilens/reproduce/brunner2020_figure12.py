@@ -67,7 +67,7 @@ def _tuned(
         f"brunner2020-figure{figure}", f"Figure {figure}", "mrpc", lambda result: compare(figure, result),
         ("rate_by_layer",), tables,
     )  # fmt: skip
-    return reproduction(one, settings, lens, found, len(texts), {"fine-tuned weights (sha256)": digest})
+    return reproduction(one, settings, lens, found, len(texts), {"fine-tuned parameters (sha256)": digest})
 
 
 FIGURE12 = Recipe(TunedSettings, figure12, "folds")

@@ -51,7 +51,7 @@ def faithfulness_tasks(
         for seed in range(settings.seed, settings.seed + settings.repeats):
             tested, digest = _tested(task, seed, settings, out, progress, run)
             tables.append(tested)
-            weights[f"weights, {task}, seed {seed} (sha256)"] = digest
+            weights[f"parameters, {task}, seed {seed} (sha256)"] = digest
     table = pl.concat(tables)
     right = pl.col("predicted") == pl.col("label")
     found = {

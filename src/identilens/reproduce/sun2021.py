@@ -48,7 +48,7 @@ def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = Non
             result = audit(
                 load(model), given, certain_rows=0, examples=0, out=out / f"{task}-{name}", progress=progress, **run
             )
-            weights[f"weights, {task}, {name} (sha256)"] = result.provenance["model"]["sha256"]
+            weights[f"parameters, {task}, {name} (sha256)"] = result.provenance["model"]["sha256"]
             tables.append(by_type(result).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
     table = pl.concat(tables).select("task", "checkpoint", "key_type", "raw", "effective")
     findings = (

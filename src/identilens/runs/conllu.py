@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from identilens.errors import InputError
-from identilens.runs.compressed import MAX_TEXT_BYTES, STANDARD_INPUT, open_text
+from identilens.runs.compressed import MAX_TEXT_BYTES, READ_ERRORS, STANDARD_INPUT, open_text
 from identilens.runs.lines import Lines
 
 Tags = Literal["xpos", "upos"]
@@ -66,10 +66,13 @@ def read_conllu(path: str | Path, limit: int | None = None, max_text_bytes: int 
         ('Gladly', [(0, 6, 'ADV')])
     """
     path = Path(path)
-    if path != STANDARD_INPUT and not path.exists():
+    if path != STANDARD_INPUT and ("\0" in str(path) or not path.exists()):
         raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also compressed as .gz or .xz).")
-    with open_text(path, most=max_text_bytes) as stream:
-        sentences = [_sentence(lines, path) for lines in islice(_blocks(Lines(stream, path)), limit)]
+    try:
+        with open_text(path, most=max_text_bytes) as stream:
+            sentences = [_sentence(lines, path) for lines in islice(_blocks(Lines(stream, path)), limit)]
+    except (*READ_ERRORS, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}. Pass a CoNLL-U file in UTF-8.") from error
     if not sentences:
         raise InputError(f"{path} contains no sentences. Pass a CoNLL-U file.")
     return sentences

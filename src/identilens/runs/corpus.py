@@ -42,7 +42,12 @@ class Corpus(FromFile, Sequence[Any]):
 
     Args:
         texts: The texts.
+
+    Attributes:
+        received: Whether it comes from another process, which has checked it.
     """
+
+    received = False
 
     def __init__(self, texts: Iterable[Any]) -> None:
         handle, name = tempfile.mkstemp(prefix="identilens-", suffix=".jsonl")
@@ -84,7 +89,7 @@ class Corpus(FromFile, Sequence[Any]):
     def at(cls, file: Path, starts: array, digest: str) -> "Corpus":
         """Return the corpus in a file; the file is not deleted with it."""
         corpus = cls.__new__(cls)
-        corpus._file, corpus._starts, corpus.digest = file, starts, digest
+        corpus._file, corpus._starts, corpus.digest, corpus.received = file, starts, digest, True
         corpus._open()
         return corpus
 

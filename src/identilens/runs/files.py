@@ -14,7 +14,7 @@ import polars as pl
 from safetensors.torch import save_file
 from torch import Tensor
 
-from identilens.errors import OutputFolderError
+from identilens.errors import InputError, OutputFolderError
 from identilens.runs.manifest import TEMPORARY, digest_of, manifest_of
 from identilens.runs.mirror import settle
 
@@ -90,6 +90,8 @@ def translated_write_errors(path: Path) -> Iterator[None]:
     except OutputFolderError:
         raise
     except Exception as error:
+        if isinstance(error, ValueError) and ("null byte" in str(error) or isinstance(error, UnicodeEncodeError)):
+            raise InputError(f"{str(path)!r} cannot be the name of a file ({error}). Pass another.") from error
         system = isinstance(error, OSError)
         if not system and not any(phrase in str(error).lower() for phrase in _FULL_DISK):
             raise

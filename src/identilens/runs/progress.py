@@ -1,5 +1,6 @@
-"""The progress of a run: a bar in a notebook or on a terminal, a function of the caller, or nothing."""
+"""The progress of a run: a bar in a notebook or on a terminal, a function, lines in the log, or nothing."""
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,12 @@ from rich.progress import Progress as Bar
 Progress = Callable[[int, int, str], None]
 """Called with the number of finished units, the total number, and a note on the current step."""
 
+LOG = logging.getLogger("identilens")
+"""Where progress goes without a terminal; the command line prints it to standard error."""
+
+LOG_EVERY = 60.0
+"""Seconds between two lines in the log."""
+
 _OFTEN = 0.1
 """Seconds between two updates in a notebook."""
 
@@ -25,19 +32,21 @@ _drawn: ContextVar[bool] = ContextVar("drawn", default=False)
 
 @contextmanager
 def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | None]:
-    """Yield the receiver of progress: the given function, or a bar if one can be shown; None for False.
+    """Yield the receiver of progress: the given function, a bar if one can be shown, else the log; None for False.
 
     A run inside another one that draws a bar draws none.
     """
     if callable(progress):
         yield progress
-    elif progress is False or _drawn.get() or not (_in_notebook() or _on_terminal()):
+    elif progress is False or _drawn.get():
         yield None
     else:
         token = _drawn.set(True)
         try:
             if _in_notebook():
                 yield _NotebookBar(unit)
+            elif not _on_terminal():
+                yield _LogLines(unit)
             else:
                 with _terminal_bar(unit) as bar:
                     yield bar
@@ -68,6 +77,23 @@ def _terminal_bar(unit: str) -> Iterator[Progress]:
             bar.update(task, completed=done, total=total, rate=_rate(bar.tasks[0].speed), note=note)
 
         yield update
+
+
+class _LogLines:
+    """A line a minute in the log, where nothing shows a bar."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit, self.began = unit, time.monotonic()
+        self.last = self.began
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        """Write a line, unless one was written within the last minute."""
+        now = time.monotonic()
+        if now - self.last < LOG_EVERY:
+            return
+        self.last = now
+        spent = timedelta(seconds=int(now - self.began))
+        LOG.info("%s of %s %s after %s%s", done, total, self.unit, spent, f", {note}" if note else "")
 
 
 class _NotebookBar:

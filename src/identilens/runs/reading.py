@@ -3,7 +3,7 @@
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import EINVAL
 from pathlib import Path
@@ -38,6 +38,8 @@ _RECORD = {
 }  # fmt: skip
 _TEXTS = {"count": int, "sha256": list}
 _LATER = {"later_versions": list}
+_VERSIONS = {"libraries": dict}
+_NAMES = {"name": str | None, "sha256": str | None, "digest": str | None}
 
 
 def read_bytes(manifest: Manifest, file: Path) -> bytes:
@@ -157,7 +159,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         record = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise OutputFolderError(f"{file} is not valid JSON ({error}). Choose another folder.") from error
-    if not (_has(record, _RECORD) and _has(record["texts"], _TEXTS) and _has(record, _LATER, optional=True)):
+    if not _is_record(record):
         raise OutputFolderError(f"{file} was not written by identilens. Choose another folder.")
     if manifest.digests:
         _check(manifest, file, hashlib.sha256(content).hexdigest())
@@ -178,7 +180,21 @@ def finished_record(folder: Path, analysis: str) -> dict[str, Any]:
     return record
 
 
-def _has(content: Any, kinds: dict[str, type], optional: bool = False) -> bool:
+def _is_record(record: Any) -> bool:
+    return (
+        _has(record, _RECORD)
+        and _has(record["texts"], _TEXTS)
+        and _has(record["model"], _NAMES, optional=True)
+        and _has(record, _LATER, optional=True)
+        and all(_has(run, _VERSIONS) for run in record.get("later_versions", []))
+        and _are_words(record["texts"]["sha256"])
+        and _are_words(list(record["libraries"].values()))
+        and _are_words(record.get("command") or [])
+        and record["texts"]["count"] >= 0
+    )
+
+
+def _has(content: Any, kinds: Mapping[str, Any], optional: bool = False) -> bool:
     """Return whether a value is an object with values of these types under these names."""
     return isinstance(content, dict) and all(
         isinstance(content.get(name), kind) or (optional and name not in content) for name, kind in kinds.items()

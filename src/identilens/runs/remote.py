@@ -29,7 +29,7 @@ _OTHERWISE = (
 
 def url_in(place: str | Path) -> str | None:
     """Return the URL of a place, without a slash at its end; None for a local folder."""
-    text = _FLATTENED.sub(r"\1://", str(place), count=1) if isinstance(place, Path) else place
+    text = _FLATTENED.sub(r"\1://", str(place), count=1) if isinstance(place, Path) else str(place)
     return text.rstrip("/") if _URL.fullmatch(text) else None
 
 

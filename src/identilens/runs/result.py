@@ -2,7 +2,8 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -18,7 +19,7 @@ from identilens.charts.page import Page, Section, table_html, write_page
 from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
-from identilens.errors import OutputFolderError
+from identilens.errors import IdentilensError, OutputFolderError
 from identilens.runs.files import translated_write_errors, write_atomically, write_json, write_table
 from identilens.runs.manifest import PROVENANCE, Manifest, listed
 from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
@@ -28,6 +29,7 @@ from identilens.runs.tables import Columns, print_table
 from identilens.runs.terminal import plain
 
 R = TypeVar("R", bound="Result")
+_MOST_WORDS = 200
 
 
 @dataclass(frozen=True)
@@ -156,11 +158,35 @@ class Result(ABC):
 
     def show(self) -> None:
         """Print the finding, lines of tokens and the overview."""
-        Console().print(plain(self.summary().text), highlight=False)
-        for line in self.token_lines():
-            Console().print(line.text())
-        for title, frame in self.overview().items():
-            print_table(title, frame)
+        with self.blamed_on_files():
+            Console().print(plain(self.summary().text), highlight=False)
+            for line in self.token_lines():
+                Console().print(line.text())
+            for title, frame in self.overview().items():
+                print_table(title, frame)
+
+    @contextmanager
+    def blamed_on_files(self) -> Iterator[None]:
+        """Turn any error on a result that was read from a folder into one that names the folder.
+
+        Its tables have the right columns, but may hold values that no run has: no rows, infinities, unknown heads.
+
+        Raises:
+            OutputFolderError: In place of an error that is not of identilens.
+        """
+        try:
+            yield
+        except (IdentilensError, MemoryError):
+            raise
+        except BaseException as error:
+            # polars panics on some values; a panic is no Exception.
+            panic = type(error).__name__ == "PanicException"
+            if self.folder is None or not (panic or isinstance(error, Exception)):
+                raise
+            raise OutputFolderError(
+                f"{shown_place(self.folder)} cannot be shown: its tables have values that no run of {self.analysis} "
+                f"writes ({type(error).__name__}: {str(error)[:_MOST_WORDS]}). Restore it from a copy, or run again."
+            ) from error
 
     @classmethod
     def of(
@@ -220,9 +246,10 @@ class Result(ABC):
         Raises:
             OutputFolderError: If the file cannot be written.
         """
-        finding, sections = self.summary(), [*self.sections(), *more]
-        words = (self.title, self.subject(), [*finding.text.splitlines(), *said], finding.headline)
-        return write_page(Page(*words, self.provenance, sections, self.page_charts()), path)
+        with self.blamed_on_files():
+            finding, sections = self.summary(), [*self.sections(), *more]
+            words = (self.title, self.subject(), [*finding.text.splitlines(), *said], finding.headline)
+            return write_page(Page(*words, self.provenance, sections, self.page_charts()), path)
 
     def save_figures(self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")) -> list[Path]:
         """Write every chart for print as png, svg or pdf and return the paths; existing files are replaced.
@@ -231,9 +258,11 @@ class Result(ABC):
             InputError: For a format that is not supported.
             OutputFolderError: If the folder cannot be written.
         """
-        return save_charts(self.charts(), folder, formats)
+        with self.blamed_on_files():
+            return save_charts(self.charts(), folder, formats)
 
     def _repr_html_(self) -> str:
-        lines = "".join(f"<p>{escape(line)}</p>" for line in self.summary().text.splitlines())
-        lines += notebook_html(self.token_lines()) + folded_maps(self.notebook_maps())
-        return lines + "".join(map(table_html, list(self.overview().values())[:1]))
+        with self.blamed_on_files():
+            lines = "".join(f"<p>{escape(line)}</p>" for line in self.summary().text.splitlines())
+            lines += notebook_html(self.token_lines()) + folded_maps(self.notebook_maps())
+            return lines + "".join(map(table_html, list(self.overview().values())[:1]))

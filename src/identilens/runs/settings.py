@@ -1,5 +1,6 @@
 """Settings of a study: one frozen dataclass that contains each option's default, range and help."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, astuple, fields
@@ -37,6 +38,12 @@ NOT_RECORDED = "does not change the numbers"
 
 SIZE = "bytes"
 """Marks a number of bytes, which may be written as 512MiB or 2GB."""
+
+_MOST_NUMBERS = 100_000
+"""Largest number of numbers in a list such as 0-99."""
+
+_LARGEST = 2**53
+"""Largest whole number that is taken; libraries below fail on larger ones, each in its way."""
 
 Kind = Literal["encoder", "decoder", "cross"]
 Numbers = Annotated[tuple[int, ...], LIST]
@@ -105,7 +112,10 @@ def parse_numbers(text: str) -> tuple[int, ...]:
         match = re.fullmatch(r"\s*(-?\d+)(?:-(-?\d+))?\s*", piece)
         if match is None or int(match[2] or match[1]) < int(match[1]):
             raise ValueError(text)
-        numbers.extend(range(int(match[1]), int(match[2] or match[1]) + 1))
+        span = range(int(match[1]), int(match[2] or match[1]) + 1)
+        if len(numbers) + len(span) > _MOST_NUMBERS:
+            raise ValueError(text)
+        numbers.extend(span)
     return tuple(dict.fromkeys(numbers))
 
 
@@ -151,7 +161,7 @@ def _converted(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> A
         if kind is Path:
             return Path(value)
         return float(value) if kind is float and isinstance(value, int) and not isinstance(value, bool) else value
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         raise SettingError(name, _EXPECTED.get(_shape(kind, metadata), "to have another form"), value) from None
 
 
@@ -197,6 +207,12 @@ def _check(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> None:
         metadata = (*metadata, *inner)
     if kind in _KINDS and (not isinstance(value, _KINDS[kind][0]) or (kind is not bool and isinstance(value, bool))):
         raise SettingError(name, _KINDS[kind][1], value)
+    if kind is int and not -_LARGEST <= value <= _LARGEST:
+        raise SettingError(name, f"of at most {_LARGEST}", value)
+    if kind is float and not math.isfinite(value):
+        raise SettingError(name, "as a finite number", value)
+    if kind in (str, Path) and "\0" in str(value):
+        raise SettingError(name, "without null characters", value)
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise SettingError(name, f"to be {' or '.join(map(str, get_args(kind)))}", value)
     for bound in metadata:

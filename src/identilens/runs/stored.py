@@ -1,10 +1,11 @@
 """Runs by path or URL; for a URL, files are read and written in a local copy."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from identilens.errors import IdentilensError
+from identilens.errors import IdentilensError, InputError
 from identilens.runs.manifest import LOCK, NAME, PROVENANCE, Manifest, digest_of
 from identilens.runs.mirror import JOURNAL, Mirror, mirror_at, mirror_of
 from identilens.runs.remote import url_in
@@ -14,8 +15,18 @@ _PARTS = "parts/"
 
 def local_place(place: str | Path) -> Path:
     """Return the folder where a run is read and written: the place itself, or the local copy of a URL."""
+    if not isinstance(place, str | Path) or not _is_name(str(place)):
+        raise InputError(f"expected a folder or a URL, as text or a Path without null characters; got {place!r}.")
     url = url_in(place)
     return Path(place) if url is None else mirror_at(url).root
+
+
+def _is_name(text: str) -> bool:
+    """Return whether the file system can have a file of this name."""
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def shown_place(path: str | Path) -> str:

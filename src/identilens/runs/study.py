@@ -238,6 +238,8 @@ def run_study(
         IdentilensError: Any error of the study.
     """
     if engine is not None:
+        if not isinstance(engine, Engine):
+            raise InputError(f"expected engine to be identilens.Local(...) or identilens.Ray(...); got {engine!r}.")
         _check_shared(study, out)
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:

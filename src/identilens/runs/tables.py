@@ -35,7 +35,8 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     for name, kind in frame.schema.items():
         view.add_column(plain(name), justify="right" if kind.is_numeric() else "left", overflow="fold")
     for row in frame.iter_rows():
-        view.add_row(*(plain(f"{value:.4g}" if isinstance(value, float) else value) for value in row))
+        shown = ("–" if value is None else f"{value:.4g}" if isinstance(value, float) else value for value in row)
+        view.add_row(*map(plain, shown))
     Console().print(view)
 
 
@@ -48,6 +49,11 @@ def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
     rules = ["---:" if kind.is_numeric() else "---" for kind in frame.dtypes]
     lines = [frame.columns, rules, *([cell(value) for value in row] for row in frame.iter_rows())]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number of things in words: "1 text", "1,200 texts"."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def percent(share: Any) -> str:

@@ -10,7 +10,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
 from identilens.runs.columns import column_texts, is_columns, parquet_rows
 from identilens.runs.compressed import MAX_TEXT_BYTES, READ_ERRORS, STANDARD_INPUT, kind_of, open_bytes, open_text
 from identilens.runs.conllu import read_conllu
@@ -84,8 +84,12 @@ def iter_texts(
             too long, more bytes than allowed, or a line that is not a pair although pairs are expected. The message
             names the line.
     """
+    if limit is not None and limit < 0:
+        raise SettingError("limit", "of at least 0", limit)
     if isinstance(source, str | Path):
         return islice(_of_file(Path(source), columns, encoding, pairs, limit, max_length, max_text_bytes), limit)
+    if not (is_columns(source) or isinstance(source, Iterable)):
+        raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
     if is_columns(source):
         return islice((checked(row, place, max_length) for place, row in column_texts(source, columns)), limit)
     return islice(_in_twos(source) if pairs else iter(source), limit)

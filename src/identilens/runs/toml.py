@@ -7,6 +7,9 @@ from typing import Any
 
 from identilens.errors import InputError
 
+_DEEPEST = 10
+"""Largest depth of tables and lists in a file."""
+
 
 def read_toml(file: Path) -> dict[str, Any]:
     """Return the content of a TOML file.
@@ -15,11 +18,23 @@ def read_toml(file: Path) -> dict[str, Any]:
         InputError: If it cannot be read, or is no TOML.
     """
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror}. Check the path.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file} is not valid TOML: {error}") from error
+    _check_depth(content, file)
+    return content
+
+
+def _check_depth(content: Any, file: Path) -> None:
+    """Raise InputError for values that are nested deeper than any of ours, on which recursion would end."""
+    inner = [content]
+    for _ in range(_DEEPEST):
+        values = [one.values() if isinstance(one, dict) else one for one in inner if isinstance(one, dict | list)]
+        inner = [value for several in values for value in several]
+    if inner:
+        raise InputError(f"{file} has values that are nested more than {_DEEPEST} deep; options need no such depth.")
 
 
 def toml_value(value: Any) -> str:

@@ -1,5 +1,6 @@
 """Heads of texts: which ones a study looks at, each with its place in the tables."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +62,8 @@ class RowSettings(KindSettings):
     """Which rows of which heads.
 
     Attributes:
-        queries: Position or token of a row; all rows by default. A token selects every position where it occurs.
+        queries: Position or token of a row; all rows by default. A token selects every position where it occurs; last
+            is the last row, and negative positions count from the end.
     """
 
     queries: Annotated[tuple[int | str, ...], REPEATED] | None = None
@@ -276,10 +278,16 @@ def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:
 
 
 def named_places(names: Sequence[str], requested: int | str, text: int) -> list[int]:
-    """Return the positions that a token or a position stands for."""
+    """Return the positions that a token or a position stands for; negative positions count from the end.
+
+    A token goes before a position of the same name; its space at the start of a word may be left out.
+    """
     places = [place for place, name in enumerate(names) if name == requested]
-    if not places and str(requested).isdigit() and int(requested) < len(names):
-        places = [int(requested)]
+    if not places:
+        places = [place for place, name in enumerate(names) if name.strip() == requested]
+    position = "-1" if requested == "last" else str(requested)
+    if not places and re.fullmatch(r"-?[0-9]{1,9}", position) and -len(names) <= int(position) < len(names):
+        places = [int(position) % len(names)]
     if not places:
         raise InputError(
             f"text {text} has no token or position {requested!r} among its {len(names)} queries; its tokens are "

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, overload
 
 from identilens.errors import InputError
-from identilens.models.inputs import Item
+from identilens.models.families import position_limit
+from identilens.models.inputs import Item, LengthError
 from identilens.models.lens import Lens
 from identilens.runs.corpus import Corpus
 
@@ -16,6 +17,12 @@ _SAMPLE = 32
 
 _LONGEST_NAME = 255
 """Characters of a file's name on common file systems."""
+
+_MOST_PIECES = 4
+"""Largest number of tokens for a character."""
+
+_MOST_ADDED = 16
+"""Largest number of tokens that a tokenizer adds to a text."""
 
 _KEPT = 256
 """Items that stay in memory: those of the part that is worked on."""
@@ -48,11 +55,18 @@ class LazyItems(Sequence[Item]):
             return [self[at] for at in range(*index.indices(len(self)))]
         return self._read(range(len(self))[index])
 
-    def _one(self, number: int) -> Item:
+    def tokenised(self, number: int) -> Item:
+        """Return an item that is neither checked nor kept; errors have its number."""
         try:
-            item = self._lens.read([self.corpus[number]], self.max_length)[0]
+            return self._lens.read([self.corpus[number]], self.max_length)[0]
         except InputError as error:
-            raise InputError(str(error).replace("text 0", f"text {number:,}", 1)) from error
+            message = str(error).replace("text 0", f"text {number:,}", 1)
+            if isinstance(error, LengthError):
+                raise LengthError(message, {number: error.lengths[0]}) from error
+            raise InputError(message) from error
+
+    def _one(self, number: int) -> Item:
+        item = self.tokenised(number)
         if self._check is not None:
             self._check(item, number)
         return item
@@ -62,7 +76,8 @@ def read_items(lens: Lens, texts: Any, max_length: int | None) -> Sequence[Item]
     """Return the items of texts; those of a `Corpus` are tokenised when they are asked for.
 
     Raises:
-        InputError: For texts that cannot be used, and for the name of a file in place of its text.
+        InputError: For texts that cannot be used, such as all texts that are longer than the model reads, and for the
+            name of a file in place of its text.
     """
     given = [texts] if isinstance(texts, str) else texts if isinstance(texts, list) else []
     for text in given[:_SAMPLE]:
@@ -71,7 +86,30 @@ def read_items(lens: Lens, texts: Any, max_length: int | None) -> Sequence[Item]
                 f"{text!r} is the name of a file, not a text. Read its texts with identilens.read_texts({text!r}) "
                 f"(--file {text}); to use the name as a text, put a space before it."
             )
-    return LazyItems(lens, texts, max_length) if isinstance(texts, Corpus) else lens.read(texts, max_length)
+    if not isinstance(texts, Corpus):
+        return lens.read(texts, max_length)
+    items = LazyItems(lens, texts, max_length)
+    if max_length is None and not texts.received:
+        _check_lengths(lens, items)
+    return items
+
+
+def _check_lengths(lens: Lens, items: LazyItems) -> None:
+    """Raise an error that names all texts that are too long, before any work; only long ones are tokenised."""
+    limit = position_limit(lens.model.config)
+    if limit is None:
+        return
+    too_long: dict[int, int] = {}
+    for number, text in enumerate(items.corpus):
+        parts = (text,) if isinstance(text, str) else text
+        # Pieces of a character are single bytes, of which it has up to four.
+        if _MOST_PIECES * sum(len(part) if isinstance(part, str) else 1 for part in parts) + _MOST_ADDED > limit:
+            try:
+                items.tokenised(number)
+            except LengthError as error:
+                too_long |= error.lengths
+    if too_long:
+        raise lens.reader.length_error(too_long, len(items), truncated=False)
 
 
 def _is_file(text: str) -> bool:

@@ -65,10 +65,10 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
     result = load_result(folder)
     with told_by_url(folder):
         place = local_place(folder)
-        joined = joined_results(place, result.provenance)
-        more = [section for one in joined for section in _apart(one)]
-        said = [f"{_opening(one)} {one.summary().text.splitlines()[0]}" for one in joined]
-        with listed(Manifest(place)):
+        with result.blamed_on_files(), listed(Manifest(place)):
+            joined = joined_results(place, result.provenance)
+            more = [section for one in joined for section in _apart(one)]
+            said = [f"{_opening(one)} {one.summary().text.splitlines()[0]}" for one in joined]
             return result.to_html(path or place / "report.html", more=more, said=said)
 
 

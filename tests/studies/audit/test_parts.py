@@ -58,9 +58,9 @@ def test_a_gpu_is_given_as_many_operations_for_many_texts_as_for_two(family, as_
     model = build(family)
     model.set_attn_implementation("sdpa")
     lens, counts = idl.Lens(model), []
-    idl.audit(lens, [ids(40)], examples=0, progress=False)
     for count in (2, 6):
         taken = []
+        idl.audit(lens, [ids(40)] * count, examples=0, progress=False)  # the proof runs once
         for layers in ((0,), (0, 1)):
             with _counted() as operations:
                 # Rows that need a decomposition of their own depend on the text.

@@ -14,7 +14,9 @@ from helpers.audits import SCRIPT, TRICKY, Plan, made_audit, mixed_audit, words
 from helpers.browsing import Visit
 from identilens.charts.labels import visible_text
 from identilens.errors import InputError
+from identilens.runs.tables import print_table
 from identilens.studies.audit import views
+from identilens.studies.audit.heads import heads_in_words
 from identilens.studies.audit.maps import fitting_maps, kept_maps
 
 
@@ -178,20 +180,39 @@ def test_the_viewer_holds_raw_and_effective_of_every_kept_map(mixed, report):
     assert f"Null share {telling['null_share']:.3f}" in viewer["maps"][viewer["first"]]["note"]
 
 
-def test_what_does_not_fit_leaves_the_telling_heads_and_is_said(monkeypatch):
+def test_what_does_not_fit_leaves_out_whole_layers_and_is_said_beside_the_maps(monkeypatch):
     audit = made_audit([[Plan(words(20), words(20))], [Plan(words(6), words(6))]], keep=[0, 1])
     kept = kept_maps(audit.table, audit.matrices)
-    budget = int((10 * (6 * 36 + 2 * 400) + 12 * 4 * (6 * 6 + 2 * 20)) / 6) + 1
+    budget = int((10 * (6 * 36 + 3 * 400) + 12 * 4 * (6 * 6 + 3 * 20)) / 6) + 1
     shown = fitting_maps(kept, budget)
     assert len(shown.filter(text=1)) == 6
-    telling = kept.filter(text=0).sort("null_share").group_by("layer").last().sort("layer")
-    assert shown.filter(text=0)["head"].to_list() == telling["head"].to_list()
+    assert shown.filter(text=0).select("layer", "head").rows() == [(0, 0), (0, 1), (0, 2)]
     assert fitting_maps(kept, 10).is_empty()
     assert fitting_maps(kept).equals(kept)
     monkeypatch.setattr("identilens.studies.audit.result.fitting_maps", lambda held: fitting_maps(held, budget))
     section = audit.sections()[1]
-    assert len(section.maps) == 8
-    assert "saved 12 maps; to keep this file small it shows 8" in section.note
+    assert len(section.maps) == 9
+    assert "saved 12 maps; to keep this file small it shows 9" in section.note
+    said = "it shows 1 of 2 layers of this text: encoder 0."
+    assert [said in one.note for one in section.maps] == [one.choices["text"].startswith("0") for one in section.maps]
+
+
+def test_a_head_that_parks_has_a_range_with_as_many_digits_as_tell_its_ends_apart():
+    rows = {"layer": 0, "kind": "encoder", "sink_mass": 0.9, "sink_norm_share": 0.01, "sink_token": "[CLS]"}
+    for lo, hi, expected in (
+        (0.6, 0.7, "60 % to 70 %"), (0.651, 0.654, "65.1 % to 65.4 %"), (0.65, 0.65, "65.00 %, no more and no less"),
+    ):  # fmt: skip
+        heads = pl.DataFrame([rows | {
+            "head": 0, "group": "determined and idle", "sink_weight": lo, "sink_lo": lo, "sink_hi": hi,
+        }])  # fmt: skip
+        assert f"alternatives give it {expected} (means)" in heads_in_words(heads)
+
+
+def test_missing_numbers_are_not_called_none(capsys):
+    print_table("One", pl.DataFrame({"error": [None, 0.5], "texts": [1, None]}))
+    printed = capsys.readouterr().out
+    assert "None" not in printed
+    assert printed.count("–") == 2
 
 
 def test_without_matrices_the_report_says_how_to_get_them():

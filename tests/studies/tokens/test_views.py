@@ -179,7 +179,7 @@ def test_report_of_a_folder(tmp_path):
     assert load_result(tmp_path / "run").table.equals(result.table)
     page = write_report(tmp_path / "run").read_text(encoding="utf-8")
     assert "from each layer to the one below" in page
-    assert f"Digest of the weights (sha256): {'cd' * 32}" in page
+    assert f"Digest of the parameters (sha256): {'cd' * 32}" in page
 
 
 def test_in_a_browser_the_scale_is_stretched(browser, tmp_path):

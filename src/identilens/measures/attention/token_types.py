@@ -15,7 +15,7 @@ FIRST = "first token"
 OTHER = "other"
 """Name of the type of all other tokens."""
 
-_MARKS = "Ġ▁Ċ# "
+_MARKS = "Ġ▁Ċ# \n"
 
 
 def type_names(special_tokens: Sequence[str]) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ def track_token(
 def find_token(texts: Sequence[Sequence[str]], token: str) -> tuple[int, int]:
     """Return the first text that contains a token, and its first position there.
 
-    The token is written as by the tokenizer. The marks of a word's start or middle ("Ġ", "▁", "##") may be left out.
+    The token is written as in the tables. The marks of a word's start or middle (" ", "Ġ", "▁", "##") may be left out.
 
     Examples:
         >>> from identilens.measures.mixing import find_token
@@ -108,7 +108,7 @@ def find_token(texts: Sequence[Sequence[str]], token: str) -> tuple[int, int]:
 
 
 def _unmarked(name: str) -> str:
-    return name.lstrip("Ġ▁#") or name
+    return name.strip("Ġ▁# ") or name
 
 
 def _position(hidden: pl.DataFrame, token: str, occurrence: int) -> int:

@@ -2,13 +2,19 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from identilens.errors import IdentilensError, InputError, SettingError
 from identilens.runs.engines.engine import Done, Engine, Event, Lost, Pool, Ready
 from identilens.runs.engines.worker import Job, Outcome, made_worker
+
+_LOOPBACK = "127.0.0.1"
+_WITH_TOKENS = (2, 59)
+"""First version of Ray that asks for a token on a cluster that it starts."""
 
 
 @dataclass(frozen=True)
@@ -16,7 +22,8 @@ class Ray(Engine):
     """Actors of a Ray cluster; the run's folder must have the same path on all of its machines, or be a URL.
 
     Attributes:
-        address: Address of a running cluster; "auto" for that of this machine. Default: a new one on this machine.
+        address: Address of a running cluster; "auto" for that of this machine. Default: a new one, which only this
+            machine can reach, and only with the token of its user.
         workers: Number of actors.
         gpus_per_worker: GPUs of each actor, such as 1 or 0.5.
 
@@ -32,9 +39,9 @@ class Ray(Engine):
     gpus_per_worker: float = 0
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
+        if not isinstance(self.workers, int) or self.workers < 1:
             raise SettingError("workers", "of at least 1", self.workers)
-        if self.gpus_per_worker < 0:
+        if not isinstance(self.gpus_per_worker, int | float) or self.gpus_per_worker < 0:
             raise SettingError("gpus_per_worker", "of at least 0", self.gpus_per_worker)
 
     def pool(self, job: Job) -> "RayPool":
@@ -52,21 +59,38 @@ class Ray(Engine):
             import ray
         except ImportError as error:
             raise InputError("engine ray needs: pip install 'identilens[ray]'.") from error
+        if tuple(map(int, ray.__version__.split(".")[:2])) < _WITH_TOKENS:
+            raise InputError(f"ray {ray.__version__} lets anyone run code. Run: pip install 'identilens[ray]' --upgrade.")
         started = not ray.is_initialized()
         if started:
-            cores: dict[str, Any] = {} if self.address else {"num_cpus": max(self.workers, os.cpu_count() or 1)}
+            alone: dict[str, Any] = {"num_cpus": max(self.workers, os.cpu_count() or 1), "_node_ip_address": _LOOPBACK}
+            quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
             try:
-                ray.init(
-                    self.address or "local",
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    **cores,
-                )
+                if self.address:
+                    ray.init(self.address, **quiet)
+                else:
+                    with _on_loopback():
+                        ray.init("local", **quiet, **alone)
             except (OSError, ValueError, RuntimeError) as error:
                 first = str(error).strip().splitlines()[0]
                 raise InputError(f"the Ray cluster {self.address} cannot be reached ({first}).") from error
         return RayPool(ray, job, float(self.gpus_per_worker), started)
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let a cluster that starts in this context listen on the loopback address alone; it asks for a token by itself.
+
+    Ray replaces the loopback address by that of the machine, and then listens on all of its addresses, unless it was
+    told that there are no further machines: the switch is for Windows and macOS, but works everywhere.
+    """
+    constants: Any = import_module("ray._private.ray_constants")
+    before = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
 
 
 class _Actor:

@@ -117,7 +117,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         """Yield each alternative with what the model gives when it is put back."""
         item, settings = self.heads.items[place.text], self.settings
         seed = settings.seed * 1_000_003 + 7919 * place.text + 101 * head.layer + head.head
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(seed % 2**63)
         for alternative in alternatives_of(head, settings.starts, generator):
             yield alternative, self._with_weights(head, item, alternative)
         if settings.realisable:

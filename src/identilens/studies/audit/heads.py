@@ -109,6 +109,15 @@ def heads_in_words(heads: pl.DataFrame) -> str:
     return (
         f"{said} {len(parked)} {'head parks its' if one else 'heads park their'} attention: {100 * mass:.0f} % of it "
         f"is on one token, mostly {parked['sink_token'].mode().sort()[0]}, which contributes {100 * norm:.0f} % of the "
-        f"norms. In the sampled rows this token has {100 * weight:.0f} %, and alternatives give it {100 * lo:.0f} % to "
-        f"{100 * hi:.0f} % (means)."
+        f"norms. In the sampled rows this token has {100 * weight:.0f} %, and alternatives give it {_range(lo, hi)} "
+        "(means)."
     )
+
+
+def _range(lo: float, hi: float) -> str:
+    """Return two shares in words, with as many digits as tell them apart; one of them if two decimals do not."""
+    for digits in (0, 1, 2):
+        low, high = (f"{100 * end:.{digits}f} %" for end in (lo, hi))
+        if low != high:
+            return f"{low} to {high}"
+    return f"{low}, no more and no less"

@@ -13,7 +13,7 @@ from identilens.charts.labels import shortened, visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
 from identilens.runs.matrices import MatrixKey, Tokens
-from identilens.runs.tables import HEAD, percent, table_of
+from identilens.runs.tables import HEAD, counted, percent, table_of
 from identilens.studies.head_views import axis_tokens, head_name
 from identilens.studies.trust.rows import EVEN, FLOOR, VERDICTS, WITHIN
 from identilens.studies.trust.views import SIGNS
@@ -38,28 +38,45 @@ def kept_maps(table: pl.DataFrame, matrices: Mapping[str, Tensor]) -> pl.DataFra
 def fitting_maps(kept: pl.DataFrame, budget: int = PAGE_BUDGET) -> pl.DataFrame:
     """Return the maps that fit into so many characters of a page.
 
-    Texts are taken whole as long as they fit; what room is left goes to the texts that did not, the heads with the
-    largest null share of each layer first.
+    Texts are taken whole as long as they fit; of those that do not, whole layers: no head of a layer is missing.
     """
-    layer = ("text", "kind", "layer")
-    sized = kept.with_columns(
-        _size=(BITS * pl.col("n_query") * pl.col("n_key") + BASIS_BITS * pl.col("n_key") * pl.col("rank")) / 6,
-        _rank=pl.col("null_share").rank("ordinal", descending=True).over(layer),
-        _place=pl.int_range(pl.len()),
-    )
-    whole = []
-    for text, size in sized.group_by("text", maintain_order=True).agg(pl.col("_size").sum()).iter_rows():
-        if size <= budget:
-            whole.append(text)
-            budget -= size
-    of_whole = pl.col("text").is_in(whole)
-    rest = sized.filter(~of_whole).sort("_rank", maintain_order=True).filter(pl.col("_size").cum_sum() <= budget)
-    return pl.concat([sized.filter(of_whole), rest]).sort("_place").select(kept.columns)
+    layer = ["text", "kind", "layer"]
+    size = (BITS * pl.col("n_query") * pl.col("n_key") + BASIS_BITS * pl.col("n_key") * pl.col("rank")) / 6
+    layers = kept.group_by(layer, maintain_order=True).agg(size.sum().alias("size"))
+    fitting, parts = [], []
+    for part in layers.partition_by("text", maintain_order=True):
+        whole = part["size"].sum() <= budget
+        (fitting if whole else parts).append(part)
+        budget -= part["size"].sum() if whole else 0
+    for part in parts:
+        held = part.filter(pl.col("size").cum_sum() <= budget)
+        fitting.append(held)
+        budget -= held["size"].sum()
+    return kept.join(pl.concat(fitting), on=layer, how="semi", maintain_order="left") if fitting else kept
 
 
-def page_maps(shown: pl.DataFrame, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]) -> list[TokenMap]:
-    """Return maps for the viewer: raw attention, and what the head's output depends on, from which all else follows."""
-    return [_page_map(row, matrices, tokens.get(row["text"], {})) for row in shown.iter_rows(named=True)]
+def missing_layers(kept: pl.DataFrame, shown: pl.DataFrame) -> dict[int, str]:
+    """Return, for each text of which a page shows some layers only, which ones."""
+    layer = ["text", "kind", "layer"]
+    said = {}
+    for (text,), part in kept.select(layer).unique().group_by("text", maintain_order=True):
+        held = shown.filter(text=text).select("kind", "layer").unique().sort("kind", "layer")
+        if len(held) < len(part):
+            names = ", ".join(f"{kind} {number}" for kind, number in held.iter_rows())
+            said[text] = f"To keep this file small it shows {len(held)} of {len(part)} layers of this text: {names}."
+    return said
+
+
+def page_maps(
+    shown: pl.DataFrame, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens],
+    said: Mapping[int, str] | None = None,
+) -> list[TokenMap]:  # fmt: skip
+    """Return maps for the viewer: raw attention, and what the head's output depends on, from which all else follows.
+
+    ``said`` is a sentence about each text, shown beside its maps.
+    """
+    rows = shown.iter_rows(named=True)
+    return [_page_map(row, matrices, tokens.get(row["text"], {}), (said or {}).get(row["text"], "")) for row in rows]
 
 
 def printed_maps(
@@ -82,7 +99,7 @@ def printed_maps(
     return charts
 
 
-def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: Tokens) -> TokenMap:
+def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: Tokens, said: str) -> TokenMap:
     raw, effective = _parts(row, matrices)
     queries, keys = axis_tokens(tokens, row)
     first = tokens.get("encoder", queries)
@@ -95,7 +112,7 @@ def _page_map(row: Mapping[str, Any], matrices: Mapping[str, Tensor], tokens: To
     derived = space is not None and visible is None
     return TokenMap(
         {"text": text, "kind": row["kind"], "layer": row["layer"], "head": row["head"]},
-        {"raw": raw} | ({} if derived else {"effective": effective}), queries, keys, _facts(row),
+        {"raw": raw} | ({} if derived else {"effective": effective}), queries, keys, f"{_facts(row)} {said}".strip(),
         {"null": ("raw", "effective")}, _telling(row), space,
     )  # fmt: skip
 
@@ -111,17 +128,13 @@ def _facts(row: Mapping[str, Any]) -> str:
     sizes = f"{row['n_query']} queries × {row['n_key']} keys, d_v = {row['d_v']}"
     said = [f"{sizes}, rank {row['rank']}, nullity {row['nullity']}."]
     if row["certain_mass"] is not None:
-        said.append(f"Certain mass {row['certain_mass']:.2f} ({_counted(row['certain_rows'])}).")
+        said.append(f"Certain mass {row['certain_mass']:.2f} ({counted(row['certain_rows'], 'row')}).")
     said.append(f"{percent(row['sink_mass'])} of the attention on {visible_text(row['sink_token'])}, which contributes")
     pearson = "undefined" if row["pearson"] is None else f"{row['pearson']:.2f}"
     return " ".join(
         [*said, f"{percent(row['sink_norm_share'])} of the norms. Null share {row['null_share']:.3f}, correlation of "
          f"raw and effective attention {pearson}."]
     )  # fmt: skip
-
-
-def _counted(rows: int) -> str:
-    return f"{rows} row" if rows == 1 else f"{rows} rows"
 
 
 def _parts(row: Mapping[str, Any], matrices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

@@ -13,11 +13,11 @@ from identilens.charts.viewer import TokenMap
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind
-from identilens.runs.tables import HEAD, percent
+from identilens.runs.tables import HEAD, counted, percent
 from identilens.studies.audit import reading, views
 from identilens.studies.audit.heads import certain_error, groups_table, heads_in_words, heads_table, stacked_in_words
 from identilens.studies.audit.kept import kept_trust
-from identilens.studies.audit.maps import fitting_maps, kept_maps, page_maps, printed_maps
+from identilens.studies.audit.maps import fitting_maps, kept_maps, missing_layers, page_maps, printed_maps
 from identilens.studies.trust.result import Trust
 
 _MEASURES = (
@@ -232,10 +232,10 @@ class Audit(Result):
         if kept.is_empty():
             return Section("maps", title, note=reading.NO_MAPS)
         some = (
-            f"The audit saved {len(kept)} maps; to keep this file small it shows {len(shown)} of them. In a text with "
-            "too many maps, the heads with the largest null share are shown. Audit.load(folder).matrices has all."
+            f"The audit saved {len(kept)} maps; to keep this file small it shows {len(shown)} of them: whole layers, "
+            "named beside the maps of a text that lacks some. Audit.load(folder).matrices has all."
         )
-        maps = page_maps(shown, self.matrices, self.tokens)
+        maps = page_maps(shown, self.matrices, self.tokens, missing_layers(kept, shown))
         return Section("maps", title, [reading.MAPS], maps=maps, note=some if len(shown) < len(kept) else "")
 
     def _mean_by(self, *keys: str) -> pl.DataFrame:
@@ -250,7 +250,7 @@ class Audit(Result):
         some = f" in {texts} of the {self.table['text'].n_unique()} texts{longest}" if longest else ""
         error, units = certain_error(self.rows)
         known = "" if error is None else f", standard error over {units} {percent(error)}"
-        return f"{rows:,} {'row' if rows == 1 else 'rows'}{some}{known}"
+        return f"{counted(rows, 'row')}{some}{known}"
 
     def _sentences(self) -> Iterator[str]:
         if others := self.provenance["model"].get("layers_without_attention"):
@@ -279,7 +279,7 @@ class Audit(Result):
             f"Influential: on average {percent(table['sink_mass'].mean())} of a map's attention goes to one structural "
             f"token, mostly {token}, which contributes {percent(table['sink_norm_share'].mean())} of the summed norms."
         )
-        over = f"{len(table)} attention maps over {texts} {'text' if texts == 1 else 'texts'}"
+        over = f"{len(table)} attention maps over {counted(texts, 'text')}"
         maps = table.filter(_NULL_SPACE)
         if maps.is_empty():
             yield f"No effect: no part of the weights of {over} lies in directions without effect on the output."

@@ -6,6 +6,7 @@ from identilens.charts.cells import heat
 from identilens.charts.encoding import AnyChart, Look, layered
 from identilens.charts.kit import choose, lines, rule, scatter
 from identilens.charts.labels import visible_text
+from identilens.runs.tables import counted
 from identilens.studies.audit.heads import DETERMINED, INFLUENTIAL
 
 MOST_POINTS = 5000
@@ -45,7 +46,7 @@ def correlation_map(by_head: pl.DataFrame) -> AnyChart:
 def heads_note(by_head: pl.DataFrame) -> str:
     """Return what the maps by layer and head leave unsaid."""
     missing = by_head["pearson"].null_count()
-    blank = f" {_counted(missing, 'head')} without a correlation, as all entries are equal in every text, stay blank."
+    blank = f" {counted(missing, 'head')} without a correlation, as all entries are equal in every text, stay blank."
     return (
         "Layers and heads count from 0. Colours run from 0 to 1 (from −1 where a mean correlation is negative), the "
         f"same in every report, unless stretched.{blank if missing else ''}"
@@ -103,7 +104,7 @@ def length_note(table: pl.DataFrame) -> str:
     elif width:
         said = [f"Each point is the mean over the maps of {span} in one layer ({many})."]
     if undefined:
-        said.append(f"{_counted(undefined, 'map')} without a correlation {'is' if undefined == 1 else 'are'} left out.")
+        said.append(f"{counted(undefined, 'map')} without a correlation {'is' if undefined == 1 else 'are'} left out.")
     near = {d_v for _, d_v in d_v_lines(table)}
     if far := [str(d_v) for d_v in table["d_v"].unique().sort() if d_v not in near]:
         said.append(f"d_v = {', '.join(far)} lies far to the right: every map here has fewer keys than that.")
@@ -169,7 +170,3 @@ def _grouped(defined: pl.DataFrame, width: int) -> pl.DataFrame:
     groups = ["kind", "length", "layer"]
     means = defined.with_columns(length=middle).group_by(groups).agg(pl.col("pearson").mean(), maps=pl.len())
     return means.sort(groups)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what if count == 1 else what + 's'}"

@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from identilens.runs.result import Finding
-from identilens.runs.tables import percent
+from identilens.runs.tables import counted, percent
 from identilens.studies.faithfulness.means import in_words
 
 
@@ -24,7 +24,7 @@ def finding(plane: pl.DataFrame, tested: Mapping[str, int], controls: pl.DataFra
     best = named.row(0, named=True)
     lines = [
         f"Most faithful: {best['explanation']}, whose order lies {_range(best, 'faithful')} of the way from the worst "
-        f"order to the best ({rows} rows of {tested['texts']} texts)."
+        f"order to the best ({counted(rows, 'row')} of {counted(tested['texts'], 'text')})."
     ]
     if tested["left_out"]:
         lines.append(f"{tested['left_out']} of {tested['tests']} tests are left out: effects within the noise floor.")

@@ -6,6 +6,7 @@ import polars as pl
 
 from identilens.charts.page import Section
 from identilens.charts.viewer import TokenMap
+from identilens.runs.tables import counted
 from identilens.studies.mixing.series import Series
 
 
@@ -34,9 +35,7 @@ def _held(maps: Sequence[TokenMap], texts: int) -> str:
     if not shown:
         return "No text of this analysis is short enough to travel inside this file with all its numbers. " + _ANY_TEXT
     small = ", to keep the file small" if shown < texts else ""
-    return (
-        f"This page contains every token of {shown} of {texts} {'text' if texts == 1 else 'texts'}{small}. {_ANY_TEXT}"
-    )
+    return f"This page contains every token of {shown} of {counted(texts, 'text')}{small}. {_ANY_TEXT}"
 
 
 def _equal_rollouts(medians: pl.DataFrame) -> bool:

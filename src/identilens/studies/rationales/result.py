@@ -8,6 +8,7 @@ import polars as pl
 from identilens.charts.kit import AnyChart
 from identilens.charts.page import Section
 from identilens.runs.result import Finding, Result
+from identilens.runs.tables import counted
 from identilens.studies.faithfulness.means import differences, in_words, means
 from identilens.studies.rationales import views
 
@@ -61,7 +62,7 @@ class Rationales(Result):
             difference = in_words(best["mean"], best["low"], best["high"], "+.3f")
             lines.append(
                 f"{words}: {best['explanation']}, {measure} {mean:.3f}, which is {difference} against random tokens "
-                f"({texts} texts)."
+                f"({counted(texts, 'text')})."
             )
             numbers |= {measure: mean, f"{measure}_over_random": best["mean"]}
             headline.append((f"{best['mean']:+.3f}", f"{label}: {best['explanation']}"))

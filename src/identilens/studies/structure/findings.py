@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from identilens.runs.result import Finding
-from identilens.runs.tables import percent
+from identilens.runs.tables import counted, percent
 from identilens.studies.perturbation_views import NORM_NAMES
 
 _Said = tuple[str, dict[str, Any]]
@@ -46,11 +46,11 @@ def _subspace(heads: pl.DataFrame) -> _Said:
         "texts": texts, "length": n, "heads": len(heads), "full_heads": len(full), "texts_to_fill": most,
         "dim_half": heads["dim_half"].mean(), "dim_95": heads["dim_95"].mean(),
     }  # fmt: skip
-    after = "" if most is None else f", after {most} {'text' if most == 1 else 'texts'} at the latest"
+    after = "" if most is None else f", after {counted(most, 'text')} at the latest"
     return (
-        f"{texts} texts of {n} tokens: R is the whole space in {len(full)} of {len(heads)} heads{after}. On "
-        f"average, {numbers['dim_half']:.1f} directions are visible in at least half of the texts, and "
-        f"{numbers['dim_95']:.1f} hold 95 % of the spectrum."
+        f"{counted(texts, 'text')} of {counted(n, 'token')}: R is the whole space in {len(full)} of {len(heads)} "
+        f"heads{after}. On average, {numbers['dim_half']:.1f} directions are visible in at least half of the texts, "
+        f"and {numbers['dim_95']:.1f} hold 95 % of the spectrum."
     ), numbers
 
 

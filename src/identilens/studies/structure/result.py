@@ -11,7 +11,7 @@ from identilens.charts.kit import AnyChart
 from identilens.charts.page import Section
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns
+from identilens.runs.tables import Columns, counted
 from identilens.studies.perturbation_views import PERTURBATIONS, by_perturbation, norm_correlations
 from identilens.studies.structure import maps, views
 from identilens.studies.structure.findings import finding
@@ -142,7 +142,8 @@ class Structure(Result):
     def subject(self) -> str:
         """Return the model, and how many texts of which length."""
         row = self.table.row(0, named=True)
-        return f"{self.provenance['model'].get('name')} on {row['texts']} texts of {row['length']} tokens"
+        size = f"{counted(row['texts'], 'text')} of {counted(row['length'], 'token')}"
+        return f"{self.provenance['model'].get('name')} on {size}"
 
     def summary(self) -> Finding:
         """Return the finding in a few sentences."""

@@ -1,0 +1,51 @@
+"""Tokens as people read them: with spaces for the marks of a vocabulary, and characters for its bytes."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+_SPACE = "▁"
+_BYTES = {mark: byte for byte, mark in bytes_to_unicode().items()}
+"""The byte that each character of a byte-level vocabulary stands for."""
+
+
+def token_names(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
+    """Return the name of each token: its text, with the space before a word.
+
+    Vocabularies write spaces and bytes as other characters: ``Ġthe`` or ``▁the`` for " the", ``âĢľ`` for "“". Bytes
+    that are only a part of a character are written as <0xE2>. The marks of WordPiece (``##``) stay, and so do special
+    and added tokens.
+    """
+    pieces = list(map(str, tokenizer.convert_ids_to_tokens(list(ids))))
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    decoder = getattr(backend, "decoder", None)
+    description = json.loads(decoder.__getstate__()) if decoder is not None else {}
+    steps = description.get("decoders", [description])
+    of_bytes = hasattr(tokenizer, "byte_decoder") or any(step.get("type") == "ByteLevel" for step in steps)
+    marked = hasattr(tokenizer, "sp_model") or any(_spaces(step) for step in steps)
+    suffix = getattr(getattr(backend, "model", None), "end_of_word_suffix", None)
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+
+    def name(piece: str, number: int) -> str:
+        if number in added:
+            return piece
+        if of_bytes and all(mark in _BYTES for mark in piece):
+            piece = _characters(bytes(_BYTES[mark] for mark in piece))
+        if marked:
+            piece = piece.replace(_SPACE, " ")
+        return piece.removesuffix(suffix) + " " if suffix and piece.endswith(suffix) else piece
+
+    return tuple(map(name, pieces, ids))
+
+
+def _spaces(step: dict[str, Any]) -> bool:
+    """Return whether a step of a decoder makes spaces of the mark."""
+    return _SPACE in (step.get("replacement"), (step.get("pattern") or {}).get("String"))
+
+
+def _characters(content: bytes) -> str:
+    """Return text in UTF-8; bytes that are no character are written out."""
+    text = content.decode("utf-8", "surrogateescape")
+    return "".join(f"<0x{ord(mark) - 0xDC00:02X}>" if "\udc80" <= mark <= "\udcff" else mark for mark in text)
