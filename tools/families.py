@@ -94,8 +94,8 @@ def page(trials: Sequence[Trial]) -> str:
         "reads.", "",
         "| outcome | types | meaning |", "|---|---|---|",
         *(f"| {name} | {counts[name]} | {meaning} |" for name, meaning in MEANINGS.items()), "",
-        f"Of the served types, {len(agreeing)} give weights of their own with `output_attentions`; captured weights "
-        f"differ from them by at most {worst:.0e}.",
+        f"Of the served types, {len(agreeing)} give weights of their own for each text alone with `output_attentions`; "
+        f"captured weights differ from them by at most {worst:.0e}.",
         "",
         "```console", "$ identilens families --family llama", "$ identilens families --family deberta-v2 --try", "```",
         "",

@@ -56,6 +56,6 @@ def test_masks_between_positions_are_refused():
 
 def test_padding_that_cannot_be_cut_away_is_refused(monkeypatch):
     model, batch = prepared("wav2vec2")
-    monkeypatch.setattr("identilens.models.inputs._cut_padding", lambda item: None)
+    monkeypatch.setattr("identilens.models.inputs._cut_padding", lambda item, row: None)
     with pytest.raises(UnsupportedModelError, match="check 'padding is cut away' failed with 8"):
         list(Lens(model).capture(batch))

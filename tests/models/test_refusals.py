@@ -68,11 +68,37 @@ class OwnAttention(nn.Module):
         return weights @ hidden_states, None
 
 
-def test_partial_bypass_is_refused():
+class SampledAttention(nn.Module):
+    """Adds up what it is given, by weights from elsewhere."""
+
+    def forward(self, states, weights):
+        return (weights[..., None] * states[:, None]).sum(2)
+
+
+class Sampling(nn.Module):
+    """Deformable attention: the softmax stands in one module, and the sum in another."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner_attention = SampledAttention()
+
+    def forward(self, hidden_states, *args, **kwargs):
+        return self.inner_attention(hidden_states, torch.softmax(hidden_states @ hidden_states.mT, -1)), None
+
+
+class Soft(nn.Module):
+    """A softmax over another axis than the last."""
+
+    def forward(self, hidden_states, *args, **kwargs):
+        return torch.softmax(hidden_states, 1), None
+
+
+@pytest.mark.parametrize("make", [lambda: OwnAttention(True), Sampling, type("SoftAttention", (Soft,), {})])
+def test_partial_bypass_is_refused(make):
     """One attention module of several that computes by itself would leave its heads unaudited."""
     model = build("bert")
-    model.encoder.layer[1].attention.self = OwnAttention(True)
-    with pytest.raises(UnsupportedModelError, match="OwnAttention does its own attention"):
+    model.encoder.layer[1].attention.self = make()
+    with pytest.raises(UnsupportedModelError, match="(Own|Sampled|Soft)Attention does its own attention"):
         next(Lens(model).capture([ids(8)]))
 
 

@@ -168,7 +168,7 @@ class Follower(TorchFunctionMode):
 
     @property
     def normalised(self) -> set[Any]:
-        """Modules that multiplied a matrix whose rows or columns are distributions, however these were computed."""
+        """Modules that took a softmax, or multiplied distributions, however these were computed."""
         return self._state.normalised
 
     def follow(self, tensor: Tensor) -> Outputs:
@@ -207,6 +207,8 @@ class Follower(TorchFunctionMode):
             with self:
                 return multi_head_attention(self._state.projections, *args, **kwargs)
         result = func(*args, **kwargs)
+        if name.endswith("softmax"):
+            self._state.normalised.add(self._state.origin())
         if name in _RANKED:
             self._state.ranking.add(self._state.origin())
         if name == "scaled_dot_product_attention":
@@ -232,7 +234,7 @@ class Follower(TorchFunctionMode):
 
     def _multiplied(self, product: Contraction, result: Tensor) -> Tensor:
         origin = self._state.origin()
-        if origin is not None and (_distributions(product.first) or _distributions(product.second)):
+        if origin is not None and any(map(holds_distributions, (product.first, product.second))):
             self._state.normalised.add(origin)
         tracks = [self._state.tracks.get(one) for one in (product.first, product.second)]
         for track, turned in zip(tracks, (product, product.turned), strict=True):
@@ -280,11 +282,12 @@ class Follower(TorchFunctionMode):
             track.outputs.changed = name
 
 
-def _distributions(matrix: Tensor) -> bool:
-    """Whether all rows, or all columns, of a matrix are distributions over more than one entry."""
-    if matrix.ndim < 2 or not matrix.numel() or min(matrix.shape[-2:]) < 2 or float(matrix.min()) < 0:
+def holds_distributions(matrix: Tensor) -> bool:
+    """Whether all rows of a tensor, all columns, or all matrices, are distributions over more than one entry."""
+    if matrix.ndim < 2 or not matrix.numel() or float(matrix.min()) < 0:
         return False
-    return any(bool(((matrix.sum(axis) - 1).abs() <= _NEAR_ONE).all()) for axis in (-1, -2))
+    sums = [matrix.sum(axes) for axes in (-1, -2, (-1, -2))]
+    return any(bool(((one - 1).abs() <= _NEAR_ONE).all()) for one in sums if one.numel() < matrix.numel())
 
 
 def _name(func: Callable) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 from transformers import Cache, PreTrainedModel
 
-from identilens.models.interface import AttentionCall
+from identilens.models.interface import AttentionCall, evaluation_mode
 from identilens.models.routes import capturing
 from identilens.models.watching import LayerRun, Meeting
 
@@ -26,7 +26,8 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
     The outputs of its attention (``meetings``, in call order) are held as they were. The values that it mixes must not
     change at other positions either.
     """
-    held = [meeting.call.run() for meeting in meetings]
+    with evaluation_mode(model):
+        held = [meeting.call.run() for meeting in meetings]
     routes = {
         one.mixture.number - run.first: replace(one.route, total=0) for one in meetings if one.mixture and one.route
     }

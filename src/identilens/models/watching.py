@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from identilens.errors import NumericalError, UnsupportedModelError
 from identilens.models.affine import is_basic, is_pointwise
-from identilens.models.following import Follower, Mixed, Mixture, Outputs
+from identilens.models.following import Follower, Mixed, Mixture, Outputs, holds_distributions
 from identilens.models.interface import AttentionCall, intercept
 from identilens.models.routes import Route, read_route
 from identilens.models.sequences import Kind
@@ -148,6 +148,9 @@ class Watch:
     def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Record an attention module that runs."""
         self.entered.add(module)
+        tensors = (one for one in (*args, *kwargs.values()) if isinstance(one, Tensor) and one.is_floating_point())
+        if any(map(holds_distributions, tensors)):
+            self.follower.normalised.add(module)
         self._given[module] = args, kwargs
         self._current, self._first = module, sum(meeting.mixture is not None for meeting in self.meetings)
 
