@@ -17,12 +17,12 @@ from helpers.command import identilens
 from helpers.serving import TOKEN, explorer
 from helpers.zoo import build
 from identilens.errors import IdentilensError, InputError
-from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, explorer_app
-from identilens.explorer.desk import Desk
+from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, _content, explorer_app
+from identilens.explorer.desk import SESSIONS, Desk
 from identilens.explorer.realised import realised
 from identilens.explorer.runs import Runs
 from identilens.explorer.server import opened_port
-from identilens.explorer.work import contributions, measured, moved_row
+from identilens.explorer.work import Measured, contributions, measured, moved_row
 from identilens.runs.manifest import Manifest, digest_of
 
 HOST = "127.0.0.1:8765"
@@ -181,6 +181,48 @@ def test_a_change_by_hand_is_cut_to_what_the_output_allows(bundled):
     assert row.min() >= 0
     assert float(row.sum()) == pytest.approx(1)
     assert float(row[0]) < float(head.attention[5, 0])
+
+
+@pytest.mark.parametrize("change", [[], [0.1], [0.1] * 500, [float("inf")], [float("nan")]])
+def test_a_change_by_hand_of_other_keys_or_without_end_is_refused(bundled, change):
+    at = measured(bundled, "Nobody came.", *QUIET)
+    head = at.head(3, 10, "encoder")
+    keys = head.attention.shape[1]
+    filled = change if len(change) != 1 or change == [0.1] else change + [0.0] * (keys - 1)
+    with pytest.raises(InputError, match=f"expected a change of {keys} weights; got {len(filled)}"):
+        moved_row(bundled, at, head, 2, filled)
+    for query in (-1, keys):
+        with pytest.raises(InputError):
+            moved_row(bundled, at, head, query, [0.0] * keys)
+
+
+def test_a_large_body_is_not_read_to_its_end():
+    read = []
+
+    class Endless:
+        async def stream(self):
+            while True:
+                read.append(MOST_BYTES // 4)
+                yield b" " * read[-1]
+
+    assert asyncio.run(asyncio.wait_for(_content(Endless()), 20)) is None
+    assert sum(read) <= 2 * MOST_BYTES
+
+
+def test_texts_are_let_go(bundled):
+    desk = Desk({"encoder": bundled})
+    texts = [Measured.__new__(Measured) for _ in range(SESSIONS + 3)]
+    names = [desk.keep("encoder", text) for text in texts[:-2]]
+    assert desk.held(names[1])[1] is texts[1]
+    names += [desk.keep("encoder", text) for text in texts[-2:]]
+    let_go = []
+    for name in names:
+        try:
+            desk.held(name)
+        except InputError:
+            let_go.append(name)
+    assert let_go == [names[0], names[2], names[3]]
+    desk.close()
 
 
 def test_next_tokens_of_a_decoder_stand_beside_each_other():

@@ -129,6 +129,32 @@ def test_a_run_may_lie_behind_a_link_and_a_file_be_one(tmp_path):
     assert Toy.load(tmp_path / "disk").table["number"].to_list() == [5]
 
 
+def test_an_unfinished_run_is_resumed_only_with_its_lock(tmp_path):
+    interrupted(tmp_path / "run")
+    with hold(tmp_path / "run"), pytest.raises(OutputFolderError, match="another run is writing to"):
+        toy(layers="1-4", out=tmp_path / "run", resume=True)
+    toy(layers="1-4", out=tmp_path / "run", resume=True)
+    with hold(tmp_path / "run"):  # a finished run is only read
+        toy(layers="1-4", out=tmp_path / "run", resume=True)
+
+
+def test_a_file_is_listed_before_it_gets_its_name(tmp_path, monkeypatch):
+    """A process that dies between the two leaves a line too many, and never a file that is not of the run."""
+    rename, listed_before = Path.replace, []
+
+    def watched(self, target):
+        if Path(target).name != "manifest.txt":
+            listed_before.append(
+                (Path(target).name, digest_of(self) in (tmp_path / "run" / "manifest.txt").read_text())
+            )
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "replace", watched)
+    toy(layers="1-2", out=tmp_path / "run")
+    assert {name for name, _ in listed_before} >= {"table.parquet", "provenance.json", "run.toml", "done-000000.json"}
+    assert [name for name, first in listed_before if not first] == []
+
+
 @pytest.mark.parametrize("line", ["run  .", "run  ./.", "run  a\0b", f"{'0' * 64}  ."])
 def test_a_manifest_that_lists_its_own_folder_does_no_harm(tmp_path, line):
     toy(out=tmp_path / "run")

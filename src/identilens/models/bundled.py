@@ -60,8 +60,8 @@ def resolved(model: str | Path) -> str | Path:
         return model
     if not name or "\0" in name or not _exists(Path(model)):
         raise ModelNotFoundError(
-            f"no model found under {name!r}: there is no such folder, and it is no hub id such as bert-base-uncased or "
-            "org/name. Check the spelling."
+            f"no model found under {name!r}: expected a hub id or a folder with a config.json, bundled or "
+            "bundled-decoder; there is no such folder, and it is no hub id. Check the spelling."
         )
     return model
 

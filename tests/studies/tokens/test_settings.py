@@ -60,7 +60,7 @@ def test_probes_are_built_with_the_settings():
         ({"max_epochs": 0}, "max_epochs of at least 1; got 0"),
         ({"folds": 3, "mlp_folds": 4}, "mlp_folds of at most the 3 folds; got 4"),
         ({"learning_rates": (0.1, -1.0)}, "learning_rates above 0; got -1.0"),
-        ({"learning_rates": float("inf")}, "learning_rates below inf"),
+        ({"learning_rates": float("inf")}, "learning_rates as a finite number; got inf"),
         ({"learning_rates": ()}, "learning_rates with at least one value"),
         ({"experiment": "neighbours", "offsets": "-1,0,1"}, "offsets other than 0, which is the experiment same-layer"),
         ({"shares": (0.5, 1.5)}, "shares of at most 1; got 1.5"),

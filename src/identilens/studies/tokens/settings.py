@@ -1,11 +1,10 @@
 """Options of token identifiability."""
 
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 from cyclopts import Parameter
 
 from identilens.errors import SettingError
@@ -53,7 +52,7 @@ class TokenSettings(Settings):
     layers: Numbers | None = None
     offsets: Annotated[tuple[int, ...], LIST, _NEGATIVE] = (-3, -2, -1, 1, 2, 3)
     shares: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], LIST] = (0.5, 0.8, 0.9, 1.0)
-    learning_rates: Annotated[tuple[Annotated[float, Gt(0), Lt(inf)], ...], LIST] | None = None
+    learning_rates: Annotated[tuple[Annotated[float, Gt(0)], ...], LIST] | None = None
     search: Search = "first fold"
     batch_size: Annotated[int, Ge(1)] = 256
     patience: Annotated[int, Ge(1)] = 20
