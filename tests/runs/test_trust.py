@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import identilens as idl
+from helpers.command import failing
 from helpers.killing import contents, killed_at
 from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import InputError, OutputFolderError
@@ -371,6 +372,14 @@ def test_errors_on_what_was_read_name_the_folder_and_those_in_memory_stay(tmp_pa
         stored.save_figures(tmp_path)
     with pytest.raises(IndexError):
         made.show()
+
+
+def test_an_address_without_a_place_is_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="URL such as s3://bucket/run; got 's3://', which names no place"):
+        toy(out="s3://")
+    assert "--out /dev/null is no folder" in failing("reproduce", "wen2023-figure1", "--out", "/dev/null")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -18,6 +18,8 @@ def local_place(place: str | Path) -> Path:
     if not isinstance(place, str | Path) or not _is_name(str(place)):
         raise InputError(f"expected a folder or a URL, as text or a Path without null characters; got {place!r}.")
     url = url_in(place)
+    if url is None and str(place).endswith("://"):
+        raise InputError(f"expected a folder or a URL such as s3://bucket/run; got {place!r}, which names no place.")
     return Path(place) if url is None else mirror_at(url).root
 
 
