@@ -76,6 +76,9 @@ class Lens:
         >>> lens.run(texts).last_hidden_state.shape
         torch.Size([2, 8, 384])
         >>> lens.prove_once(texts)
+        >>> lens.prove_apart(texts)
+        >>> lens.mixing_layers, list(lens.batches(texts, order=(1, 0), size=8))
+        ((), [[1, 0]])
         >>> lens.in_batches(lambda size: [len(texts[:size])], 8)
         [2]
         >>> with lens.capturing(lambda call: call.attend()[0], texts[:1]):

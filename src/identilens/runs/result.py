@@ -80,6 +80,9 @@ class Result(ABC):
         False
         >>> result.show()
         Determined: not looked ...
+        >>> with result.blamed_on_files():
+        ...     print(result.subject())
+        bundled on 1 text
         >>> type(result).of({"table": result.table}, result.provenance).table.shape == result.table.shape
         True
     """

@@ -59,7 +59,7 @@ def test_columns_are_those_of_the_measures_and_verdicts_follow_from_them(seed, m
     keys = len(found["key"])
     assert found["key"] == list(range(9 if masked else 12))
     bounds = attention_intervals(weights, T, visible=visible)
-    assert found["weight"] == weights[:keys].tolist()
+    assert found["weight"] == pytest.approx(weights[:keys].tolist(), abs=1e-15)
     for name, expected in (
         ("lo", bounds.lo), ("hi", bounds.hi), ("norm_share", norm_share(weights[None], T)[0]),
         ("removal", removal_effect(weights[None], T, relative=True)[0]),
