@@ -2,12 +2,14 @@
 
 from dataclasses import replace
 
+import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers.made_tasks import write_trec
 from identilens import EncoderRun, EncoderSweep
+from identilens.encoder import training
 from identilens.encoder.settings import EncoderSettings
 from identilens.errors import InputError, OutputFolderError
 
@@ -55,6 +57,16 @@ def test_it_learns_and_says_so(run):
     assert not (run.folder / "checkpoints").exists()
     assert {path.suffix for path in run.model_path.iterdir()} == {".json", ".safetensors"}
     assert run.metrics["parameters"] > 0
+
+
+def test_the_best_epoch_is_the_first_one_of_the_highest_validation_accuracy(folder, tmp_path, monkeypatch):
+    accuracies = pl.DataFrame({
+        "epoch": [1, 2, 3, 4], "train_loss": [4.0, 3.0, 2.0, 1.0], "validation_loss": [0.4, 0.3, 0.2, 0.1],
+        "validation_accuracy": [0.5, 0.9, 0.9, 0.7],
+    })  # fmt: skip
+    monkeypatch.setattr(training, "_epochs", lambda history: accuracies)
+    metrics = train("trec", tmp_path / "run", data=folder, settings=replace(SMALL, epochs=1)).metrics
+    assert (metrics["best_epoch"], metrics["validation_accuracy"]) == (2, 0.9)
 
 
 def test_the_model_is_the_one_that_was_measured(run, folder):

@@ -1,0 +1,26 @@
+"""Certificates of full rank: what lies on which side of the limit."""
+
+import pytest
+import torch
+
+from identilens.linalg.factor import certified_full_rank, certified_rank, inverse_cholesky, least_share
+
+
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-3])
+@pytest.mark.parametrize(("share", "certified"), [(0.5, False), (2.0, True)])
+def test_a_certificate_is_given_just_above_the_limit_and_not_below(tolerance, share, certified):
+    least = least_share(tolerance)
+    gram = torch.diag(torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64))
+    gram[2, 2] = share * least * 1.5
+    assert bool(certified_full_rank(gram, tolerance)) == certified
+    assert bool(inverse_cholesky(gram[None], tolerance)[2]) == certified
+    assert not certified_full_rank(gram, tolerance, growth=10.0), "a larger trace makes the limit larger"
+
+
+def test_ranks_with_and_without_a_certificate_are_those_of_the_singular_values():
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(8, 8, generator=generator, dtype=torch.float64))[0] for _ in range(2))
+    for small, rank in ((1e-2, 8), (1e-5, 8), (1e-7, 7), (0.0, 7)):
+        sigma = torch.linspace(1, 2, 8, dtype=torch.float64)
+        sigma[0] = small
+        assert int(certified_rank(left @ torch.diag(sigma) @ right, 1e-6)) == rank

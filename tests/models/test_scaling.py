@@ -1,0 +1,36 @@
+"""Attention calls without a scaling of their own: one over the root of the size of a query."""
+
+import pytest
+import torch
+from torch import nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from identilens.models.fused import Scratch, fused_weights
+from identilens.models.heads import CapturedLayer
+from identilens.models.interface import AttentionCall
+from identilens.models.routes import written_out
+
+
+@pytest.fixture
+def call():
+    """Sizes that all differ: 2 heads, 5 queries, 7 keys, d_k = 3, d_v = 4."""
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, 2, n, 3, generator=generator) for n in (5, 7))
+    value = torch.randn(1, 2, 7, 4, generator=generator)
+    return AttentionCall(
+        0, nn.Identity(), query, key, value, None, {"is_causal": False}, sdpa_attention_forward, written_out
+    )
+
+
+def test_weights_of_fused_attention_are_scaled_by_the_size_of_a_query(call):
+    expected = torch.softmax(call.query @ call.key.mT / 3**0.5, -1)
+    found = fused_weights(call, slice(0, 5), Scratch())
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close((found @ call.value).transpose(1, 2), call.run())
+
+
+def test_a_captured_layer_knows_that_scaling(call, unchecked_shapes):
+    weights = torch.softmax(call.query @ call.key.mT / 3**0.5, -1)
+    layer = CapturedLayer.of(call, None, call.run(), weights)
+    assert layer.scaling == pytest.approx(3**-0.5)
+    torch.testing.assert_close(layer.head(1).recomputed.float(), weights[0, 1])
