@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from identilens.linalg.tolerance import FLOAT32_EPS
+
 # Cholesky of a Gram matrix loses half of the digits: its basis is orthonormal to about 1e-16 / SAFE_SHARE.
 # Below this share of the trace the singular value decomposition is used instead.
 SAFE_SHARE = 1e-8
@@ -183,6 +185,16 @@ def certified_rank(matrix: Float[Tensor, "*batch n r"], tolerance: float) -> Int
     if not certified.all():
         rank[~certified] = torch.linalg.matrix_rank(flat[~certified], rtol=tolerance)
     return rank.reshape(matrix.shape[:-2])
+
+
+def stored_rank(matrix: Float[Tensor, "n r"]) -> int:
+    """Return the rank of stored weights: the number of singular values above 8 ε_float32 σ_max.
+
+    Weights are given, not computed: only their own rounding counts as zero, which is far less than what
+    `relative_tolerance` allows for values that a model has computed.
+    """
+    squares = torch.linalg.eigvalsh(smaller_gram(matrix.double()))
+    return int((squares > (8 * FLOAT32_EPS) ** 2 * squares[-1]).sum())
 
 
 def smaller_gram(matrix: Float[Tensor, "*batch n r"]) -> Float[Tensor, "*batch k k"]:

@@ -249,7 +249,7 @@ class Audit(Result):
         longest = f", the longest of at most {settings.get('example_length')} tokens" if chosen else ""
         some = f" in {texts} of the {self.table['text'].n_unique()} texts{longest}" if longest else ""
         error, units = certain_error(self.rows)
-        known = "" if error is None else f", standard error over {units} {percent(error)}"
+        known = "" if error is None else f", standard error over {units} {100 * error:.1f} points"
         return f"{counted(rows, 'row')}{some}{known}"
 
     def _sentences(self) -> Iterator[str]:

@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.linalg import OutputFactor, relative_tolerance
+from identilens.linalg import OutputFactor
 from identilens.linalg.causal_rows import BLOCK
-from identilens.linalg.factor import certified_rank
+from identilens.linalg.factor import stored_rank
 from identilens.measures.attention.token_types import token_types, type_names
 from identilens.models.at_once import room
 from identilens.models.capture import Lengths
@@ -75,9 +75,7 @@ class Runner:
     def stacked_rank(self, call: AttentionCall) -> int:
         """Return the rank of a layer's output projections, one head's below the other's, computed once a layer."""
         if call.index not in self._stacked_ranks:
-            stacked = self.sites[call.index].output_projection.double().flatten(0, 1)
-            rank = certified_rank(stacked, relative_tolerance(*stacked.shape))
-            self._stacked_ranks[call.index] = int(rank)
+            self._stacked_ranks[call.index] = stored_rank(self.sites[call.index].output_projection.flatten(0, 1))
         return self._stacked_ranks[call.index]
 
     def sampled(self, text: int, site: Site, queries: int) -> list[int]:
