@@ -56,7 +56,7 @@ def changed(folder, **fields):
         ("llama", {"num_hidden_layers": 1}, r"model\.layers\.1\.input_layernorm"),
         ("gpt2", {"n_layer": 1}, r"transformer\.h\.1\.attn"),
         ("t5", {"num_decoder_layers": 1}, r"decoder\.block\.1\.layer\.0"),
-        ("qwen3", {"attention_bias": False, "num_hidden_layers": 1}, r"model\.layers\.1"),
+        ("qwen3", {"layer_types": ["full_attention"], "num_hidden_layers": 1}, r"model\.layers\.1"),
     ],
 )
 def test_weights_beyond_the_configuration_are_refused_by_name(tmp_path, family, fields, named):

@@ -53,7 +53,7 @@ def test_where_the_value_bias_is_counted_does_not_matter(family):
         idl.audit(lens, [ids(14)], certain_rows=3, examples=0, value_bias=where).rows for where in ("in", "out")
     )
     assert_frame_equal(inside, outside, abs_tol=1e-6)
-    assert inside["certain_mass"].n_unique() > 10, "rows that differ"
+    assert inside["certain_mass"].n_unique() > 5, "rows that differ"
 
 
 def test_rows_are_drawn_for_examples_only_unless_a_number_is_given(bundled):

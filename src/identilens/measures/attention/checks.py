@@ -13,6 +13,9 @@ SUM_ERROR = 1e-3
 
 Rows are divided by their sum."""
 
+SUM_ROUNDING = 1e-12
+"""Rows whose sum is this close to 1 are normalised in float64, and stay as they are."""
+
 
 def check_precision(weights: Tensor) -> None:
     """Raise for weights in half precision: their rounding errors would change ranks, intervals and alternatives.
@@ -125,4 +128,5 @@ def _distributions(
             "if the model has an attention sink, add it as one more key whose projected value is zero."
         )
     rows = without_hidden(rows, visible)
-    return rows / rows.sum(-1, keepdim=True)
+    sums = rows.sum(-1, keepdim=True)
+    return rows / torch.where((sums - 1).abs() > SUM_ROUNDING, sums, 1.0)
