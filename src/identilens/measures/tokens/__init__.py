@@ -15,8 +15,8 @@ from identilens.measures.tokens.splits import Split as Split
 from identilens.measures.tokens.splits import keep_training_share as keep_training_share
 from identilens.measures.tokens.splits import split_sentences as split_sentences
 from identilens.measures.tokens.splits import token_rows as token_rows
-from identilens.measures.tokens.stack import PAPER_RATES as PAPER_RATES
-from identilens.measures.tokens.stack import Job as Job
+from identilens.measures.tokens.training import PAPER_RATES as PAPER_RATES
+from identilens.measures.tokens.training import Job as Job
 from identilens.measures.tokens.training import Outcome as Outcome
 from identilens.measures.tokens.training import Progress as Progress
 from identilens.measures.tokens.training import Schedule as Schedule

@@ -1,4 +1,4 @@
-"""Fitting a probe on every layer and fold of a corpus at once."""
+"""Fitting a probe on every layer and fold of a corpus."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.measures.tokens.probes import Layers, Probe, Report, Targets, TrainedProbe
 from identilens.measures.tokens.splits import Lengths, Split, checked_lengths, token_rows
-from identilens.measures.tokens.stack import Job
+from identilens.measures.tokens.training import Job
 
 Search = Literal["every fold", "first fold"]
 
@@ -31,8 +31,7 @@ def fit_probes(
 ) -> list[FittedProbe]:  # fmt: skip
     """Return the probe fitted on every fold of every (layer, target) pair, fold by fold.
 
-    Each result equals ``probe.fit`` on the same tokens, but all probes are trained as one stack. No data is copied for
-    a fold, an offset or a target: they are rows of the same tensors.
+    Each result equals ``probe.fit`` on the same tokens.
 
     Targets are the inputs, or ``hidden`` itself to predict one layer from another. The default pairs are every layer
     with target 0. The offset is that of the neighbour to predict (Brunner et al. 2020, B.5). A trained probe searches

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 import torch
 from jaxtyping import Float
@@ -14,13 +13,20 @@ from identilens.measures.tokens.closed_form import RidgeFit, fit_ridge
 from identilens.measures.tokens.lookup import Distance, check_finite, look_up
 from identilens.measures.tokens.networks import LinearNetwork, MlpNetwork, Network, Parameters
 from identilens.measures.tokens.splits import Lengths
-from identilens.measures.tokens.stack import PAPER_RATES, Job, check_jobs
-from identilens.measures.tokens.training import Outcome, Progress, Schedule, train_probes
+from identilens.measures.tokens.training import (
+    PAPER_RATES,
+    Job,
+    Layers,
+    Outcome,
+    Progress,
+    Schedule,
+    Targets,
+    check_jobs,
+    train_probes,
+)
 
 Hidden = Float[Tensor, "token d_in"]
 Inputs = Float[Tensor, "token d_out"]
-Layers = Float[Tensor, "layer token d_in"]
-Targets = Float[Tensor, "target token d_out"]
 HeldHidden = Float[Tensor, "validation d_in"]
 HeldInputs = Float[Tensor, "validation d_out"]
 Report = Callable[[Progress], None]
@@ -44,7 +50,7 @@ class Probe(ABC):
     def fit_all(
         self, jobs: Jobs, hidden: Layers, targets: Targets, progress: Report | None = None
     ) -> Sequence["Probe"]:
-        """Return a fitted copy of the probe for each job; all are fitted together."""
+        """Return a fitted copy of the probe for each job."""
 
     @abstractmethod
     def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:
@@ -188,11 +194,11 @@ class RidgeProbe(Probe):
         check_jobs(jobs, hidden, targets)
         fitted = []
         for number, job in enumerate(jobs, 1):
-            states, inputs = hidden[job.layer], targets[job.target]
-            parts = ((states[rows], inputs[rows + job.offset]) for rows in (job.train, job.validation))
-            fitted.append(replace(self).fit(*chain.from_iterable(parts)))
+            train = job.pairs(hidden, targets, job.train)
+            validation = job.pairs(hidden, targets, job.validation)
+            fitted.append(replace(self).fit(*train, *validation))
             if progress is not None:
-                progress(Progress(jobs_done=number, jobs=len(jobs), epoch=1, running=0))
+                progress(Progress(number, len(jobs), epoch=1))
         return fitted
 
     def transform(self, hidden: Hidden) -> Float[Tensor, "token d_out"]:

@@ -148,4 +148,4 @@ def _score(
 
 def _in_words(progress: Progress) -> str:
     probes = f"{progress.jobs_done} of {progress.jobs} probes"
-    return f"{probes}, epoch {progress.epoch}" if progress.running else probes
+    return probes if progress.jobs_done == progress.jobs else f"{probes}, epoch {progress.epoch}"
