@@ -23,6 +23,8 @@ from .studies.alternatives.result import Alternatives as Alternatives
 from .studies.alternatives.study import alternatives as alternatives
 from .studies.audit.result import Audit as Audit
 from .studies.audit.study import audit as audit
+from .studies.certify.result import Certainty as Certainty
+from .studies.certify.study import certify as certify
 from .studies.comparison import Comparison as Comparison
 from .studies.comparison import compare as compare
 from .studies.dyck_analyse.study import analyse_dyck as analyse_dyck
@@ -34,8 +36,6 @@ from .studies.dyck_train.result import DyckRuns as DyckRuns
 from .studies.dyck_train.study import train_dyck as train_dyck
 from .studies.faithfulness.result import Faithfulness as Faithfulness
 from .studies.faithfulness.study import faithfulness as faithfulness
-from .studies.intervals.result import Intervals as Intervals
-from .studies.intervals.study import intervals as intervals
 from .studies.logit_ranks.result import LogitRanks as LogitRanks
 from .studies.logit_ranks.study import logit_ranks as logit_ranks
 from .studies.mixing.result import Mixing as Mixing
@@ -54,7 +54,5 @@ from .studies.tokens.result import TokenIdentifiability as TokenIdentifiability
 from .studies.tokens.study import token_identifiability as token_identifiability
 from .studies.train.result import EncoderRun as EncoderRun
 from .studies.train.study import train as train
-from .studies.trust.result import Trust as Trust
-from .studies.trust.study import trust as trust
 
 __version__: str

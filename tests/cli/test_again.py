@@ -22,7 +22,7 @@ NEEDED = {
     "structure": {"length": 8}, "train": {"task": "trec"}, "sweep": {"tasks": ("trec", "sst"), "d_k": (1, 4)},
     "dyck analyse": {"models": ("models/a", "models/b")}, "audit": {"matrices": True, "layers": (2, 0)},
     "tokens": {"offsets": (-2, 1), "shares": (0.5, 1.0), "probes": ("mlp",)}, "mixing": {"memory_budget": 2**20},
-    "intervals": {"layers": (1,), "heads": (2, 3), "kind": "encoder", "queries": (7, "a, b")},
+    "certify": {"layers": (1,), "heads": (2, 3), "kind": "encoder", "queries": (7, "a, b")},
 }  # fmt: skip
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 

@@ -1,4 +1,4 @@
-"""``identilens intervals``, ``trust``, ``alternatives`` and ``logit-ranks`` as a person uses them."""
+"""``identilens certify``, ``alternatives`` and ``logit-ranks`` as a person uses them."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from transformers import BertConfig, BertModel
 
 from helpers.command import failing, identilens, run
 from identilens.runs.result import Finding
-from identilens.studies.intervals.result import Intervals
+from identilens.studies.certify.result import Certainty
 
 TEXT = (
     "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
@@ -25,23 +25,25 @@ def audited(bundled_path, tmp_path_factory):
 
 
 def test_one_row_in_a_folder_of_its_own(bundled_path, tmp_path):
-    out = tmp_path / "intervals"
-    options = ["--model", bundled_path, "--text", TEXT, "--layers", 2, "--heads", 5, "--queries", "village"]
-    done = identilens("intervals", *options, "--out", out, code=0)
-    assert "Weights with their intervals" in done.output
+    out = tmp_path / "certify"
+    options = ["--model", bundled_path, "--text", TEXT, "--layers", 2, "--heads", 5, "--queries", "village", "--order"]
+    done = identilens("certify", *options, "--out", out, code=0)
+    assert "Weights and verdicts" in done.output
     table = pl.read_parquet(out / "table.parquet")
     assert set(table["query"]) == {4}
     assert ((table["lo"] <= table["weight"]) & (table["weight"] <= table["hi"])).all()
+    pairs = pl.read_parquet(out / "order.parquet")
+    assert pl.read_parquet(out / "rows.parquet")["certified_pairs"].item() == len(pairs) > 0
     assert (out / "report.html").is_file()
-    assert "already contains this run, finished" in failing("intervals", *options, "--out", out)
-    identilens("intervals", *options, "--out", out, "--resume", code=0)
+    assert "already contains this run, finished" in failing("certify", *options, "--out", out)
+    identilens("certify", *options, "--out", out, "--resume", code=0)
     identilens("figures", out, "--formats", "png", code=0)
-    assert len(list((out / "figures").glob("intervals_*.png"))) == 1
+    assert {path.name for path in (out / "figures").glob("*.png")} == {"intervals.png", "axes.png"}
 
 
 def test_several_rows(bundled_path, tmp_path):
     options = ["--model", bundled_path, "--text", TEXT, "--layers", 2, "--heads", 5, "--queries", "the", "--queries", 0]
-    identilens("intervals", *options, "--out", tmp_path / "run", code=0)
+    identilens("certify", *options, "--out", tmp_path / "run", code=0)
     queries = set(pl.read_parquet(tmp_path / "run" / "rows.parquet")["query"])
     assert 0 in queries
     assert len(queries) > 2
@@ -49,13 +51,13 @@ def test_several_rows(bundled_path, tmp_path):
 
 def test_a_line_of_tokens_with_verdicts(bundled_path, audited):
     options = ["--model", bundled_path, "--text", TEXT, "--layers", 3, "--heads", 5, "--queries", "village"]
-    done = identilens("trust", *options, "--out", audited, code=0)
+    done = identilens("certify", *options, "--out", audited, code=0)
     words = " ".join(done.output.split())
     assert "of the attention of 'village' (query 4, layer 3, head 5) stays on the same keys" in words
     assert "determined, little influence" in words
     assert "Weights and verdicts" in words
     page = (audited / "report.html").read_text(encoding="utf-8")
-    assert 'id="trust-lines"' in page
+    assert 'id="certify-lines"' in page
     assert page.count('<figure class="token-line">') == 1
 
 
@@ -63,10 +65,10 @@ def test_studies_join_the_audits_report(bundled_path, audited):
     options = ["--model", bundled_path, "--text", TEXT, "--layers", 2, "--heads", 5, "--out", audited]
     before = (audited / "table.parquet").read_bytes()
     identilens("alternatives", *options, "--realisable", "--distance", 0.03, code=0)
-    identilens("intervals", *options, "--queries", "village", code=0)
+    identilens("certify", *options, "--queries", "village", code=0)
     page = (audited / "report.html").read_text(encoding="utf-8")
     assert 'id="alternatives-alternatives"' in page
-    assert 'id="intervals-intervals"' in page
+    assert 'id="certify-intervals"' in page
     assert (audited / "table.parquet").read_bytes() == before
     table = pl.read_parquet(next(audited.glob("alternatives-*")) / "table.parquet")
     assert set(table["alternative"]) == {"sampled", "far", "maximum_entropy", "realisable", "parameters"}
@@ -86,16 +88,16 @@ def test_bad_input(bundled_path, tmp_path):
     )
     assert not (tmp_path / "new").exists()
     assert "no token or position 'zebra'" in failing(
-        "intervals", *model, "--text", TEXT, "--queries", "zebra", "--out", tmp_path / "new"
+        "certify", *model, "--text", TEXT, "--queries", "zebra", "--out", tmp_path / "new"
     )
     assert "expected --pin-tolerance below 1" in failing(
-        "intervals", *model, "--text", TEXT, "--pin-tolerance", 2, "--out", tmp_path / "new"
+        "certify", *model, "--text", TEXT, "--pin-tolerance", 2, "--out", tmp_path / "new"
     )
-    assert "give exactly one of --text" in failing("intervals", *model, "--out", tmp_path / "new")
+    assert "give exactly one of --text" in failing("certify", *model, "--out", tmp_path / "new")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("dear")
     assert "contains no run of identilens" in failing(
-        "intervals", *model, "--text", TEXT, "--layers", 0, "--heads", 0, "--out", tmp_path / "full"
+        "certify", *model, "--text", TEXT, "--layers", 0, "--heads", 0, "--out", tmp_path / "full"
     )
     assert (tmp_path / "full" / "thesis.tex").read_text() == "dear"
 
@@ -104,7 +106,7 @@ def test_an_audit_of_another_model_is_left_alone(audited, bundled, tmp_path):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     BertModel(BertConfig(vocab_size=len(bundled.tokenizer), **sizes)).save_pretrained(tmp_path / "tiny")
     bundled.tokenizer.save_pretrained(tmp_path / "tiny")
-    message = failing("intervals", "--model", tmp_path / "tiny", "--text", TEXT, "--out", audited)
+    message = failing("certify", "--model", tmp_path / "tiny", "--text", TEXT, "--out", audited)
     assert "contains an audit of" in message
     assert "Choose another folder, or the model of the audit" in message
 
@@ -114,7 +116,7 @@ SMALL = ("--text", "The ferry left before dawn.", "--layers", 0, "--heads", 0, "
 
 def test_json_is_json_and_quiet_is_quiet(bundled_path, tmp_path):
     """In a process of its own, where libraries can write past Python."""
-    given = ("intervals", "--model", bundled_path, *SMALL)
+    given = ("certify", "--model", bundled_path, *SMALL)
     done = run(*given, "--json", "--out", tmp_path / "json")
     assert done.returncode == 0, done.stderr
     written = json.loads(done.stdout)
@@ -127,8 +129,8 @@ def test_json_is_json_and_quiet_is_quiet(bundled_path, tmp_path):
 @pytest.mark.parametrize("option", ["--json", "--quiet", None])
 def test_what_is_printed(bundled_path, tmp_path, option, monkeypatch):
     numbers = {"none": None, "infinite": float("inf"), "share": 0.5, "count": 3}
-    monkeypatch.setattr(Intervals, "summary", lambda _: Finding("One line.\nAnother.", numbers))
-    given = ("intervals", "--model", bundled_path, *SMALL, "--out", tmp_path / "run")
+    monkeypatch.setattr(Certainty, "summary", lambda _: Finding("One line.\nAnother.", numbers))
+    given = ("certify", "--model", bundled_path, *SMALL, "--out", tmp_path / "run")
     done = identilens(*given, *([option] if option else []), code=0)
     if option == "--json":
         assert json.loads(done.output)["numbers"] == {**numbers, "infinite": None}
@@ -140,17 +142,16 @@ def test_what_is_printed(bundled_path, tmp_path, option, monkeypatch):
         assert "report: " in done.output
 
 
-@pytest.mark.parametrize("study", ["intervals", "trust"])
-def test_rows_that_are_counted_from_the_end(bundled_path, tmp_path, study):
+def test_rows_that_are_counted_from_the_end(bundled_path, tmp_path):
     options = ("--model", bundled_path, "--text", "The ferry left before dawn.", "--layers", 0, "--heads", 0)
     found = []
     for position in ("last", "-1", "7"):
         out = tmp_path / position
-        identilens(study, *options, "--queries", position, "--out", out, "--quiet", code=0)
+        identilens("certify", *options, "--queries", position, "--out", out, "--quiet", code=0)
         found.append(pl.read_parquet(out / "table.parquet"))
     assert found[0].equals(found[1])
     assert found[0].equals(found[2])
     assert set(found[0]["query"]) == {7}
     for wrong in ("-9", "8", "ferries"):
-        message = failing(study, *options, "--queries", wrong, "--out", tmp_path / "none")
+        message = failing("certify", *options, "--queries", wrong, "--out", tmp_path / "none")
         assert re.search(rf"no token or position '?{wrong}'? among its 8", message)

@@ -103,7 +103,7 @@ def page(browser, address):
 def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     opened_row(page)
     rows = page.eval_on_selector_all("#maps-0 .row-keys tbody tr", "rows => rows.map((one) => ({...one.dataset}))")
-    found = idl.intervals(lens, [TEXT], layers=(1,), heads=(2,), queries=(1,)).table
+    found = idl.certify(lens, [TEXT], layers=(1,), heads=(2,), queries=(1,)).table
     for row in rows:
         expected = found.row(int(row["key"]), named=True)
         assert [float(row[name]) for name in ("weight", "lo", "hi")] == pytest.approx(
@@ -188,7 +188,7 @@ def test_the_address_holds_a_model_beside_its_fine_tuning(page, browser, address
     ]
     other = idl.load(tuned)
     for place, (model, layer, head, row) in enumerate([(lens, 1, 2, 1), (other, 0, 3, 2)]):
-        found = idl.intervals(model, [before[place]["text"]], layers=layer, heads=head, queries=row).table["weight"]
+        found = idl.certify(model, [before[place]["text"]], layers=layer, heads=head, queries=row).table["weight"]
         expected = found.sort(descending=True).to_list()[: len(before[place]["weights"])]
         assert before[place]["weights"] == pytest.approx(expected, abs=1e-9)
     page.reload()
@@ -294,7 +294,7 @@ def test_what_is_saved_makes_the_view_again(page, tmp_path, monkeypatch):
     page.get_by_role("button", name="Command and Python").click()
     space = {}
     exec(saved(page, "Save the Python lines", tmp_path).read_text(), space)
-    table = space["trust"].table
+    table = space["certainty"].table
     for name in ("weight", "lo", "hi"):
         found = {key: float(row[name]) for key, row in rows.items()}
         assert found == pytest.approx({key: table[name][key] for key in rows}, abs=1e-6)

@@ -1,4 +1,4 @@
-"""Small runs of intervals, trust, alternatives and logit ranks."""
+"""Small runs of certificates, alternatives and logit ranks."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from golden.stored import Case, Tables, single
 from helpers.zoo import ids
 
 
-def intervals(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
-    found = idl.intervals(lens, texts, **options)
-    return {"table": found.table, "rows": found.rows, "order": found.order, "tokens": found.positions}
+def certify(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+    found = idl.certify(lens, texts, order=True, **options)
+    return {"table": found.table, "rows": found.rows, "order": found.order}
 
 
 def alternatives(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
@@ -25,21 +25,21 @@ def faithfulness(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
 
 
 CASES: dict[str, Case] = {
-    "intervals_bundled": single(lambda: intervals(real(), LONG, layers=3, heads=7, queries=["reef", 0])),  # 0.5 s
-    "intervals_encoder": Case(
-        lambda: intervals(tiny("bert"), [ids(14), [7] * 11], layers=1, heads=3, queries=(0, 4, 10))
+    "certify_bundled": single(lambda: certify(real(), LONG, layers=3, heads=7, queries=["reef", 0])),  # 0.5 s
+    "certify_encoder": Case(
+        lambda: certify(tiny("bert"), [ids(14), [7] * 11], layers=1, heads=3, queries=(0, 4, 10))
     ),  # 0.1 s
-    "intervals_causal": Case(
-        lambda: intervals(tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19))
+    "certify_causal": Case(
+        lambda: certify(tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19))
     ),  # 0.1 s
-    "intervals_cross": Case(
-        lambda: intervals(tiny("t5"), [ids(16)], layers=0, heads=2, kind="cross", queries=(0, 5)), CONDITIONED
+    "certify_cross": Case(
+        lambda: certify(tiny("t5"), [ids(16)], layers=0, heads=2, kind="cross", queries=(0, 5)), CONDITIONED
     ),  # 0.1 s
-    "trust_bundled": single(
-        lambda: {"table": idl.trust(real(), LONG, layers=3, heads=7, queries=["reef", 0]).table}
+    "verdicts_bundled": single(
+        lambda: {"table": idl.certify(real(), LONG, layers=3, heads=7, queries=["reef", 0]).table}
     ),  # 0.3 s
-    "trust_causal": Case(
-        lambda: {"table": idl.trust(tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19)).table}
+    "verdicts_causal": Case(
+        lambda: {"table": idl.certify(tiny("gpt2"), [ids(20)], layers=0, heads=1, queries=(0, 8, 12, 19)).table}
     ),  # 0.1 s
     "alternatives_bundled": single(lambda: alternatives(real(), LONG, layers=2, heads=5)),  # 2.7 s
     "alternatives_encoder": Case(

@@ -52,8 +52,7 @@ def model():
 
 CASES = {
     "audit": lambda at, **run: idl.audit(model(), MANY, certain_rows=0, examples=1, **run),
-    "intervals": lambda at, **run: idl.intervals(model(), TEXTS[:2], heads=0, queries=[2, 3], **run),
-    "trust": lambda at, **run: idl.trust(model(), TEXTS[:2], heads=0, **run),
+    "certify": lambda at, **run: idl.certify(model(), TEXTS[:2], heads=0, **run),
     "alternatives": lambda at, **run: idl.alternatives(model(), TEXTS[:2], layers=0, heads=0, starts=1, **run),
     "logit-ranks": lambda at, **run: idl.logit_ranks(model(), MANY[:3], count=5, lengths=(0.2, 9.0), **run),
     "mixing": lambda at, **run: idl.mixing(model(), TEXTS[:3], method="exact", rollouts=False, **run),

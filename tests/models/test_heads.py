@@ -104,7 +104,7 @@ def test_logit_ranks_of_a_real_model_are_those_of_its_queries_and_keys(half):
 def test_intervals_and_alternatives_of_a_real_model(half):
     head = next(half.capture(TEXT, weights=True)).layers[2].head(5)
     expected = softmax(head)
-    bounds = idl.intervals(half, TEXT, layers=2, heads=5, queries=(3, 40)).table
+    bounds = idl.certify(half, TEXT, layers=2, heads=5, queries=(3, 40)).table
     for query in (3, 40):
         weights = torch.tensor(bounds.filter(query=query)["weight"].to_list(), dtype=torch.float64)
         torch.testing.assert_close(weights, expected[query], atol=1e-12, rtol=0)
@@ -123,7 +123,7 @@ def test_every_study_of_heads_runs_in_half_precision(family, dtype):
     text = {"input_ids": torch.arange(5, 29)[None]}
     captured = next(lens.capture(text, weights=True))
     found = idl.alternatives(lens, text, heads=1, realisable=True, starts=1, distance=0.02)
-    bounds = idl.intervals(lens, text, heads=1, queries=20)
+    bounds = idl.certify(lens, text, heads=1, queries=20)
     for layer in range(2):
         expected, name = softmax(captured.layers[layer].head(1)), f"layer{layer}.head1.{found.table['kind'][0]}"
         torch.testing.assert_close(found.matrices[f"text0.{name}.raw"], expected, atol=1e-12, rtol=0)
@@ -141,7 +141,7 @@ def test_sinks_are_refused_however_small(dtype):
         if "sinks" in name:
             parameter.data.fill_(-20.0)
     text = {"input_ids": torch.arange(5, 30)[None]}
-    for study in (idl.intervals, idl.alternatives, idl.trust):
+    for study in (idl.certify, idl.alternatives):
         with pytest.raises(InputError, match="has an attention sink"):
             study(idl.Lens(model), text, layers=0, heads=0)
 

@@ -115,7 +115,7 @@ def test_the_proof_costs_one_pass_of_the_first_batch_of_each_kind():
 RUNS = {
     "capture": lambda lens: list(lens.capture([ids(9), ids(6)])),
     "audit": lambda lens: idl.audit(lens, [ids(9), ids(6)]),
-    "intervals": lambda lens: idl.intervals(lens, [ids(9)]),
+    "certify": lambda lens: idl.certify(lens, [ids(9)]),
     "mixing": lambda lens: idl.mixing(lens, [ids(9)]),
     "substitute": lambda lens: lens.substitute({(0, 0): torch.full((9, 9), 1 / 9)}, [ids(9)]),
     "hidden map": lambda lens: HiddenMap(lens, lens.read([ids(9)])[0]),

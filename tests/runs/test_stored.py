@@ -260,14 +260,14 @@ def test_a_study_joins_an_audit(client, tmp_path, monkeypatch):
     url = f"s3://{BUCKET}/joined"
     for place in (url, tmp_path / "joined"):
         idl.audit(lens, texts, certain_rows=0, examples=0, out=place)
-        idl.intervals(lens, texts[:1], heads=0, queries=[2], out=place)
+        idl.certify(lens, texts[:1], heads=0, queries=[2], out=place)
     found = objects(client, "joined")
-    # That the audit lists the intervals stays in its journal: its manifest is as the audit left it.
+    # That the audit lists the certificates stays in its journal: its manifest is as the audit left it.
     (noted,) = [found.pop(name) for name in list(found) if name.startswith(".manifest/")]
-    assert noted.startswith(b"run  intervals-")
+    assert noted.startswith(b"run  certify-")
     assert found == contents(tmp_path / "joined")
     elsewhere(monkeypatch)
-    assert "Intervals" in write_report(url).read_text(encoding="utf-8")
+    assert "What is certain of each attention weight" in write_report(url).read_text(encoding="utf-8")
 
 
 def test_a_training_is_stored_with_its_model(client, tmp_path):

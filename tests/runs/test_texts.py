@@ -22,6 +22,7 @@ from identilens.runs.parquet import expanded
 from identilens.runs.study import run_study
 from identilens.runs.texts import iter_texts, read_texts
 from identilens.studies.alternatives.study import AlternativeSettings, AlternativeStudy
+from identilens.studies.certify.study import CertifyStudy
 from identilens.studies.heads import RowSettings
 from identilens.studies.items import LazyItems
 from identilens.studies.logit_ranks.study import LogitRankSettings, LogitRankStudy
@@ -30,7 +31,6 @@ from identilens.studies.structure.settings import StructureSettings
 from identilens.studies.structure.study import StructureStudy
 from identilens.studies.tokens.settings import TokenSettings
 from identilens.studies.tokens.study import TokenStudy
-from identilens.studies.trust.study import TrustStudy
 
 
 def test_pairs_from_every_kind_of_input(tmp_path):
@@ -303,7 +303,7 @@ def test_an_audit_of_very_many_texts_gives_what_an_audit_of_a_list_gives(monkeyp
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize("in_memory", [100, 5])
-@pytest.mark.parametrize("study", [idl.audit, idl.mixing, idl.trust, idl.intervals])
+@pytest.mark.parametrize("study", [idl.audit, idl.mixing, idl.certify])
 def test_all_texts_that_are_too_long_are_named_before_any_work(monkeypatch, bundled, tmp_path, study, in_memory):
     monkeypatch.setattr("identilens.runs.corpus.IN_MEMORY", in_memory)
     monkeypatch.setattr(type(bundled), "run", lambda *_: pytest.fail("the work began"))
@@ -346,7 +346,7 @@ def test_mixing_tokenises_very_many_texts_when_it_measures_them(bundled, monkeyp
 @pytest.mark.parametrize(
     ("study", "settings"),
     [
-        (TrustStudy, RowSettings(layers=(0,), heads=(0, 2), queries=(1,))),
+        (CertifyStudy, RowSettings(layers=(0,), heads=(0, 2), queries=(1,))),
         (AlternativeStudy, AlternativeSettings(layers=(0,), heads=(0,), starts=1, realisable=False)),
         (LogitRankStudy, LogitRankSettings(layers=(0, 1), heads=(1,), count=2, lengths=(0.17, 0.3))),
     ],

@@ -41,15 +41,15 @@ def test_the_reference_shows_code_of_a_class_and_not_the_defaults_of_its_fields(
     assert 'members:\n        - "check"\n' in settings
     assert "batch_size" not in settings
     assert '- "null"' in REFERENCE["directive"]("identilens.measures.attention.effective.EffectiveAttention")
-    assert "members: false" in REFERENCE["directive"]("identilens.studies.intervals.study.IntervalSettings")
+    assert "members: false" in REFERENCE["directive"]("identilens.studies.certify.study.CertifySettings")
 
 
 def test_settings_by_position_are_refused_by_name():
     lens = Lens(build("bert"))
     with pytest.raises(
-        InputError, match=r"trust takes lens and texts by position, got 5 .* trust\(lens, texts, layers="
+        InputError, match=r"certify takes lens and texts by position, got 5 .* certify\(lens, texts, layers="
     ):
-        idl.trust(lens, [ids(4)], 3, 9, "cat")
+        idl.certify(lens, [ids(4)], 3, 9, "cat")
     with pytest.raises(InputError, match="audit takes lens and texts by position, got 1"):
         idl.audit(lens)
     with pytest.raises(InputError, match="structure takes lens and texts by position, got 0"):

@@ -22,8 +22,8 @@ from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import ModelRun, Rows
 from identilens.models.token_names import token_names
 from identilens.studies.audit.maps import RULES
+from identilens.studies.certify.rows import certified_columns
 from identilens.studies.mixing.study import mixing
-from identilens.studies.trust.rows import trust_rows
 
 MOST_TOKENS = 256
 """Tokens of a text; longer ones are cut."""
@@ -87,7 +87,7 @@ def proven_row(head: Head, query: int) -> Columns:
     _require_query(head, query)
     head.refuse_sink()
     visible = None if head.visible is None else head.visible[query]
-    return trust_rows(head.attention[query], head.projected, visible)
+    return certified_columns(head.attention[query], head.projected, visible).keys
 
 
 def alternative(lens: Lens, at: Measured, head: Head, which: str, check: Check) -> dict[str, Any]:

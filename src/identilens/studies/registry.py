@@ -20,11 +20,9 @@ STUDIES: dict[str, Entry] = {
         "identilens.studies.audit.study:AuditStudy",
         "How much of each map is determined, influential or without effect.",
     ),
-    "intervals": Entry(
-        "identilens.studies.intervals.study:IntervalStudy", "The interval of each weight over all alternatives."
-    ),
-    "trust": Entry(
-        "identilens.studies.trust.study:TrustStudy", "Which weights are determined, and which are influential."
+    "certify": Entry(
+        "identilens.studies.certify.study:CertifyStudy",
+        "The interval of each weight over all alternatives, its influence, and a verdict.",
     ),
     "alternatives": Entry(
         "identilens.studies.alternatives.study:AlternativeStudy", "Other weights with the same output, put back."

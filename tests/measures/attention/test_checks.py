@@ -9,8 +9,6 @@ from identilens.linalg import ProjectedValues
 from identilens.measures.attention import (
     analytic_centre,
     attention_intervals,
-    certified_order,
-    certified_top,
     certify_row,
     check_logit_alternative,
     effective_attention,
@@ -97,7 +95,7 @@ def empty_calls():
     yield "at least one query over the 5 rows of T", lambda: logit_alternative(none, T, 3)
     yield "at least one query over the 5 rows of T", lambda: check_logit_alternative(none, none, T, 3)
     yield "at least one key; got none", lambda: largest_step(torch.zeros(2, 0), torch.zeros(2, 0))
-    for function in (attention_intervals, certify_row, certified_order, certified_top, minimum_norm_alternative):
+    for function in (attention_intervals, certify_row, minimum_norm_alternative):
         yield "with at least one key; got", lambda function=function: function(torch.zeros(0), no_keys)
     yield "with at least one key; got", lambda: numerical_rank(no_keys)
     yield "count of at least 0; got -1", lambda: sample_alternatives(A, T, -1)
@@ -120,7 +118,7 @@ def half_calls():
         yield function.__name__, lambda A, function=function: function(A, T, 2)
     for function in (far_alternatives, maximum_entropy_alternative):
         yield function.__name__, lambda A, function=function: function(A, values)
-    for function in (attention_intervals, certify_row, certified_order, certified_top, minimum_norm_alternative):
+    for function in (attention_intervals, certify_row, minimum_norm_alternative):
         yield function.__name__, lambda A, function=function: function(A[0], values)
     for function in (analytic_centre, far_alternative):
         yield function.__name__, lambda A, function=function: function(A[0], space)

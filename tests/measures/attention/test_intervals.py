@@ -15,8 +15,6 @@ from identilens.linalg.programs import ACCEPTED_ERROR
 from identilens.measures.attention.billiard import uniform_alternatives
 from identilens.measures.attention.intervals import (
     attention_intervals,
-    certified_order,
-    certified_top,
     certify_row,
     minimum_norm_alternative,
 )
@@ -49,7 +47,7 @@ def test_line_by_hand():
     assert found.hi.tolist() == pytest.approx([0.5, 0.5, 1.0], abs=1e-9)
     assert found.nullity == 1
     assert not found.pinned.any()
-    assert certified_order(LINE_ROW, LINE) == []
+    assert not certify_row(LINE_ROW, LINE).above.any()
 
 
 def test_order_that_the_intervals_alone_do_not_prove():
@@ -61,9 +59,9 @@ def test_order_that_the_intervals_alone_do_not_prove():
     assert found.intervals.hi.tolist() == pytest.approx([0.6, 0.6, 0.3, 0.1], abs=1e-9)
     assert found.intervals.pinned.tolist() == [False, False, False, True]
     # Key 0 keeps its lead of 0.3 over key 2, though their intervals meet.
-    assert certified_order(row, T) == [(0, 2), (0, 3)]
+    assert found.above.nonzero().tolist() == [[0, 2], [0, 3]]
     assert found.top is None
-    assert certified_top(torch.tensor([0.9, 0.04, 0.05, 0.01]).double(), T) == 0
+    assert certify_row(torch.tensor([0.9, 0.04, 0.05, 0.01]).double(), T, order=False).top == 0
 
 
 @settings(max_examples=12, deadline=None)
@@ -131,7 +129,7 @@ def test_order_equals_scipy_pair_by_pair(seed, n, d):
                 assert bool(above[j, k]) == (least > 0)
         assert not above[j, j]
     full = (above.sum(-1) == n - 1).nonzero().flatten().tolist()
-    assert certified_top(A[0], T) == (full[0] if full else None)
+    assert certify_row(A[0], T, order=False).top == (full[0] if full else None)
 
 
 def test_identifiable_rows_are_points_and_fully_ordered():
@@ -205,9 +203,9 @@ def test_wrong_inputs_are_refused():
     with pytest.raises(InputError, match="one row of projected values for each of the 5 keys; got 3 rows"):
         attention_intervals(A[0], T[:3])
     with pytest.raises(InputError, match="rows of attention weights that sum to 1"):
-        certified_order(A[0] / 2, T)
+        certify_row(A[0] / 2, T)
     with pytest.raises(NumericalError, match="weights has 1 NaN"):
-        certified_top(torch.tensor([float("nan"), 0.5, 0.5, 0, 0]).double(), T)
+        certify_row(torch.tensor([float("nan"), 0.5, 0.5, 0, 0]).double(), T, order=False)
     with pytest.raises(InputError, match="no weight on hidden keys"):
         attention_intervals(A[0], T, visible=causal(5)[0])
     with pytest.raises(InputError, match="visible hides every key"):

@@ -84,7 +84,7 @@ def test_kept_weights_of_half_precision_are_computed_again(bundled_path):
     raw = audit.matrices["text0.layer2.head3.encoder.raw"]
     torch.testing.assert_close(raw.double(), head.recomputed, atol=1e-7, rtol=1e-6)
     assert float((raw - head.family_weights.float()).abs().max()) > 1e-5, "rounded weights are another map"
-    kept, made = audit.trust(0, 2, 3, 4).table, idl.trust(lens, TEXTS[0], layers=2, heads=3, queries=[4]).table
+    kept, made = audit.certify(0, 2, 3, 4).table, idl.certify(lens, TEXTS[0], layers=2, heads=3, queries=[4]).table
     assert_frame_equal(kept.select("lo", "hi"), made.select("lo", "hi"), abs_tol=1e-5)
 
 
@@ -94,7 +94,7 @@ def test_of_kept_maps_with_a_sink_nothing_is_proven(dtype, tmp_path):
     audit = idl.audit(lens, [ids(14)], examples=1, certain_rows=0)
     assert not [name for name in audit.matrices if name.endswith(".values")]
     with pytest.raises(InputError, match="has an attention sink, or weights that are known in half precision"):
-        audit.trust(0, 0, 0, 5)
+        audit.certify(0, 0, 0, 5)
     assert audit.to_html(tmp_path / "report.html").is_file()
 
 

@@ -12,8 +12,8 @@ from identilens.models import Lens
 def test_a_kept_map_gives_the_verdicts_that_the_model_gives(bundled, tmp_path):
     text = "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for the ferry again."
     idl.audit(bundled, [text], layers=[3], certain_rows=0, out=tmp_path / "run")
-    kept = idl.Audit.load(tmp_path / "run").trust(0, 3, 5, "ferry")
-    asked = idl.trust(bundled, [text], layers=[3], heads=[5], queries=["ferry"])
+    kept = idl.Audit.load(tmp_path / "run").certify(0, 3, 5, "ferry")
+    asked = idl.certify(bundled, [text], layers=[3], heads=[5], queries=["ferry"])
     assert kept.table["query"].n_unique() == 2, "the token stands twice"
     assert_frame_equal(kept.table.drop("verdict"), asked.table.drop("verdict"), abs_tol=1e-4)
     assert (kept.table["verdict"] != asked.table["verdict"]).sum() <= 1
@@ -26,15 +26,15 @@ def test_masked_maps_keep_what_each_query_sees(family):
     lens = Lens(build(family))
     audit = idl.audit(lens, [ids(14)], certain_rows=0)
     for query in (0, 5, 11):
-        kept = audit.trust(0, 1, 1, query).table
-        asked = idl.trust(lens, [ids(14)], layers=[1], heads=[1], queries=[query]).table
+        kept = audit.certify(0, 1, 1, query).table
+        asked = idl.certify(lens, [ids(14)], layers=[1], heads=[1], queries=[query]).table
         assert_frame_equal(kept.drop("verdict"), asked.drop("verdict"), abs_tol=1e-4)
 
 
 def test_what_was_not_kept_is_refused(bundled):
     audit = idl.audit(bundled, ["A short text of a few words."], layers=[0], examples=0)
     with pytest.raises(InputError, match="0 match. Save matrices with examples="):
-        audit.trust(0, 0, 0, 1)
+        audit.certify(0, 0, 0, 1)
     kept = idl.audit(bundled, ["A short text of a few words."], layers=[0], certain_rows=0)
     with pytest.raises(InputError, match="no token or position 'ferry'"):
-        kept.trust(0, 0, 0, "ferry")
+        kept.certify(0, 0, 0, "ferry")

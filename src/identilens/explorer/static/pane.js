@@ -269,8 +269,8 @@ class Pane {
     const quoted = (words) => `'${words.replaceAll("'", `'\\''`)}'`;
     const options = (values) => Object.entries(values).map(([name, value]) => ` --${name.replaceAll("_", "-")} ${value}`).join("");
     const named = (values) => Object.entries(values).map(([name, value]) => `, ${name}=${JSON.stringify(value)}`).join("");
-    const command = `identilens trust --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --layers ${layer} --heads ${head} --kind ${kind} --queries ${query}${options({ ...start.load, ...this.cut })} --out run\n`;
-    const python = `import identilens as idl\n\nlens = idl.load(${model}${named(start.load)})\naudit = idl.audit(lens, [${text}], layers=[${layer}], matrices=True${named(this.cut)})\nmaps = audit.view(text=0, layer=${layer}, head=${head}, kind="${kind}")\nmaps.to_html("maps.html")\ntrust = audit.trust(0, layer=${layer}, head=${head}, query=${query}, kind="${kind}")\ntrust.show()\n`;
+    const command = `identilens certify --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --layers ${layer} --heads ${head} --kind ${kind} --queries ${query}${options({ ...start.load, ...this.cut })} --out run\n`;
+    const python = `import identilens as idl\n\nlens = idl.load(${model}${named(start.load)})\naudit = idl.audit(lens, [${text}], layers=[${layer}], matrices=True${named(this.cut)})\nmaps = audit.view(text=0, layer=${layer}, head=${head}, kind="${kind}")\nmaps.to_html("maps.html")\ncertainty = audit.certify(0, layer=${layer}, head=${head}, query=${query}, kind="${kind}")\ncertainty.show()\n`;
     const part = (words, name, content) => made("div", {}, this.button(words, () => save(name, content, "text/plain")), made("pre", { textContent: content }));
     this.found.replaceChildren(part("Save the command", "view.sh", command), part("Save the Python lines", "view.py", python));
     this.found.hidden = false;

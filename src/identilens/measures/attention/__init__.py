@@ -28,8 +28,6 @@ from identilens.measures.attention.influence import value_norm_ratio as value_no
 from identilens.measures.attention.intervals import AttentionIntervals as AttentionIntervals
 from identilens.measures.attention.intervals import RowCertificate as RowCertificate
 from identilens.measures.attention.intervals import attention_intervals as attention_intervals
-from identilens.measures.attention.intervals import certified_order as certified_order
-from identilens.measures.attention.intervals import certified_top as certified_top
 from identilens.measures.attention.intervals import certify_row as certify_row
 from identilens.measures.attention.intervals import minimum_norm_alternative as minimum_norm_alternative
 from identilens.measures.attention.logits import LogitAlternative as LogitAlternative

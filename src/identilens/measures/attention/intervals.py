@@ -45,12 +45,12 @@ class RowCertificate:
 
     Attributes:
         intervals: The range of each weight.
-        above: [j, k] True where a'_j > a'_k in every alternative.
+        above: [j, k] True where a'_j > a'_k in every alternative; None if not asked for.
         top: The key that is first in every alternative, or None.
     """
 
     intervals: AttentionIntervals
-    above: Bool[Tensor, "key key"]
+    above: Bool[Tensor, "key key"] | None
     top: int | None
 
 
@@ -91,10 +91,13 @@ def certify_row(
     *,
     visible: Bool[Tensor, " key"] | None = None,
     pin_tolerance: float = PIN_TOLERANCE,
+    order: bool = True,
 ) -> RowCertificate:
     """Return intervals, certified order and certified top of one row; the programs' vertices are computed only once.
 
-    Arguments and errors are those of `attention_intervals`.
+    Pairs of keys are certified only with ``order``: a'_j > a'_k in every alternative if min (a'_j − a'_k) > 0. A pair
+    needs no program if the intervals do not overlap, or if an alternative found before reverses its order. At most n²/2
+    programs, and n − 1 for the top alone. Other arguments and errors are those of `attention_intervals`.
 
     Examples:
         >>> import torch
@@ -107,46 +110,11 @@ def certify_row(
     row, space = row_and_space(weights_row, projected_values, visible)
     solver = RowSolver(row, space)
     ends = solver.ends()
-    above = torch.zeros((len(row), len(row)), dtype=torch.bool)
-    above[solver.keys[:, None], solver.keys] = solver.order(ends)
-    top = solver.top(ends)
-    return RowCertificate(_intervals(row, space, solver, ends, pin_tolerance), above.to(row.device), top)
-
-
-def certified_order(
-    weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
-) -> list[tuple[int, int]]:
-    """Return the pairs (j, k) with a'_j > a'_k in every alternative: min (a'_j − a'_k) > 0.
-
-    Only visible keys are compared. A pair needs no program if the intervals do not overlap, or if an alternative found
-    before reverses its order. At most n²/2 programs.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.attention import certified_order
-        >>> T, row = torch.tensor([[0.0], [1.0], [2.0], [9.0]]), torch.tensor([0.1, 0.1, 0.1, 0.7])
-        >>> certified_order(row, T)
-        [(3, 0), (3, 1), (3, 2)]
-    """
-    above = certify_row(weights_row, projected_values, visible=visible).above
-    return [(j, k) for j, k in torch.nonzero(above).tolist()]
-
-
-def certified_top(
-    weights_row: Float[Tensor, " key"], projected_values: HeadValues, *, visible: Bool[Tensor, " key"] | None = None
-) -> int | None:
-    """Return the key that is first in every alternative, or None; at most n − 1 programs.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.attention import certified_top
-        >>> T, row = torch.tensor([[0.0], [1.0], [2.0], [9.0]]), torch.tensor([0.1, 0.1, 0.1, 0.7])
-        >>> certified_top(row, T)
-        3
-        >>> certified_top(torch.tensor([0.4, 0.3, 0.3, 0.0]), T) is None
-        True
-    """
-    return RowSolver(*row_and_space(weights_row, projected_values, visible)).top(None)
+    above = None
+    if order:
+        above = torch.zeros((len(row), len(row)), dtype=torch.bool, device=row.device)
+        above[solver.keys[:, None], solver.keys] = solver.order(ends).to(row.device)
+    return RowCertificate(_intervals(row, space, solver, ends, pin_tolerance), above, solver.top(ends))
 
 
 def minimum_norm_alternative(

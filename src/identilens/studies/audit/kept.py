@@ -1,4 +1,4 @@
-"""Verdicts on the weights of a map that an audit kept, from its folder alone."""
+"""Certificates of rows of a map that an audit kept, from its folder alone."""
 
 import polars as pl
 
@@ -6,15 +6,15 @@ from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Result
-from identilens.runs.tables import HEAD, table_of
+from identilens.runs.tables import HEAD
+from identilens.studies.certify.result import Certainty
+from identilens.studies.certify.rows import RowCertificates, certified_columns
 from identilens.studies.head_views import axis_tokens
 from identilens.studies.heads import named_places
-from identilens.studies.trust.result import Trust
-from identilens.studies.trust.rows import named_rows, trust_rows
 
 
-def kept_trust(maps: pl.DataFrame, audit: Result, query: int | str) -> Trust:
-    """Return the verdicts on the rows of the one map in ``maps`` that a query, a position or a token, names.
+def certify_kept(maps: pl.DataFrame, audit: Result, query: int | str) -> Certainty:
+    """Return the certificates of the rows of the one map in ``maps`` that a query, a position or a token, names.
 
     Raises:
         InputError: If there is not one map, or the text has no such query.
@@ -22,7 +22,7 @@ def kept_trust(maps: pl.DataFrame, audit: Result, query: int | str) -> Trust:
     if len(maps) != 1:
         raise InputError(
             f"expected one map with saved matrices; {len(maps)} match. Save matrices with examples= or "
-            "matrices=True, give the kind if there are several, or use identilens.trust, which runs the model."
+            "matrices=True, give the kind if there are several, or use identilens.certify, which runs the model."
         )
     row = maps.row(0, named=True)
     key = MatrixKey(**{name: row[name] for name in HEAD}, name="raw")
@@ -34,9 +34,9 @@ def kept_trust(maps: pl.DataFrame, audit: Result, query: int | str) -> Trust:
         )
     projected = ProjectedValues(values, row["d_model"])
     visible = audit.matrices.get(str(key.named("visible")))
-    rows = []
-    for place in named_places(queries, query, row["text"]):
-        seen = None if visible is None else visible[place]
-        at = {name: row[name] for name in HEAD} | {"query": place, "query_token": queries[place]}
-        rows += named_rows(at, trust_rows(audit.matrices[str(key)][place], projected, seen), keys)
-    return Trust.of({"table": table_of(Trust.schema["table"], rows)}, {**audit.provenance, "analysis": Trust.analysis})
+    rows = RowCertificates.empty()
+    for position in named_places(queries, query, row["text"]):
+        seen = None if visible is None else visible[position]
+        at = {name: row[name] for name in HEAD} | {"query": position, "query_token": queries[position]}
+        rows.add(at, certified_columns(audit.matrices[str(key)][position], projected, seen, order=True), keys)
+    return Certainty.of(rows.frames(), {**audit.provenance, "analysis": Certainty.analysis})

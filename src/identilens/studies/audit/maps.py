@@ -14,15 +14,15 @@ from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
 from identilens.runs.matrices import MatrixKey, Tokens
 from identilens.runs.tables import HEAD, counted, percent, table_of
+from identilens.studies.certify.rows import EVEN, FLOOR, VERDICTS, WITHIN
+from identilens.studies.certify.views import SIGNS
 from identilens.studies.head_views import axis_tokens, head_name
-from identilens.studies.trust.rows import EVEN, FLOOR, VERDICTS, WITHIN
-from identilens.studies.trust.views import SIGNS
 
 PAGE_BUDGET = 7_000_000
 """Characters of a report that may be spent on maps, before they are deflated."""
 
 RULES = {"within": WITHIN, "even": EVEN, "floor": FLOOR, "verdicts": list(zip(SIGNS, VERDICTS, strict=True))}
-"""Of the verdicts that a page gives on the weights of a row."""
+"""Rules of the verdicts that a page gives on the weights of a row."""
 
 MOST_PRINTED, LARGEST_PRINTED = 24, 256
 """Maps that are drawn for print, and the largest number of tokens of one."""

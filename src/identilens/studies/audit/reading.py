@@ -80,8 +80,8 @@ READING = (
     "them), with eps of float32, as in Bhardwaj et al. 2021. The reconstruction error, ‖effective · T − A T‖ / ‖A T‖, "
     "says how exactly effective attention gives the same output.",
     "What this does not say. A large null share does not mean that the weights are free: weights must also be "
-    "non-negative and sum to 1. Certain mass says how much is fixed; “identilens intervals” and “identilens trust” "
-    "give the range of each weight. A fixed weight can still be unimportant: look at its share of the norm. A map "
+    "non-negative and sum to 1. Certain mass says how much is fixed; “identilens certify” gives the "
+    "range of each weight. A fixed weight can still be unimportant: look at its share of the norm. A map "
     "with a large null share is not wrong: the model did compute it. But an interpretation of its null part alone is "
     "one of directions without effect on the output. A map without a null space is not an explanation of a prediction.",
     "Sources. G. Brunner, Y. Liu, D. Pascual, O. Richter, M. Ciaramita, R. Wattenhofer. On Identifiability in "

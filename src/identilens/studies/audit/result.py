@@ -16,9 +16,9 @@ from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, counted, percent
 from identilens.studies.audit import reading, views
 from identilens.studies.audit.heads import certain_error, groups_table, heads_in_words, heads_table, stacked_in_words
-from identilens.studies.audit.kept import kept_trust
+from identilens.studies.audit.kept import certify_kept
 from identilens.studies.audit.maps import fitting_maps, kept_maps, missing_layers, page_maps, printed_maps
-from identilens.studies.trust.result import Trust
+from identilens.studies.certify.result import Certainty
 
 _MEASURES = (
     "certain_mass", "sink_mass", "sink_norm_share", "null_share", "simplex_null_share", "pearson", "rank", "nullity",
@@ -109,18 +109,18 @@ class Audit(Result):
         """
         return heads_table(self.table, self.rows)
 
-    def trust(self, text: int, layer: int, head: int, query: int | str, kind: Kind | None = None) -> Trust:
-        """Return what can be said of each weight of one row of a map that was kept: interval, influence, verdict.
+    def certify(self, text: int, layer: int, head: int, query: int | str, kind: Kind | None = None) -> Certainty:
+        """Return the certificate of one row of a map that was kept: intervals, influence, verdicts, order of keys.
 
         ``query`` is a position or a token; the kind is needed where the model has several. Needs no model; for texts
-        whose matrices were not kept use `identilens.trust`.
+        whose matrices were not kept use `identilens.certify`.
 
         Raises:
             InputError: For a map that was not kept, a query that is not there, or weights in half precision.
             NumericalError: If an interval cannot be proven.
         """
         columns = {"text": text, "layer": layer, "head": head} | ({"kind": kind} if kind else {})
-        return kept_trust(kept_maps(self.table, self.matrices).filter(**columns), self, query)
+        return certify_kept(kept_maps(self.table, self.matrices).filter(**columns), self, query)
 
     def view(self, text: int, layer: int, head: int, kind: Kind | None = None) -> MapView:
         """Return all maps of a text that were kept, open at one head: a notebook shows them, `to_html` writes them.

@@ -106,7 +106,7 @@ class RowPanel {
       const range = hi - lo < Math.min(0.0005, 0.02 * value) ? "fixed" : `${written(lo)} to ${written(hi)}`;
       number.append(made("br", {}), made("small", { textContent: about + range }));
       const said = made("small", { className: "verdict", textContent: `${sign} ${words}`.trim() });
-      if (at === null) said.title = "A number lies too near a boundary for this page's rounded data; the command trust decides.";
+      if (at === null) said.title = "A number lies too near a boundary for this page's rounded data; the command certify decides.";
       verdict.append(made("br", {}), said);
     };
     return one;

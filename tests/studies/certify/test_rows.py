@@ -7,7 +7,7 @@ from helpers.heads import seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals, norm_share, removal_effect
-from identilens.studies.trust.rows import COLUMNS, EVEN, FLOOR, VERDICTS, WITHIN, trust_rows
+from identilens.studies.certify.rows import EVEN, FLOOR, ROW, SCHEMA, VERDICTS, WITHIN, certified_columns
 
 BOTH, DETERMINED, INFLUENTIAL, NEITHER, NEGLIGIBLE = VERDICTS
 
@@ -20,7 +20,8 @@ def row_of(seed=0, n=12, d_v=7):
 
 
 def verdicts(weights, T):
-    return trust_rows(torch.tensor(weights, dtype=torch.float64), torch.tensor(T, dtype=torch.float64))["verdict"]
+    weights, T = (torch.tensor(numbers, dtype=torch.float64) for numbers in (weights, T))
+    return certified_columns(weights, T).keys["verdict"]
 
 
 def test_a_short_row_is_determined_key_by_key():
@@ -42,8 +43,8 @@ def test_a_key_alone_and_even_attention_on_equal_parts_are_influential():
     assert verdicts([1.0], [[1.0, 2.0]]) == [BOTH]
     angles = torch.arange(3).double() * 2 * torch.pi / 3
     T = torch.stack([angles.cos(), angles.sin()], 1)
-    assert trust_rows(torch.full((3,), 1 / 3, dtype=torch.float64), T)["verdict"] == [BOTH] * 3
-    assert trust_rows(torch.ones(1, dtype=torch.float64), T[:1])["removal"] == [None]
+    assert certified_columns(torch.full((3,), 1 / 3, dtype=torch.float64), T).keys["verdict"] == [BOTH] * 3
+    assert certified_columns(torch.ones(1, dtype=torch.float64), T[:1]).keys["removal"] == [None]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -54,8 +55,8 @@ def test_columns_are_those_of_the_measures_and_verdicts_follow_from_them(seed, m
     if masked:
         weights = weights.masked_fill(~visible, 0)
         weights = weights / weights.sum()
-    found = trust_rows(weights, ProjectedValues.of(T), visible)
-    assert list(found) == list(COLUMNS)
+    found = certified_columns(weights, ProjectedValues.of(T), visible).keys
+    assert {*found, "token"} >= set(SCHEMA["table"]) - set(ROW)
     keys = len(found["key"])
     assert found["key"] == list(range(9 if masked else 12))
     bounds = attention_intervals(weights, T, visible=visible)
@@ -79,7 +80,7 @@ def test_determined_rests_on_the_interval_not_on_directions():
     """Where T is next to zero at a key, its effective weight vanishes; positive weights that sum to 1 still fix it."""
     T = torch.cat([torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])]).double()
     weights = torch.tensor([0.94, 0.03, 0.02, 0.01], dtype=torch.float64)
-    found = trust_rows(weights, T)
+    found = certified_columns(weights, T).keys
     assert float(ProjectedValues.of(T).effective(weights[None])[0, 0]) == pytest.approx(0, abs=1e-12)
     assert found["verdict"][0] == DETERMINED
     assert (found["lo"][0], found["hi"][0]) == pytest.approx((0.93, 0.96))
@@ -88,4 +89,4 @@ def test_determined_rests_on_the_interval_not_on_directions():
 def test_what_is_no_distribution_is_refused():
     weights, T = row_of()
     with pytest.raises(InputError, match="sum to 1"):
-        trust_rows(weights / 2, T)
+        certified_columns(weights / 2, T)

@@ -5,17 +5,19 @@ from typing import Any
 
 import altair as alt
 import polars as pl
+import torch
 
-from identilens.charts.cells import heat
+from identilens.charts.cells import heat, token_map
 from identilens.charts.encoding import AnyChart, on_field
 from identilens.charts.kit import choose, intervals, rule, scatter
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.runs.tables import HEAD
-from identilens.studies.head_views import choose_kind, head_name, of_whole_groups
-from identilens.studies.trust.rows import VERDICTS
+from identilens.studies.certify.rows import VERDICTS
+from identilens.studies.head_views import choose_kind, file_name, head_name, of_whole_groups
 
 ROW = [*HEAD, "query"]
+WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
 
 SHOWN = 3
 """Lines of tokens in a terminal and a notebook."""
@@ -29,8 +31,11 @@ PRINTED = 12
 CELLS = 20_000
 """Weights whose intervals travel inside a page."""
 
+MAP_CELLS = 250_000
+"""Cells of the maps drawn for print."""
+
 SIGNS = "●○▲△·"
-"""Of the verdicts, for those who do not see the colour."""
+"""Signs of the verdicts, for readers who cannot tell the colours apart."""
 
 _MARKS = {
     verdict: Mark(verdict, sign, series, strong)
@@ -38,7 +43,12 @@ _MARKS = {
         VERDICTS, SIGNS, (0, 0, 1, 1, None), (True, False, True, False, False), strict=True
     )
 }
-_DETERMINACY = ("determined", "free", "negligible")
+_DETERMINACY = ["determined", "free", "negligible"]
+_COMPARED = ["the chosen key", "certainly above it", "certainly below it", "order not certain"]
+_STATE = """compared === null ? datum.determinacy
+    : datum.key === compared ? 'the chosen key'
+    : indexof(datum.above, ',' + compared + ',') >= 0 ? 'certainly above it'
+    : indexof(datum.below, ',' + compared + ',') >= 0 ? 'certainly below it' : 'order not certain'"""
 _LABEL = 22
 
 
@@ -71,30 +81,46 @@ def weights_in_short(row: pl.DataFrame) -> pl.DataFrame:
     return ordered.select(sign.alias(""), "token", "key", shares)
 
 
-def bars(table: pl.DataFrame, rows: int | None = None) -> AnyChart:
-    """Return the interval of each weight with its key's norm share; of several rows, one is chosen at a time."""
+def bars(table: pl.DataFrame, order: pl.DataFrame, rows: int | None = None) -> AnyChart:
+    """Return the interval of each weight with its key's norm share; of several rows, one is chosen at a time.
+
+    Where the order of keys was certified, a key is chosen to see which others certainly stand above or below it.
+    """
     shown = within_page(table)
     numbers = shown.select(ROW).unique(maintain_order=True).head(rows or len(shown)).with_row_index("row")
-    drawn = _classified(shown.join(numbers, on=ROW)).sort("row", "weight", descending=[False, True])
-    tokens = drawn.select("token", "key").iter_rows()
-    labels = [f"{shortened(visible_text(token), _LABEL)} · {key}" for token, key in tokens]
+    drawn = _classified(shown.join(numbers, on=ROW)).join(_compared(order), on=[*ROW, "key"], how="left")
+    drawn = drawn.with_columns(pl.col("above", "below").fill_null(",")).sort("row", "weight", descending=[False, True])
+    labels = [f"{shortened(visible_text(token), _LABEL)} · {key}" for token, key in drawn.select("token", "key").rows()]
+    also = ["lo", "hi", "norm_share", "contribution", "removal", "effective", "minimum_norm", "verdict"]
     frame = drawn.select(
-        "row", "weight", "lo", "hi", "norm_share", "contribution", "removal", "verdict", "determinacy",
-        label=pl.Series(labels, dtype=pl.String),
-    )  # fmt: skip
+        "row", "key", "weight", *also, "determinacy", "above", "below", label=pl.Series(labels, dtype=pl.String)
+    )
     longest = int(drawn.group_by("row").len()["len"].max())  # pyright: ignore[reportArgumentType] a number of rows
     chart = intervals(
-        frame, "label", "lo", "hi", "weight", "determinacy", root_x=True,
+        frame, "label", "lo", "hi", "weight", "determinacy", also=also, root_x=True, color_title="Weight",
         x_title="Attention weight, its interval, and norm share (tick), by square root",
-        also=("lo", "hi", "norm_share", "contribution", "removal", "verdict"), color_title="Weight",
         height=17 * longest + 10, title="Intervals of the weights of one query, with influence",
     )  # fmt: skip
-    by_weight = alt.EncodingSortField(field="weight", op="max", order="descending")
-    span, point = (_colored(one).encode(y=one.encoding.y.sort(by_weight)) for one in chart.layer)
+    sort = alt.EncodingSortField(field="place", op="min")
+    color = alt.Color("state", type="nominal", title="Weight")
+    domain = [*_DETERMINACY, *(_COMPARED if len(order) else [])]
+    span, point = (
+        layer.transform_calculate(place="order === 'weight' ? -datum.weight : datum.key", state=_STATE).encode(
+            y=layer.encoding.y.sort(sort), color=color.scale(domain=domain)
+        )
+        for layer in chart.layer
+    )
     tick = point.mark_tick(thickness=2.5, opacity=1).encode(x=on_field(point.encoding.x, "norm_share"))
     chart.layer = [span, point, tick]
     names = {row["row"]: _row_name(row) for row in drawn.unique("row", maintain_order=True).iter_rows(named=True)}
-    return choose(chart, "row", "Row", names) if len(names) > 1 else chart
+    chart = choose(chart, "row", "Row", names) if len(names) > 1 else chart
+    by = alt.binding_select(options=["weight", "key"], labels=["by weight", "by position"], name="Order of keys ")
+    keys = {key: f"{key}: {token}" for key, token in drawn.unique("key").sort("key").select("key", "token").rows()}
+    options = {"options": [None, *keys], "labels": ["no key", *map(visible_text, keys.values())]}
+    with_key = alt.binding_select(name="Compare with key ", **options) if len(order) else alt.Undefined
+    return chart.add_params(
+        alt.param(name="order", value="weight", bind=by), alt.param(name="compared", value=None, bind=with_key)
+    )
 
 
 def axes(table: pl.DataFrame) -> AnyChart:
@@ -119,6 +145,23 @@ def certain_by_head(heads: pl.DataFrame) -> AnyChart:
         x_title="Head", y_title="Layer", color_title="Certain mass", title="Attention that is certain, by head",
     )  # fmt: skip
     return choose_kind(chart, heads)
+
+
+def width_maps(table: pl.DataFrame) -> dict[str, AnyChart]:
+    """Return the width of every interval of a head by query and key, where more than one of its rows was bounded."""
+    several = table.filter(pl.col("query").n_unique().over(list(HEAD)) > 1)
+    maps = {}
+    for _, rows in of_whole_groups(several, list(HEAD), MAP_CELLS).group_by(list(HEAD), maintain_order=True):
+        first = rows.row(0, named=True)
+        grid = rows.with_columns(WIDTH).pivot("key", index="query", values="width", sort_columns=False).sort("query")
+        queries = rows.unique("query").sort("query")["query_token"].to_list()
+        keys = rows.unique("key").sort("key").select("key", "token")
+        widths = torch.tensor(grid.select(map(str, keys["key"])).fill_null(torch.nan).to_numpy())
+        maps[f"widths_{file_name(first)}"] = token_map(
+            widths, queries, keys["token"].to_list(), head_name(first).capitalize(), side=360,
+            value_title="Width of the interval",
+        )  # fmt: skip
+    return maps
 
 
 def within_page(table: pl.DataFrame) -> pl.DataFrame:
@@ -148,7 +191,17 @@ def _classified(table: pl.DataFrame) -> pl.DataFrame:
 def _colored(chart: Any) -> Any:
     """Return a chart whose colours are those of the lines, whichever verdicts its table has."""
     classes = {name: chart.encoding[name] for name in ("color", "shape") if chart.encoding[name] is not alt.Undefined}
-    return chart.encode(**{name: one.scale(domain=list(_DETERMINACY)) for name, one in classes.items()})
+    return chart.encode(**{name: one.scale(domain=_DETERMINACY) for name, one in classes.items()})
+
+
+def _compared(order: pl.DataFrame) -> pl.DataFrame:
+    """Return, for each key of a row, the keys that it certainly stands above and below, between commas."""
+    sides = []
+    for key, other in (("above", "below"), ("below", "above")):
+        joined = pl.format(",{},", pl.col(other).cast(pl.String).str.join(",")).alias(f"of_{key}")
+        sides.append(order.group_by(*ROW, pl.col(key).alias("key")).agg(joined))
+    both = sides[0].join(sides[1], on=[*ROW, "key"], how="full", coalesce=True)
+    return both.rename({"of_above": "above", "of_below": "below"})
 
 
 def _percent(share: float) -> str:

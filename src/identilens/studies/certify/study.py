@@ -1,22 +1,40 @@
-"""Whether each attention weight of a row can be trusted: determined, influential, both or neither."""
+"""What a head's output fixes of each attention weight of a row, and what the weight's key adds to that output."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
+from annotated_types import Ge, Lt
+
+from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.heads import Head
 from identilens.models.sequences import sides
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import table_of
+from identilens.studies.certify.result import Certainty
+from identilens.studies.certify.rows import RowCertificates, certified_columns
 from identilens.studies.heads import Place, RowSettings, RowStudy
-from identilens.studies.trust.result import Trust
-from identilens.studies.trust.rows import named_rows, trust_rows
 
 
-class TrustStudy(RowStudy[RowSettings, Trust]):
+@dataclass(frozen=True, kw_only=True)
+class CertifySettings(RowSettings):
+    """Which rows of which heads, and what is certified of them.
+
+    Attributes:
+        pin_tolerance: Largest width of an interval whose weight counts as pinned.
+        order: Certify also which keys have the same order in every alternative; takes about twice as long.
+    """
+
+    pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
+    order: bool = False
+
+
+class CertifyStudy(RowStudy[CertifySettings, Certainty]):
     """Say for each attention weight whether the output determines it, and whether its key influences the output.
 
     For each row: a proven interval of each weight over all distributions with the same output; each key's share of
-    what the keys add; its Contribution Weight; the change when it is removed; a verdict in plain words. At most two
-    linear programs for each weight. Words and thresholds: docs/trust.md.
+    what the keys add; its Contribution Weight; the change when it is removed; a verdict in plain words; the key that is
+    first in every alternative; with ``order``, all pairs of keys whose order is the same in every alternative. At most
+    two linear programs for each weight. Words and thresholds: docs/certify.md.
 
     Args:
         lens: The model.
@@ -32,9 +50,9 @@ class TrustStudy(RowStudy[RowSettings, Trust]):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> result = idl.trust(lens, idl.examples()[0], layers=3, heads=9, queries=10)
+        >>> result = idl.certify(lens, idl.examples()[0], layers=3, heads=9, queries=10)
         >>> result
-        Trust: At least 81 % of the attention of 'once' (query 10, ...
+        Certainty: At least 81 % of the attention of 'once' (query 10, ...
         >>> result.table["verdict"].value_counts(sort=True)
         shape: (4, 2)
         ┌──────────────────────────────┬───────┐
@@ -49,20 +67,22 @@ class TrustStudy(RowStudy[RowSettings, Trust]):
         └──────────────────────────────┴───────┘
     """
 
-    name = "trust"
-    settings_type = RowSettings
-    result_type = Trust
+    name = "certify"
+    settings_type = CertifySettings
+    result_type = Certainty
 
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
-        """Return the weights of some rows of a head, with their verdicts."""
+        """Return the certificates of some rows of a head."""
         tokens, side = self.heads.tokens(head, place.text), sides(head.kind, self.heads.items[place.text].tokens)
-        rows = []
+        rows, settings = RowCertificates.empty(), self.settings
         for query in queries:
-            visible = None if head.visible is None else head.visible[query]
-            columns = trust_rows(head.attention[query], head.projected, visible)
+            columns = certified_columns(
+                head.attention[query], head.projected, None if head.visible is None else head.visible[query],
+                pin_tolerance=settings.pin_tolerance, order=settings.order,
+            )  # fmt: skip
             at = {**place.row, "query": query, "query_token": tokens[side.query][query]}
-            rows += named_rows(at, columns, tokens[side.key])
-        return Output({"table": table_of(Trust.schema["table"], rows)})
+            rows.add(at, columns, tokens[side.key])
+        return Output(rows.frames())
 
 
-trust = study_function(TrustStudy, "trust")
+certify = study_function(CertifyStudy, "certify")

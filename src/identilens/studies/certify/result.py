@@ -1,0 +1,215 @@
+"""The result of certifying rows of attention: intervals, influence, verdicts and the order of keys."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import polars as pl
+
+from identilens.charts.encoding import AnyChart
+from identilens.charts.page import Section
+from identilens.charts.token_lines import TokenLine
+from identilens.runs.result import Finding, Result
+from identilens.runs.tables import percent
+from identilens.studies.certify import views
+from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certainty(Result):
+    """Which attention weights are determined by the head's output, and which influence it.
+
+    Attributes:
+        table: Weight, interval, influence and verdict: one row for each query and visible key.
+        rows: What is certain of each query's row as a whole.
+        order: The pairs of keys whose order is the same in every alternative; empty unless it was asked for.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> result = idl.certify(lens, idl.examples()[0], layers=3, heads=9, queries=(10, 11), order=True)
+        >>> result.by_query().select("query_token", "certain_mass", "first in every alternative", "certified_pairs")
+        shape: (2, 4)
+        ┌─────────────┬──────────────┬────────────────────────────┬─────────────────┐
+        │ query_token ┆ certain_mass ┆ first in every alternative ┆ certified_pairs │
+        │ ---         ┆ ---          ┆ ---                        ┆ ---             │
+        │ str         ┆ f64          ┆ str                        ┆ i64             │
+        ╞═════════════╪══════════════╪════════════════════════════╪═════════════════╡
+        │ once        ┆ 0.806434     ┆ [CLS]                      ┆ 383             │
+        │ .           ┆ 0.857489     ┆ [CLS]                      ┆ 383             │
+        └─────────────┴──────────────┴────────────────────────────┴─────────────────┘
+    """
+
+    analysis: ClassVar = "certify"
+    title: ClassVar = "What is certain of each attention weight"
+    schema: ClassVar = SCHEMA
+    keys: ClassVar = {"table": [*views.ROW, "key"], "rows": [*views.ROW]}
+
+    rows: pl.DataFrame
+    order: pl.DataFrame
+
+    def by_query(self) -> pl.DataFrame:
+        """Return, for each row, its certain mass (Σ lo), the attention with each verdict, and its certain order."""
+        verdicts = [pl.col("weight").filter(verdict=verdict).sum().alias(verdict) for verdict in VERDICTS]
+        groups = self.table.group_by(list(ROW), maintain_order=True)
+        rows = groups.agg(
+            pl.len().alias("keys"), pl.col("lo").sum().alias("certain_mass"), *verdicts, pl.col("pinned").sum()
+        )
+        tops = self.table.select(*views.ROW, certified_top="key", first="token")
+        whole = self.rows.join(tops, on=[*views.ROW, "certified_top"], how="left", maintain_order="left")
+        whole = whole.rename({"first": "first in every alternative"}).drop("certified_top", "gap", "query_token")
+        return rows.join(whole, on=views.ROW, maintain_order="left")
+
+    def by_head(self) -> pl.DataFrame:
+        """Return the means over the rows of each head, by kind, layer and head."""
+        heads = ["kind", "layer", "head"]
+        weights = self.table.group_by(heads).agg(mean_width=views.WIDTH.mean(), widest=views.WIDTH.max())
+        rows = self.by_query().group_by(heads)
+        means = rows.agg(
+            pl.len().alias("rows"),
+            pl.col("certain_mass", *VERDICTS).mean(),
+            pinned=pl.col("pinned").sum() / pl.col("keys").sum(),
+            certified_top=pl.col("first in every alternative").is_not_null().mean(),
+            certified_pairs=pl.col("certified_pairs").sum() / pl.col("pairs").filter(_ORDERED).sum(),
+        )
+        return means.join(weights, on=heads).sort(heads)
+
+    def summary(self) -> Finding:
+        """Return the finding: how much of the attention is certain, its verdicts, pinned weights, certain order."""
+        rows = self.by_query()
+        means = rows.select(pl.col("certain_mass", *VERDICTS).mean()).row(0, named=True)
+        shares = [f"{_percent(means[verdict])} {verdict}" for verdict in VERDICTS if round(means[verdict], 3)]
+        lead = "Its attention is" if len(rows) == 1 else "On average the attention is"
+        first = self._of_one_row(rows.row(0, named=True)) if len(rows) == 1 else "".join(_of_rows(rows))
+        pinned, tops = int(self.table["pinned"].sum()), int(self.rows["certified_top"].is_not_null().sum())
+        ordered = self.rows.filter(_ORDERED)
+        pairs = int(ordered["certified_pairs"].sum()) / max(1, int(ordered["pairs"].sum()))
+        order = f"; {percent(pairs)} of all pairs of keys keep their order in every alternative" if len(ordered) else ""
+        lines = [
+            first,
+            f"{lead} {'; '.join(shares)}.",
+            f"{pinned:,} of {len(self.table):,} weights ({percent(pinned / len(self.table))}) are pinned: the head's "
+            "output allows no other value.",
+            *self._least_certain(),
+            f"{tops} of {len(rows)} queries have a key that is first in every alternative{order}.",
+        ]
+        numbers = {
+            "rows": len(rows), "weights": len(self.table), **means, "pinned": pinned,
+            "mean_width": float(self.table.select(views.WIDTH.mean()).item() or 0), "certified_tops": tops,
+            "certified_pairs": pairs if len(ordered) else None,
+        }  # fmt: skip
+        headline = (
+            (_percent(means["certain_mass"]), "of the attention stays on the same keys in every alternative"),
+            (_percent(means[VERDICTS[0]]), "is determined and influential"),
+            (_percent(means[VERDICTS[1]]), "is determined, with little influence on the output"),
+            (_percent(means[VERDICTS[2]] + means[VERDICTS[3]]), "is free: the same output allows other weights"),
+        )
+        return Finding("\n".join(lines), numbers, headline)
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return the weights of a single row; else the first rows, verdicts by their signs."""
+        rows = self.by_query()
+        if len(rows) > 1:
+            first = views.in_short(rows.head(views.LINES))
+            return {f"Attention by verdict in percent, {len(first)} of {len(rows)} rows": first}
+        return {"Weights and verdicts": views.weights_in_short(self.table)}
+
+    def token_lines(self, most: int = views.SHOWN) -> list[TokenLine]:
+        """Return the first rows as lines of tokens marked by verdict."""
+        return views.token_lines(self.table, most)
+
+    def charts(self) -> dict[str, AnyChart]:
+        """Return ``intervals``, ``axes`` (certainty against influence), ``certain_by_head`` and ``widths_...``.
+
+        The third is there for several heads, the last for each head with several rows.
+        """
+        charts = {"intervals": views.bars(self.table, self.order, views.PRINTED), "axes": views.axes(self.table)}
+        heads = self.by_head()
+        charts |= {"certain_by_head": views.certain_by_head(heads)} if len(heads) > 1 else {}
+        return charts | views.width_maps(self.table)
+
+    def sections(self) -> list[Section]:
+        """Return the lines of tokens, the bars, both axes and the tables."""
+        by_query, heads = self.by_query(), self.by_head()
+        lines = self.token_lines(views.LINES)
+        left_out = (
+            f"The first {len(lines)} of {len(by_query)} rows. In Python, "
+            f"Certainty.load(folder).token_lines({len(by_query)}) has them all."
+        )
+        shown = views.within_page(self.table)
+        some = f"The first {shown.select(views.ROW).n_unique()} of {len(by_query)} rows are here to choose from."
+        return [
+            Section(
+                "lines", "The text, marked by verdict", _LINES, lines=lines,
+                note=left_out if len(lines) < len(by_query) else "",
+            ),
+            Section(
+                "intervals", "Intervals and influence", _BARS, [views.bars(self.table, self.order)],
+                note=some if len(shown) < len(self.table) else "",
+            ),
+            Section(
+                "axes", "Determined is not influential", _AXES,
+                ["axes", *(["certain_by_head"] if len(heads) > 1 else [])],
+            ),
+            Section("heads", "Heads in numbers", frame=heads),
+            Section("rows", "Rows in numbers", frame=by_query),
+            Section("weights", "Weights in numbers", frame=self.table),
+        ]  # fmt: skip
+
+    def _of_one_row(self, row: dict[str, Any]) -> str:
+        certain = row["certain_mass"]
+        at_least = f"At least {_percent(certain)} of the attention of {_name(row)}"
+        first = f"{at_least} stays on the same keys in every alternative"
+        if certain < 0.005:
+            return f"{first}."
+        most = self.table.sort("lo", descending=True).row(0, named=True)
+        return (
+            f"{first}; {_percent(most['lo'] / certain)} of that is on {most['token']!r}, which contributes "
+            f"{_percent(most['norm_share'])} of the summed norms of the output."
+        )
+
+    def _least_certain(self) -> Iterator[str]:
+        free = self.table.filter(~pl.col("pinned")).with_columns(views.WIDTH).sort("width", maintain_order=True)
+        for row in free.tail(1).iter_rows(named=True):
+            yield (
+                f"The least certain is the weight of {row['query_token']!r} (query {row['query']}) on "
+                f"{row['token']!r} (key {row['key']}), {row['weight']:.3f}, which may be anything from "
+                f"{row['lo']:.3f} to {row['hi']:.3f}."
+            )
+
+
+def _of_rows(rows: pl.DataFrame) -> Iterator[str]:
+    ordered = rows.sort("certain_mass", maintain_order=True)
+    mean = _percent(rows["certain_mass"].mean())
+    yield f"On average at least {mean} of the attention of {len(rows)} queries stays on the same keys in every "
+    yield "alternative: "
+    ends = (ordered.row(at, named=True) for at in (0, -1))
+    yield " to ".join(f"{_percent(row['certain_mass'])} for {_name(row)}" for row in ends) + "."
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['query_token']!r} (query {row['query']}, layer {row['layer']}, head {row['head']})"
+
+
+def _percent(share: Any) -> str:
+    return f"{100 * share:.0f} %"
+
+
+_ORDERED = pl.col("certified_pairs").is_not_null()
+_LINES = (
+    "Every line is the attention of one query: the tokens that it sees with their weights, marked by the answers to "
+    "two questions. Determined: does every alternative with the same head output keep the weight within half of its "
+    "value? If not, it is free. Influential: is what the key adds to the output, by norm, at least an even "
+    "share of what all keys add? Negligible: not influential, and below half an even share in every alternative.",
+)
+_BARS = (
+    "Every bar runs over all values that a weight can take while the head's output, and the sum of the row, stay "
+    "the same and no weight is negative. The dot is the weight itself, the upright tick the key's norm "
+    "share: the length of what it adds, over the sum of all such lengths. A weight is pinned when its bar is a point.",
+    "A key stands above another for certain when its weight is larger in every alternative. Where the order was "
+    "certified, choose a key to see which others certainly stand above or below it.",
+)
+_AXES = (
+    "To the right: the share of a weight that is the same in every alternative. Upwards: the influence of its "
+    "key, in even shares. A weight can be high on one and low on the other.",
+)
