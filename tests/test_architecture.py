@@ -27,7 +27,7 @@ BELOW = {
     "runs": {"errors", "charts"},
     "studies": {"errors", "linalg", "measures", "models", "runs", "charts"},
     "lab": {"errors", "linalg", "measures", "models", "runs", "charts", "studies"},
-    "families": {"errors", "models"},
+    "families": {"errors"},
     "demo": set(),
     "reproduce": {"errors", "linalg", "measures", "models", "runs", "charts", "studies", "lab"},
     "explorer": {"errors", "measures", "models", "charts", "studies"},

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from identilens.families.tiny import VOCABULARY
+from families.tiny import VOCABULARY
 
 LENGTHS = (9, 6, 13)
 """Tokens of the random texts, which make a ragged batch."""

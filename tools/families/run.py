@@ -1,9 +1,10 @@
 """Tries every model type of the installed transformers, and writes docs/families.md; called again, it resumes.
 
-Usage: python tools/families.py [--work FILE] [--only FAMILY ...] [--limit SECONDS]
+Usage: PYTHONPATH=tools python -m families.run [--work FILE] [--only FAMILY ...] [--limit SECONDS]
 """
 
 import argparse
+import csv
 import json
 import multiprocessing
 import os
@@ -12,7 +13,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,11 +22,11 @@ from typing import Any
 import torch
 import transformers
 
-from identilens.families.table import MEANINGS, write_table
-from identilens.families.tiny import model_types
-from identilens.families.trial import Trial, trial
+from families.tiny import model_types
+from families.trial import trial
+from identilens.families.table import MEANINGS, Trial
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MEMORY = 10 * 2**30
 USES = 80
 """Types that one process tries before another takes over: classes once imported stay in memory."""
@@ -79,6 +80,14 @@ class Worker:
         other.close()
 
 
+def write_table(trials: Iterable[Trial], file: Path) -> None:
+    """Write trials as CSV."""
+    with file.open("w", encoding="utf-8", newline="") as lines:
+        writer = csv.DictWriter(lines, [column.name for column in fields(Trial)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(trial) for trial in trials)
+
+
 def page(trials: Sequence[Trial]) -> str:
     """Return docs/families.md."""
     counts = Counter(one.outcome for one in trials)
@@ -97,7 +106,7 @@ def page(trials: Sequence[Trial]) -> str:
         f"Of the served types, {len(agreeing)} give weights of their own for each text alone with `output_attentions`; "
         f"captured weights differ from them by at most {worst:.0e}.",
         "",
-        "```console", "$ identilens families --family llama", "$ identilens families --family deberta-v2 --try", "```",
+        "```console", "$ identilens families --family llama", "```",
         "",
     ]  # fmt: skip
     for name in MEANINGS:
