@@ -29,7 +29,7 @@ decoder: $(STAMP) ## train the bundled decoder on Wikipedia, about an hour on on
 	OMP_NUM_THREADS=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=17179869184 $(BIN)/python tools/decoder.py
 
 families: $(STAMP) ## try every model type of transformers, about half an hour, and write docs/families.md; resumes
-	$(BIN)/python tools/families.py
+	PYTHONPATH=tools $(BIN)/python -m families.run
 
 test: $(STAMP) ## the tests to run while working: a few minutes, every study, browser and command line
 	$(BIN)/python -m pytest -m 'not slow and not gpu' -n auto

@@ -18,13 +18,13 @@ import torch
 from common import QUICK, machine, ratios, report, turns
 from torch.nn import functional
 
-from identilens.dyck.configuration import DyckConfig
-from identilens.dyck.evaluation import closing_accuracy
-from identilens.dyck.language import SPECIAL
-from identilens.dyck.modeling import DyckForCausalLM
-from identilens.dyck.settings import DyckTraining
-from identilens.dyck.stacked import mapped_logits, stack_parameters
-from identilens.dyck.training import new_model, train_models
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.evaluation import closing_accuracy
+from identilens.lab.dyck.language import SPECIAL
+from identilens.lab.dyck.modeling import DyckForCausalLM
+from identilens.lab.dyck.settings import DyckTraining
+from identilens.lab.dyck.stacked import mapped_logits, stack_parameters
+from identilens.lab.dyck.training import new_model, train_models
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def compare(name: str, config: DyckConfig, training: DyckTraining, seeds: list[i
     """Compare the ways of training and say how far their weights end apart."""
 
     def mapped() -> list[DyckForCausalLM]:
-        with patch("identilens.dyck.training.stacked_logits", mapped_logits):
+        with patch("identilens.lab.dyck.training.stacked_logits", mapped_logits):
             return train_models(config, seeds, training, device=device).models
 
     ways = {

@@ -12,8 +12,8 @@ import torch
 from common import QUICK, machine, milliseconds, ratios, report, turns
 from torch import Tensor, nn
 
-from identilens.encoder import IdentifiableTransformerLayer
-from identilens.encoder.published import D_K
+from identilens.lab.encoder import IdentifiableTransformerLayer
+from identilens.lab.encoder.published import D_K
 
 BATCH, LENGTH, WIDTH = 16, 128, 512
 

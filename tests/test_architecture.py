@@ -25,12 +25,11 @@ BELOW = {
     "models": {"errors", "linalg", "measures"},
     "charts": {"errors", "runs.files", "runs.terminal"},
     "runs": {"errors", "charts"},
-    "encoder": {"errors", "linalg", "measures", "models", "runs"},
-    "dyck": {"errors", "linalg", "measures", "models", "runs"},
-    "studies": {"errors", "linalg", "measures", "models", "runs", "charts", "encoder", "dyck"},
-    "families": {"errors", "models"},
+    "studies": {"errors", "linalg", "measures", "models", "runs", "charts"},
+    "lab": {"errors", "linalg", "measures", "models", "runs", "charts", "studies"},
+    "families": {"errors"},
     "demo": set(),
-    "reproduce": {"errors", "linalg", "measures", "models", "runs", "charts", "encoder", "dyck", "studies"},
+    "reproduce": {"errors", "linalg", "measures", "models", "runs", "charts", "studies", "lab"},
     "explorer": {"errors", "measures", "models", "charts", "studies"},
     "cli": {"errors", "models", "runs", "studies", "reproduce", "families", "demo", "explorer"},
     "__main__": {"cli"},
@@ -86,6 +85,16 @@ def test_data_flows_one_way():
     assert not forbidden("identilens.charts.page", ["identilens.runs.files"])
 
 
+def test_the_core_knows_no_laboratory_and_no_reproductions():
+    wings = {"lab", "reproduce"}
+    shell = {"identilens", "identilens.cli.app", "identilens.cli.settings_file", "identilens.cli.reproductions"}
+    for name in modules():
+        if package(name) not in wings and name not in shell:
+            assert not [target for target in imports(name) if package(target) in wings], name
+        if package(name) == "lab":
+            assert not [target for target in imports(name) if package(target) == "reproduce"], name
+
+
 def test_no_import_of_our_own_below_the_top_level():
     assert [f"{name}: {target}" for name in modules() for target, top in imports(name).items() if not top] == []
 
@@ -108,7 +117,7 @@ def test_no_import_circle():
 def test_a_study_knows_no_other_study_and_its_views_no_result():
     """Libraries that several studies share stand below them; what belongs to one stands in its folder."""
     shared = {"registry", "reports", "heads", "head_views", "items", "perturbation", "perturbation_views"}
-    allowed = {("audit", "certify"), ("dyck_analyse", "dyck_train"), ("sweep", "train"), ("rationales", "faithfulness")}
+    allowed = {("audit", "certify"), ("rationales", "faithfulness")}
     for name in modules():
         parts = name.split(".")
         if parts[1:2] != ["studies"] or len(parts) < 4:
@@ -124,7 +133,7 @@ def test_a_study_knows_no_other_study_and_its_views_no_result():
 
 def test_only_models_and_laboratories_import_transformers_internals():
     for name, file in modules().items():
-        if package(name) in ("models", "encoder", "dyck"):
+        if package(name) in ("models", "lab"):
             continue
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom) and node.module:
@@ -134,7 +143,7 @@ def test_only_models_and_laboratories_import_transformers_internals():
 
 def test_init_files_hold_nothing_but_names():
     for name, file in modules().items():
-        if file.name != "__init__.py" or name == "identilens":
+        if file.name != "__init__.py" or name in ("identilens", "identilens.lab"):
             continue
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -168,12 +177,12 @@ def test_starting_imports_nothing_heavy():
 
 
 def test_every_study_folder_is_registered_and_has_the_same_files():
-    folders = {file.parent.name for file in (SOURCE / "studies").glob("*/study.py")}
-    registered = {entry.place.split(".")[2] for entry in STUDIES.values()}
+    folders = {file.parent for place in ("studies", "lab") for file in (SOURCE / place).rglob("study.py")}
+    registered = {modules()[entry.place.partition(":")[0]].parent for entry in STUDIES.values()}
     assert folders == registered
     for folder in folders:
-        held = {file.name for file in (SOURCE / "studies" / folder).glob("*.py")}
-        shares_result = folder in ("dyck_analyse",)
+        held = {file.name for file in folder.glob("*.py")}
+        shares_result = folder.name == "analyse"
         assert {"__init__.py", "study.py"} <= held
         assert shares_result or {"result.py", "views.py"} <= held, folder
 
@@ -200,11 +209,10 @@ def test_one_option_has_one_type_in_every_study():
     def bare(hint: object) -> object:
         return (get_origin(hint), tuple(map(bare, get_args(hint)))) if get_args(hint) else hint
 
-    # In what makes a model, heads and layers are its sizes.
-    made = {"train", "sweep", "dyck train", "dyck analyse", "dyck construct", "dyck prune", "reversal"}
+    # In the laboratory, heads and layers are sizes of the models that are made.
     seen: dict[str, tuple[str, object]] = {}
     for name in STUDIES:
-        if name in made:
+        if name.startswith("lab "):
             continue
         for setting, hint in hints_of(study_named(name).settings_type).items():
             kind = get_args(hint)[0] if get_origin(hint) is not None and setting in ("seed",) else hint
@@ -213,9 +221,14 @@ def test_one_option_has_one_type_in_every_study():
     assert {"layers", "heads", "max_length"} <= set(seen)
 
 
+def packages_of(folder: Path) -> set[str]:
+    return {file.parent.name for file in folder.glob("*/__init__.py")}
+
+
 def test_no_public_name_is_a_package():
-    packages = {file.parent.relative_to(SOURCE).parts[0] for file in SOURCE.glob("*/__init__.py")}
-    assert not packages & set(identilens.__all__)
+    packages = packages_of(SOURCE)
+    assert packages & set(identilens.__all__) == {"lab"}
+    assert not packages_of(SOURCE / "lab") & set(identilens.lab.__all__)
     for file in SOURCE.rglob("__init__.py"):
         beside = {one.stem for one in file.parent.glob("*.py")} | {
             one.name for one in file.parent.iterdir() if one.is_dir()
@@ -229,8 +242,9 @@ def test_no_public_name_is_a_package():
 
 
 def test_every_public_name_can_be_had():
-    for name in identilens.__all__:
-        assert getattr(identilens, name) is not None
+    for package in (identilens, identilens.lab):
+        for name in package.__all__:
+            assert getattr(package, name) is not None
 
 
 def test_every_reproduction_can_be_imported():

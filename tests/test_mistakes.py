@@ -77,6 +77,7 @@ def test_in_python(mistake, bundled, tmp_path, monkeypatch):
 
 
 AUDIT = ("audit", "-m", "MODEL", "-t", TEXT, "-o", "o")
+TRAIN = ("lab", "encoder", "train")
 ONE = ("-m", "MODEL", "-t", TEXT, "-o", "o")
 ON_THE_COMMAND_LINE = {
     "a command misspelled": (("audti",), "audti"),
@@ -137,19 +138,19 @@ ON_THE_COMMAND_LINE = {
     "a distance beyond 1": (("alternatives", *ONE, "--distance", "2"), "--distance below 1"),
     "no starts": (("alternatives", *ONE, "--starts", "0"), "--starts of at least 1"),
     "a kind that is none": (("certify", *ONE, "--kind", "sideways"), "sideways"),
-    "no alternatives": (("logit-ranks", *ONE, "--count", "0"), "--count of at least"),
+    "no alternatives": (("lab", "encoder", "logit-ranks", *ONE, "--count", "0"), "--count of at least"),
     "the embeddings mixed": (("mixing", *ONE, "--layers", "0"), "--layers from 1"),
     "memory in words": (("mixing", *ONE, "--memory-budget", "lots"), "512MiB"),
     "too few sentences": (("tokens", *ONE), "folds"),
     "no length": (("structure", *ONE), "--length"),
     "texts too short": (("structure", *ONE, "--length", "64"), "64"),
-    "no epochs": (("reversal", "--epochs", "0", "-o", "o"), "--epochs of at least 1"),
-    "no task": (("train", "-o", "o"), "--task"),
-    "a task that is none": (("train", "--task", "chess", "--data", ".", "-o", "o"), "chess"),
-    "no data": (("train", "--task", "trec", "--data", "none", "-o", "o"), "none"),
-    "keys of no size": (("train", "--task", "trec", "--data", ".", "--d-k", "0", "-o", "o"), "--d-k of at least 1"),
-    "seeds in words": (("dyck", "train", "--seeds", "x", "-o", "o"), "--seeds as numbers"),
-    "brackets of no depth": (("dyck", "train", "--depth", "0", "-o", "o"), "depth"),
+    "no epochs": (("lab", "reversal", "--epochs", "0", "-o", "o"), "--epochs of at least 1"),
+    "no task": ((*TRAIN, "-o", "o"), "--task"),
+    "a task that is none": ((*TRAIN, "--task", "chess", "--data", ".", "-o", "o"), "chess"),
+    "no data": ((*TRAIN, "--task", "trec", "--data", "none", "-o", "o"), "none"),
+    "keys of no size": ((*TRAIN, "--task", "trec", "--data", ".", "--d-k", "0", "-o", "o"), "--d-k of at least 1"),
+    "seeds in words": (("lab", "dyck", "train", "--seeds", "x", "-o", "o"), "--seeds as numbers"),
+    "brackets of no depth": (("lab", "dyck", "train", "--depth", "0", "-o", "o"), "depth"),
     "a reproduction that is none": (("reproduce", "wen2099-figure1", "-o", "o"), "wen2099-figure1"),
     "a check of nothing": (("selfcheck", "-m", "none"), "no model found under 'none'"),
     "a demo over a file": (("demo", "-o", "file"), "Choose another folder"),

@@ -25,7 +25,7 @@ from identilens.reproduce.registry import REPRODUCTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
-_NAMES = re.compile(r"(?:\b(?:idl|identilens)|(?<=`)(?:measures|dyck|encoder))(?:\.[A-Za-z_]\w*)+")
+_NAMES = re.compile(r"(?:\b(?:idl|identilens)|(?<=`)(?:measures|lab))(?:\.[A-Za-z_]\w*)+")
 
 
 def broken_links(page: Path) -> Iterator[str]:

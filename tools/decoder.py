@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from data_folder import DATA
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from data_folder import DATA
 
 ROOT = Path(__file__).parents[1]
 WIKI = DATA / "wiki_en"

@@ -22,8 +22,8 @@ LIBRARIES = {
     "measures.mixing": "Mixing",
     "measures.tokens": "Tokens",
     "measures.structure": "Structure",
-    "encoder": "Identifiable encoders",
-    "dyck": "Dyck languages",
+    "lab.encoder": "Identifiable encoders",
+    "lab.dyck": "Dyck languages",
 }
 """Packages whose names are public beside those of ``identilens`` itself."""
 
@@ -78,9 +78,8 @@ def studies_page() -> str:
     ]
     for name, entry in STUDIES.items():
         study = study_named(name)
-        function = next(
-            one for one in dir(identilens) if getattr(getattr(identilens, one), "__module__", "") == study.__module__
-        )
+        public = ((name, getattr(place, name)) for place in (identilens, identilens.lab) for name in place.__all__)
+        function = next(name for name, thing in public if getattr(thing, "__module__", "") == study.__module__)
         parts += [
             f"## {function}", entry.help, f"On the command line: `identilens {name}`.",
             directive(f"{study.__module__}.{function}", 3), directive(place_of(study.settings_type), 3),
@@ -98,7 +97,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     pages = {"commands": "# Commands\n\n" + make_app().generate_docs(heading_level=2), "studies": studies_page()}
     shown = pages["studies"]
-    names = [documented(identilens, name) for name in public_names(identilens)]
+    names = [documented(place, name) for place in (identilens, identilens.lab) for name in public_names(place)]
     rest = [place for place in names if f"::: {place}\n" not in shown]
     pages["python"] = "\n\n".join(["# Models, inputs, results", *map(directive, rest)])
     for place, title in LIBRARIES.items():

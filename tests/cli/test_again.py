@@ -19,8 +19,9 @@ HOSTILE = 'Quotes "so", \\ and \x7f\t]\n[x]'
 QUICK = {"layers": (0,), "certain_rows": 0, "examples": 0}
 TYPED = ("--layers", "0", "--certain-rows", "0", "--examples", "0")
 NEEDED = {
-    "structure": {"length": 8}, "train": {"task": "trec"}, "sweep": {"tasks": ("trec", "sst"), "d_k": (1, 4)},
-    "dyck analyse": {"models": ("models/a", "models/b")}, "audit": {"matrices": True, "layers": (2, 0)},
+    "structure": {"length": 8}, "lab encoder train": {"task": "trec"},
+    "lab encoder sweep": {"tasks": ("trec", "sst"), "d_k": (1, 4)},
+    "lab dyck analyse": {"models": ("models/a", "models/b")}, "audit": {"matrices": True, "layers": (2, 0)},
     "tokens": {"offsets": (-2, 1), "shares": (0.5, 1.0), "probes": ("mlp",)}, "mixing": {"memory_budget": 2**20},
     "certify": {"layers": (1,), "heads": (2, 3), "kind": "encoder", "queries": (7, "a, b")},
 }  # fmt: skip
@@ -54,9 +55,9 @@ def _written(value):
 def test_what_is_typed_goes_before_the_file(tmp_path):
     (tmp_path / "all.toml").write_text(
         'model = "some"\nlayers = [1]\nfile = "no-such.txt"\nout = "there"\n'
-        '[audit]\nlayers = "3-4"\ncertain_rows = 0\nmatrices = true\n[dyck.train]\nseeds = [1]\n'
+        '[audit]\nlayers = "3-4"\ncertain_rows = 0\nmatrices = true\n[lab.dyck.train]\nseeds = [1]\n'
     )
-    (tmp_path / "dyck.toml").write_text('[dyck.train]\nseeds = "4,6-7"')
+    (tmp_path / "dyck.toml").write_text('[lab.dyck.train]\nseeds = "4,6-7"')
     given = ("audit", "--config", tmp_path / "all.toml", "--text", TEXT)
     of_file, typed = parsed(*given), parsed(*given, "--layers", "5", "--model", "other", "--out", "here")
     assert (of_file["settings"].layers, typed["settings"].layers) == ((3, 4), (5,))
@@ -64,7 +65,11 @@ def test_what_is_typed_goes_before_the_file(tmp_path):
     assert (str(of_file["run"].out), str(typed["run"].out)) == ("there", "here")
     assert of_file["settings"].matrices
     assert of_file["texts"].file is None
-    assert parsed("dyck", "train", "--config", tmp_path / "dyck.toml", "--out", "x")["settings"].seeds == (4, 6, 7)
+    assert parsed("lab", "dyck", "train", "--config", tmp_path / "dyck.toml", "--out", "x")["settings"].seeds == (
+        4,
+        6,
+        7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,7 @@ def test_what_is_typed_goes_before_the_file(tmp_path):
         ("folds = 3", "bad.toml: audit has no option folds; it has model, device"),
         ('config = "x"', "audit has no option config"),
         ("[audt]\nlayers = 1", "bad.toml: there is no command [audt]"),
-        ("[dyck]\nseeds = 1", "bad.toml: there is no command [dyck]"),
+        ("[lab.dyck]\nseeds = 1", "bad.toml: there is no command [lab.dyck]"),
         ("[audit.layers]\nfirst = 1", "bad.toml: expected layers"),
         ("layers = ", "bad.toml is not valid TOML"),
         ("layers = " + "[" * 5000, "bad.toml is not valid TOML"),

@@ -1,4 +1,4 @@
-"""``identilens dyck construct`` and ``identilens dyck prune`` as a person uses them."""
+"""``identilens lab dyck construct`` and ``identilens lab dyck prune`` as a person uses them."""
 
 import polars as pl
 import pytest
@@ -10,26 +10,26 @@ from helpers.command import failing, identilens
 def test_constructions_leave_a_table_a_model_a_report_and_figures(tmp_path):
     out = tmp_path / "built"
     small = ("--depth", 2, "--lengths", "10,30", "--count", 2, "--off-balance", "0,1")
-    done = identilens("dyck", "construct", *small, "--out", out, code=0)
+    done = identilens("lab", "dyck", "construct", *small, "--out", out, code=0)
     finding = "every length to 30 at least 100.0 % of the places have exactly the possible next brackets"
     assert finding in done.output
     assert finding in (out / "report.html").read_text(encoding="utf-8")
-    table = idl.Constructions.load(out).table
+    table = idl.lab.Constructions.load(out).table
     assert table.filter(pl.col("off_balance") == 0)["support"].min() == 1
     assert table["off_balance"].unique().sort().to_list() == [0, 1]
     assert idl.load(out / "model").model.config.max_depth == 2
     identilens("figures", out, "--formats", "svg", code=0)
     assert {path.stem for path in (out / "figures").iterdir()} == {"argmax", "support"}
-    assert "already contains this run, finished" in failing("dyck", "construct", *small, "--out", out)
+    assert "already contains this run, finished" in failing("lab", "dyck", "construct", *small, "--out", out)
 
 
 def test_prunings_leave_a_table_a_report_and_figures(tmp_path):
     out = tmp_path / "pruned"
     small = ("--size", 2, "--width", 2, "--candidates", "3,8", "--seeds", 1, "--starts", 2, "--steps", 20)
-    done = identilens("dyck", "prune", *small, "--out", out, code=0)
+    done = identilens("lab", "dyck", "prune", *small, "--out", out, code=0)
     assert "In 2 of 2 pairs the prunings for two targets agree" in done.output
     assert "In 2 of 2 pairs the prunings for two targets agree" in (out / "report.html").read_text(encoding="utf-8")
-    found = idl.Prunings.load(out)
+    found = idl.lab.Prunings.load(out)
     assert found.table["shared"].all()
     assert found.provenance["settings"]["key_size"] == 2
     identilens("figures", out, "--formats", "svg", code=0)
@@ -47,5 +47,5 @@ def test_prunings_leave_a_table_a_report_and_figures(tmp_path):
     ],
 )
 def test_unusable_options(arguments, expected, tmp_path):
-    assert expected in failing("dyck", *arguments, "--out", tmp_path / "out")
+    assert expected in failing("lab", "dyck", *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""``identilens train``, ``sweep`` and the reproductions of Bhardwaj et al. 2021 as a person uses them."""
+"""``identilens lab encoder train``, ``sweep`` and the reproductions of Bhardwaj et al. 2021 as a person uses them."""
 
 import json
 import os
@@ -14,6 +14,7 @@ import identilens as idl
 from helpers.command import failing, identilens
 from helpers.made_tasks import write_trec
 
+TRAIN = ("lab", "encoder", "train")
 SMALL = ("--d-model", 16, "--attention-heads", 2, "--feed-forward", 24, "--batch-size", 8, "--learning-rate", 0.01)
 
 
@@ -27,13 +28,28 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("train") / "run"
-    start = ("train", "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
+    start = (
+        "lab",
+        "encoder",
+        "train",
+        "--task",
+        "trec",
+        "--data",
+        data,
+        "--heads",
+        "add",
+        "--d-k",
+        4,
+        "--epochs",
+        3,
+        *SMALL,
+    )
     assert "trec, add, d_k = 4, d_v = 16: test accuracy" in identilens(*start, "--out", out, code=0).output
     return out
 
 
 def test_a_run_leaves_a_model_and_metrics(trained):
-    metrics = idl.EncoderRun.load(trained).metrics
+    metrics = idl.lab.EncoderRun.load(trained).metrics
     assert metrics["test_accuracy"] > 0.9
     assert len(pl.read_parquet(trained / "table.parquet")) == 3
     assert json.loads((trained / "provenance.json").read_text())["finished"]
@@ -60,39 +76,71 @@ def on_two_processes(*arguments):
 
 
 def test_two_processes_share_every_batch_and_one_reports(data, tmp_path):
-    start = ("train", "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
+    start = (
+        "lab",
+        "encoder",
+        "train",
+        "--task",
+        "trec",
+        "--data",
+        data,
+        "--heads",
+        "add",
+        "--d-k",
+        4,
+        "--epochs",
+        3,
+        *SMALL,
+    )
     result = on_two_processes(*start, "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("test accuracy") == 1
-    metrics = idl.EncoderRun.load(tmp_path / "run").metrics
+    metrics = idl.lab.EncoderRun.load(tmp_path / "run").metrics
     assert (metrics["processes"], metrics["batch_size"]) == (2, 8)
     assert metrics["test_accuracy"] > 0.9
     assert idl.load(tmp_path / "run" / "model").model.config.heads == "add"
 
 
 def test_processes_that_cannot_share_a_batch_are_refused(data, tmp_path):
-    start = ("train", "--task", "trec", "--data", data, "--epochs", 1, "--batch-size", 7)
+    start = (*TRAIN, "--task", "trec", "--data", data, "--epochs", 1, "--batch-size", 7)
     result = on_two_processes(*start, "--out", tmp_path / "run")
     assert "2 processes cannot share batches of 7 evenly" in " ".join(result.stderr.split())
     assert not (tmp_path / "run").exists()
 
 
 def test_a_finished_run_is_not_run_again(trained, data):
-    again = ("train", "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
+    again = (
+        "lab",
+        "encoder",
+        "train",
+        "--task",
+        "trec",
+        "--data",
+        data,
+        "--heads",
+        "add",
+        "--d-k",
+        4,
+        "--epochs",
+        3,
+        *SMALL,
+    )
     assert "already contains this run, finished" in failing(*again, "--out", trained)
     identilens(*again, "--out", trained, "--resume", code=0)
 
 
 def test_bad_input(data, tmp_path):
     out = ("--out", tmp_path / "out")
-    assert "Choose from" in failing("train", "--task", "mnist", "--data", data, *out)
-    assert "expected --d-k of at least 1; got 0" in failing("train", "--task", "trec", "--data", data, "--d-k", 0, *out)
-    assert "needs one train file of sst" in failing("train", "--task", "sst", "--data", data, *out)
+    assert "Choose from" in failing(*TRAIN, "--task", "mnist", "--data", data, *out)
+    assert "expected --d-k of at least 1; got 0" in failing(
+        "lab", "encoder", "train", "--task", "trec", "--data", data, "--d-k", 0, *out
+    )
+    assert "needs one train file of sst" in failing(*TRAIN, "--task", "sst", "--data", data, *out)
     assert "expected --heads to be concat or con or add; got 'both'" in failing(
-        "sweep", "--tasks", "trec", "--data", data, "--heads", "both", *out
+        "lab", "encoder", "sweep", "--tasks", "trec", "--data", data, "--heads", "both", *out
     )
     assert "expected --d-k as numbers and ranges" in failing(
-        "sweep", "--tasks", "trec", "--data", data, "--d-k", "x", *out
+        "lab", "encoder", "sweep", "--tasks", "trec", "--data", data, "--d-k", "x", *out
     )
     assert not (tmp_path / "out").exists()
 

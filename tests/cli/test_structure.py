@@ -85,9 +85,9 @@ def test_the_figures_of_the_draft(tmp_path):
 
 def test_the_reversal_task_by_itself(tmp_path):
     small = ("--length", 5, "--epochs", 1, "--train", 64, "--held-out", 32, "--hidden", 16, "--inputs", 8)
-    done = identilens("reversal", *small, "--out", tmp_path / "run", code=0)
+    done = identilens("lab", "reversal", *small, "--out", tmp_path / "run", code=0)
     assert "After 1 epoch the model has" in done.output
     assert (tmp_path / "run" / "report.html").is_file()
-    shown = identilens("reversal", "--help", code=0)
+    shown = identilens("lab", "reversal", "--help", code=0)
     for words in ("--vocabulary", "Number of different tokens.", "--model", "--learning-rate"):
         assert words in shown.output

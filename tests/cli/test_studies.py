@@ -77,7 +77,9 @@ def test_studies_join_the_audits_report(bundled_path, audited):
 
 def test_logit_ranks(bundled_path, tmp_path):
     options = ["--layers", "0", "--heads", "3", "--count", 3, "--lengths", "1-4"]
-    done = identilens("logit-ranks", "-m", bundled_path, "-t", TEXT, *options, "--out", tmp_path / "run", code=0)
+    done = identilens(
+        "lab", "encoder", "logit-ranks", "-m", bundled_path, "-t", TEXT, *options, "--out", tmp_path / "run", code=0
+    )
     assert "of 3 random alternatives of 1 attention maps" in done.output
 
 

@@ -7,16 +7,16 @@ from tempfile import TemporaryDirectory
 import identilens as idl
 from golden.stored import AFTER_TRAINING, Case, Tables, single
 from helpers.dycks import MEASURING, MINIMAL, QUICK, SETTINGS
-from identilens.dyck.settings import DyckSetting
+from identilens.lab.dyck.settings import DyckSetting
 
 
-def dyck_tables(found: idl.DyckRuns) -> Tables:
+def dyck_tables(found: idl.lab.DyckRuns) -> Tables:
     names = ("table", "curves", "heads", "patterns", "variation")
     return {**{name: getattr(found, name) for name in names}, "means": found.means(), "misleading": found.misleading()}
 
 
 def dyck() -> Tables:
-    return dyck_tables(idl.train_dyck(SETTINGS, seeds=[0, 1, 2], at_once=2, **MEASURING))
+    return dyck_tables(idl.lab.train_dyck(SETTINGS, seeds=[0, 1, 2], at_once=2, **MEASURING))
 
 
 def dyck_options() -> Tables:
@@ -28,25 +28,25 @@ def dyck_options() -> Tables:
     }
     quick = replace(QUICK, tokens=1200, epochs=2)
     settings = [DyckSetting(name, config, replace(quick, **own)) for name, (config, own) in kinds.items()]
-    found = idl.train_dyck(settings, seeds=[0, 1], **MEASURING)
+    found = idl.lab.train_dyck(settings, seeds=[0, 1], **MEASURING)
     return {name: getattr(found, name) for name in ("table", "heads", "variation")}
 
 
 def dyck_saved() -> Tables:
     with TemporaryDirectory() as folder:
-        idl.train_dyck(SETTINGS[:1], seeds=[0, 1], **MEASURING, out=folder)
+        idl.lab.train_dyck(SETTINGS[:1], seeds=[0, 1], **MEASURING, out=folder)
         models = sorted(Path(folder).glob("models/*/seed*"))
-        found = idl.analyse_dyck(models=models, length=QUICK.length, **MEASURING)
+        found = idl.lab.analyse_dyck(models=models, length=QUICK.length, **MEASURING)
     return {name: getattr(found, name) for name in ("table", "heads")}
 
 
 def dyck_construction() -> Tables:
-    return {"table": idl.construct_dyck(depth=3, lengths=(10, 60), count=4, off_balance=(0.0, 0.1, 1.0)).table}
+    return {"table": idl.lab.construct_dyck(depth=3, lengths=(10, 60), count=4, off_balance=(0.0, 0.1, 1.0)).table}
 
 
 def dyck_pruning() -> Tables:
     small = {"size": 2, "key_size": 4, "width": 2, "candidates": (3, 8), "seeds": 2, "inputs": 200}
-    return {"table": idl.prune_dyck(**small, starts=4, steps=20).table}
+    return {"table": idl.lab.prune_dyck(**small, starts=4, steps=20).table}
 
 
 CASES: dict[str, Case] = {

@@ -12,9 +12,9 @@ import torch
 import identilens as idl
 from golden.stored import Case, Tables, single
 from helpers.made_tasks import write_trec
-from identilens.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
-from identilens.encoder.rank_lengths import rank_by_length
-from identilens.encoder.tokenizer import build_tokenizer
+from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
+from identilens.lab.encoder.rank_lengths import rank_by_length
+from identilens.lab.encoder.tokenizer import build_tokenizer
 
 SMALL: dict[str, Any] = {
     "d_model": 16, "attention_heads": 2, "feed_forward": 24, "epochs": 2, "batch_size": 8, "learning_rate": 0.01,
@@ -33,14 +33,16 @@ def task() -> Iterator[tuple[Path, Path]]:
 
 def encoder() -> Tables:
     with task() as (data, folder):
-        found = idl.train(task="trec", out=folder / "run", data=data, d_k=4, **SMALL)
+        found = idl.lab.train(task="trec", out=folder / "run", data=data, d_k=4, **SMALL)
     metrics = {name: value for name, value in found.metrics.items() if name not in LATER and value is not None}
     return {"table": found.table, "metrics": pl.DataFrame([metrics])}
 
 
 def encoder_sweep() -> Tables:
     with task() as (data, folder):
-        found = idl.sweep(tasks="trec", out=folder / "run", d_k=3, data=data, seeds=(0, 1), **{**SMALL, "epochs": 1})
+        found = idl.lab.sweep(
+            tasks="trec", out=folder / "run", d_k=3, data=data, seeds=(0, 1), **{**SMALL, "epochs": 1}
+        )
     return {"table": found.table.drop("seconds"), "cells": found.cells(), "table_one": found.table_one()}
 
 

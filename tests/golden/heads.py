@@ -53,10 +53,10 @@ CASES: dict[str, Case] = {
         lambda: alternatives(tiny("t5"), [ids(14)], layers=1, heads=3, kind="cross"), relative=10 * CONDITIONED
     ),  # 0.2 s
     "logit_ranks_bundled": single(
-        lambda: {"table": idl.logit_ranks(real(), [LONG], layers=(0, 3), heads=(1, 7), count=10).table}
+        lambda: {"table": idl.lab.logit_ranks(real(), [LONG], layers=(0, 3), heads=(1, 7), count=10).table}
     ),  # 0.2 s
     "logit_ranks_encoder": Case(
-        lambda: {"table": idl.logit_ranks(tiny("bert"), [ids(16), ids(9, 1), ids(30, 2)], count=20).table}
+        lambda: {"table": idl.lab.logit_ranks(tiny("bert"), [ids(16), ids(9, 1), ids(30, 2)], count=20).table}
     ),  # 0.2 s
     "faithfulness_encoder": Case(
         lambda: faithfulness(tiny("bert"), [ids(14), ids(12, 1)], maps=2, rows=2), CONDITIONED, floor=1e-9

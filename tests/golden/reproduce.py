@@ -11,7 +11,7 @@ import identilens as idl
 from golden.encoder import SMALL, corpus, task, untrained
 from golden.stored import AFTER_TRAINING, Case, Tables, single
 from helpers.dycks import MEASURING
-from identilens.dyck.settings import DyckSetting
+from identilens.lab.dyck.settings import DyckSetting
 from identilens.reproduce import (
     wen2023,
     wen2023_figure1,
@@ -51,9 +51,9 @@ def bhardwaj_table1() -> Tables:
 def wen(make: Callable[[Path, Run], Reproduction], *shared: str) -> Tables:
     """Return the tables of a reproduction whose study is run with everything but its size."""
 
-    def shrunk(settings: list[DyckSetting], **options: Any) -> idl.DyckRuns:
+    def shrunk(settings: list[DyckSetting], **options: Any) -> idl.lab.DyckRuns:
         smaller = [replace(one, training=replace(one.training, tokens=700)) for one in settings]
-        return idl.train_dyck(smaller, **{**options, **MEASURING})
+        return idl.lab.train_dyck(smaller, **{**options, **MEASURING})
 
     with TemporaryDirectory() as folder, patch.object(wen2023, "train_dyck", shrunk):
         found = make(Path(folder), Run(WenSettings(seeds=2, epochs=1)))

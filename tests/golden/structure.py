@@ -8,9 +8,9 @@ import identilens as idl
 from golden.common import SHORT, real, tiny
 from golden.stored import Case, Tables, single
 from helpers.zoo import ids
+from identilens.lab.reversal.settings import TaskSettings
 from identilens.reproduce.structure2025_figure1 import structure2025_figure1
 from identilens.reproduce.structure2025_figure2 import structure2025_figure2
-from identilens.studies.reversal.settings import TaskSettings
 
 
 def structure(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
@@ -50,7 +50,9 @@ REVERSAL = {"length": 5, "epochs": 1, "train": 64, "held_out": 32, "hidden": 16,
 
 
 def reversal() -> Tables:
-    lstm, transformer = (idl.reversal(model=model, learning_rate=3e-3, **REVERSAL) for model in ("lstm", "transformer"))
+    lstm, transformer = (
+        idl.lab.train_reversal(model=model, learning_rate=3e-3, **REVERSAL) for model in ("lstm", "transformer")
+    )
     accuracy = pl.concat([lstm.table, transformer.table]).select("accuracy", "whole", "written")
     return {
         "lstm_course": lstm.course, "lstm_weights": pl.DataFrame({"weight": lstm.weights.flatten().numpy()}),

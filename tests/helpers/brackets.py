@@ -2,7 +2,7 @@
 
 import torch
 
-from identilens.dyck.parsing import token_names
+from identilens.lab.dyck.parsing import token_names
 
 
 def read_brackets(language, text):

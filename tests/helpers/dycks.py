@@ -1,6 +1,6 @@
 """A small study of Dyck transformers that several tests look at."""
 
-from identilens.dyck.settings import DyckSetting, DyckTraining
+from identilens.lab.dyck.settings import DyckSetting, DyckTraining
 
 MINIMAL = {"block": "minimal", "first_layer": "one-hot", "num_hidden_layers": 1, "hidden_size": 20}
 QUICK = DyckTraining(length=12, tokens=2400, epochs=3, learning_rate=1e-2)

@@ -32,7 +32,7 @@ import identilens as idl
 from helpers import dycks, zoo
 from helpers.killing import CHANGES, contents
 from helpers.made_tasks import write_trec
-from identilens.dyck.settings import DyckSetting
+from identilens.lab.dyck.settings import DyckSetting
 from identilens.runs.engines import cluster, local
 from identilens.runs.engines.driver import Driver
 from identilens.studies.registry import study_named
@@ -54,7 +54,9 @@ CASES = {
     "audit": lambda at, **run: idl.audit(model(), MANY, certain_rows=0, examples=1, **run),
     "certify": lambda at, **run: idl.certify(model(), TEXTS[:2], heads=0, **run),
     "alternatives": lambda at, **run: idl.alternatives(model(), TEXTS[:2], layers=0, heads=0, starts=1, **run),
-    "logit-ranks": lambda at, **run: idl.logit_ranks(model(), MANY[:3], count=5, lengths=(0.2, 9.0), **run),
+    "lab encoder logit-ranks": lambda at, **run: idl.lab.logit_ranks(
+        model(), MANY[:3], count=5, lengths=(0.2, 9.0), **run
+    ),
     "mixing": lambda at, **run: idl.mixing(model(), TEXTS[:3], method="exact", rollouts=False, **run),
     "tokens": lambda at, **run: idl.token_identifiability(model(), WORDS, **PROBES, **run),
     "structure": lambda at, **run: idl.structure(
@@ -64,21 +66,21 @@ CASES = {
         model(), WORDS[:3], rows=1, groups=(1, 2), searched=3, alternatives=1, **run
     ),
     "rationales": lambda at, **run: idl.rationales(zoo.classifier(), WORDS[:4], draws=2, **run),
-    "reversal": lambda at, **run: idl.reversal(
+    "lab reversal": lambda at, **run: idl.lab.train_reversal(
         model="lstm", length=5, epochs=2, train=64, held_out=32, hidden=16, inputs=8, **run
     ),
-    "train": lambda at, **run: idl.train(task="trec", data=at / "trec", d_k=4, epochs=2, **TASK, **run),
-    "sweep": lambda at, **run: idl.sweep(
+    "lab encoder train": lambda at, **run: idl.lab.train(task="trec", data=at / "trec", d_k=4, epochs=2, **TASK, **run),
+    "lab encoder sweep": lambda at, **run: idl.lab.sweep(
         tasks="trec", heads="con", d_k=(1, 3), data=at / "trec", epochs=1, **TASK, **run
     ),
-    "dyck train": lambda at, **run: idl.train_dyck(DYCK, seeds=[0, 1, 2], at_once=1, **dycks.MEASURING, **run),
-    "dyck analyse": lambda at, **run: idl.analyse_dyck(
+    "lab dyck train": lambda at, **run: idl.lab.train_dyck(DYCK, seeds=[0, 1, 2], at_once=1, **dycks.MEASURING, **run),
+    "lab dyck analyse": lambda at, **run: idl.lab.analyse_dyck(
         models=sorted((at / "models").glob("models/*/seed*")), length=dycks.QUICK.length, **dycks.MEASURING, **run
     ),
-    "dyck construct": lambda at, **run: idl.construct_dyck(
+    "lab dyck construct": lambda at, **run: idl.lab.construct_dyck(
         depth=2, lengths=(10, 20), count=3, off_balance=(0.0, 1.0), **run
     ),
-    "dyck prune": lambda at, **run: idl.prune_dyck(
+    "lab dyck prune": lambda at, **run: idl.lab.prune_dyck(
         size=2, width=2, candidates=(8, 3), seeds=2, inputs=50, starts=2, steps=20, **run
     ),
 }
@@ -241,8 +243,8 @@ class Head:
 def prepare(name, at, case):
     """Write what a study reads, and run it undisturbed in one process; return its number of parts."""
     write_trec(at / "trec" / "trec")
-    if name == "dyck analyse":
-        idl.train_dyck(DYCK, seeds=[0, 1], **dycks.MEASURING, out=at / "models")
+    if name == "lab dyck analyse":
+        idl.lab.train_dyck(DYCK, seeds=[0, 1], **dycks.MEASURING, out=at / "models")
     study = study_named(name)
     sizes, whole = study.sizes, []
 

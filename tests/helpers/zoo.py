@@ -6,9 +6,9 @@ from typing import Any
 import torch
 import transformers as hf
 
-from identilens.dyck.configuration import DyckConfig
-from identilens.dyck.modeling import DyckForCausalLM
-from identilens.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.modeling import DyckForCausalLM
+from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
 from identilens.models import Lens
 
 VOCAB = 96

@@ -97,7 +97,7 @@ def test_logit_ranks_of_a_real_model_are_those_of_its_queries_and_keys(half):
     for head in next(half.capture(TEXT, weights=True)).heads:
         assert int(least_logit_rank(head.attention)) <= head.d_k == 32
         assert int(least_logit_rank(head.weights.double().clamp_min(1e-30))) > 40, "rounding has full rank"
-    found = idl.logit_ranks(half, TEXT, layers=(0, 5), heads=3, count=3, lengths=(1, 4))
+    found = idl.lab.logit_ranks(half, TEXT, layers=(0, 5), heads=3, count=3, lengths=(1, 4))
     assert found.table["original_rank"].max() <= 32
 
 
@@ -131,7 +131,7 @@ def test_every_study_of_heads_runs_in_half_precision(family, dtype):
         weights = torch.tensor(seen["weight"].to_list(), dtype=torch.float64)
         torch.testing.assert_close(weights, expected[20, seen["key"].to_list()], atol=1e-12, rtol=0)
     if family == "bert":
-        assert idl.logit_ranks(lens, text, count=2).table["original_rank"].max() <= 8
+        assert idl.lab.logit_ranks(lens, text, count=2).table["original_rank"].max() <= 8
 
 
 @pytest.mark.parametrize("dtype", [*HALF, "float32"])

@@ -5,9 +5,9 @@ import torch
 import transformers as hf
 
 import identilens as idl
+from families.tiny import tiny_models
 from helpers.zoo import _DEEPSEEK, _LLAMA, _random, ids
 from identilens.errors import JoinedTextsError
-from identilens.families.tiny import tiny_models
 from identilens.models import Lens
 from identilens.models.inputs import Item
 from identilens.models.positions import length_class, length_limits

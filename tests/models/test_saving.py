@@ -1,8 +1,8 @@
 from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
-from identilens.dyck.configuration import DyckConfig
-from identilens.dyck.modeling import DyckForCausalLM
-from identilens.dyck.tokenizer import bracket_tokenizer
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.modeling import DyckForCausalLM
+from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.models import load
 from identilens.models.saving import save_model
 

@@ -19,7 +19,7 @@ TEXTS = [ids(12), ids(9, 1)]
 STUDIES = {
     "audit": lambda lens: idl.audit(lens, TEXTS, value_bias="out").table,
     "alternatives": lambda lens: idl.alternatives(lens, TEXTS[:1], layers=[1], heads=[0], realisable=True).table,
-    "logit_ranks": lambda lens: idl.logit_ranks(lens, [ids(20)], layers=[0], heads=[0], count=3).table,
+    "logit_ranks": lambda lens: idl.lab.logit_ranks(lens, [ids(20)], layers=[0], heads=[0], count=3).table,
     "mixing": lambda lens: idl.mixing(lens, TEXTS[1:]).table,
     "structure": lambda lens: idl.structure(lens, TEXTS, length=6).table,
     "certify": lambda lens: idl.certify(lens, TEXTS[:1], queries=[3], layers=[0], heads=[0]).table,

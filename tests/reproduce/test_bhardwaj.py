@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import identilens as idl
-from identilens.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
-from identilens.encoder.published import D_K, TABLE_1, published_accuracy
-from identilens.encoder.tasks import TASKS
-from identilens.encoder.tokenizer import build_tokenizer
 from identilens.errors import InputError
+from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderModel
+from identilens.lab.encoder.published import D_K, TABLE_1, published_accuracy
+from identilens.lab.encoder.tasks import TASKS
+from identilens.lab.encoder.tokenizer import build_tokenizer
 from identilens.reproduce.bhardwaj2021_figure2 import rank_figure
 from identilens.reproduce.bhardwaj2021_figure5 import figure5
 from identilens.reproduce.record import write_reproduction

@@ -20,8 +20,8 @@ from helpers import dycks, engine_toys, zoo
 from helpers.killing import contents
 from helpers.made_tasks import write_trec
 from helpers.toy import ToySettings, ToyStudy, toy
-from identilens.dyck.settings import DyckSetting
 from identilens.errors import CheckFailedError, InputError, SettingError
+from identilens.lab.dyck.settings import DyckSetting
 from identilens.runs.engines.cluster import Ray, RayPool
 from identilens.runs.engines.engine import Done, Engine, Lost, Pool, Ready
 from identilens.runs.engines.local import Local
@@ -216,11 +216,11 @@ def test_training_runs_are_parts_too(tmp_path):
     data = write_trec(tmp_path / "data" / "trec")
     grid = {"tasks": "trec", "heads": "con", "data": data, "epochs": 1, "max_length": 16, "d_model": 16,
             "attention_heads": 2, "feed_forward": 24, "batch_size": 8}  # fmt: skip
-    one = idl.sweep(**grid, d_k=(1, 3), out=tmp_path / "one")
-    many = idl.sweep(**grid, d_k=(1, 3), out=tmp_path / "many", engine=Local())
+    one = idl.lab.sweep(**grid, d_k=(1, 3), out=tmp_path / "one")
+    many = idl.lab.sweep(**grid, d_k=(1, 3), out=tmp_path / "many", engine=Local())
     assert_frame_equal(many.table.drop("seconds"), one.table.drop("seconds"))
     (tmp_path / "many" / "runs" / "mine.txt").write_text("mine")
-    idl.sweep(**grid, d_k=2, out=tmp_path / "many", overwrite=True)
+    idl.lab.sweep(**grid, d_k=2, out=tmp_path / "many", overwrite=True)
     assert sorted(path.name for path in (tmp_path / "many" / "runs").iterdir()) == [
         "mine.txt", "trec-concat-dk2-seed0"
     ]  # fmt: skip
@@ -229,7 +229,7 @@ def test_training_runs_are_parts_too(tmp_path):
 def test_stacks_of_seeds_are_parts(tmp_path):
     settings = DyckSetting("tiny", dycks.MINIMAL, dycks.QUICK)
     given = {"seeds": [0, 1, 2], "at_once": 1, **dycks.MEASURING}
-    idl.train_dyck([settings], **given, out=tmp_path / "one")
-    idl.train_dyck([settings], **given, out=tmp_path / "many", engine=Local())
+    idl.lab.train_dyck([settings], **given, out=tmp_path / "one")
+    idl.lab.train_dyck([settings], **given, out=tmp_path / "many", engine=Local())
     assert contents(tmp_path / "many") == contents(tmp_path / "one")
     assert len(list((tmp_path / "many" / "models" / "tiny").iterdir())) == 3

@@ -274,7 +274,7 @@ def test_a_training_is_stored_with_its_model(client, tmp_path):
     data = write_trec(tmp_path / "data" / "trec")
     small = {"max_length": 16, "d_model": 16, "attention_heads": 2, "feed_forward": 24, "batch_size": 8}
     for place in (f"s3://{BUCKET}/trained", tmp_path / "trained"):
-        idl.train(task="trec", data=data, d_k=4, epochs=2, **small, out=place)
+        idl.lab.train(task="trec", data=data, d_k=4, epochs=2, **small, out=place)
     found, expected = objects(client, "trained"), contents(tmp_path / "trained")
     assert found.keys() == expected.keys()
     assert found["model/model.safetensors"] == expected["model/model.safetensors"]

@@ -16,6 +16,7 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError, OutputFolderError
+from identilens.lab.encoder.logit_ranks.study import LogitRankSettings, LogitRankStudy
 from identilens.runs.columns import hub_dataset
 from identilens.runs.corpus import Corpus
 from identilens.runs.parquet import expanded
@@ -25,7 +26,6 @@ from identilens.studies.alternatives.study import AlternativeSettings, Alternati
 from identilens.studies.certify.study import CertifyStudy
 from identilens.studies.heads import RowSettings
 from identilens.studies.items import LazyItems
-from identilens.studies.logit_ranks.study import LogitRankSettings, LogitRankStudy
 from identilens.studies.mixing.study import MixingSettings, MixingStudy
 from identilens.studies.structure.settings import StructureSettings
 from identilens.studies.structure.study import StructureStudy

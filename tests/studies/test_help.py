@@ -19,8 +19,8 @@ REFERENCE = run_path(str(Path(__file__).parents[2] / "tools" / "reference.py"))
 def function_of(name):
     """The public function of a study."""
     study = study_named(name)
-    public = (getattr(idl, one) for one in idl.__all__)
-    return next(one for one in public if getattr(one, "__module__", "") == study.__module__)
+    public = (getattr(place, name) for place in (idl, idl.lab) for name in place.__all__)
+    return next(thing for thing in public if getattr(thing, "__module__", "") == study.__module__)
 
 
 @pytest.mark.parametrize("name", STUDIES)

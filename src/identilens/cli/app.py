@@ -7,7 +7,7 @@ import sys
 from importlib.metadata import version
 from typing import NoReturn
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
 from identilens.cli.settings_file import SettingsFile
 from identilens.errors import CheckFailedError, IdentilensError, SettingError
@@ -16,20 +16,41 @@ from identilens.runs.provenance import commanded
 from identilens.runs.terminal import say
 from identilens.studies.registry import STUDIES
 
+QUESTIONS = Group("Questions", sort_key=0)
+RESULTS = Group("Explorer, reports and runs", sort_key=1)
+CHECKS = Group("Checks", sort_key=2)
+PAPERS = Group("Papers", sort_key=3)
+OPTIONS = Group("Options", sort_key=4)
 COMMANDS = {
-    "report": ("identilens.cli.show:report", "Write the report of a finished run again."),
-    "rerun": ("identilens.cli.again:rerun_folder", "Run a finished or interrupted run again, from its run.toml."),
-    "compare": ("identilens.cli.show:compare_runs", "Compare two finished runs of the same study."),
-    "explore": ("identilens.cli.explore:explore", "Open a local web page: type a text, look at a model's attention."),
-    "figures": ("identilens.cli.show:figures", "Write the charts of a finished run as files for print."),
-    "selfcheck": ("identilens.cli.selfcheck:selfcheck", "Check that capture is faithful on a model."),
-    "demo": ("identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),
+    "explore": (
+        RESULTS,
+        "identilens.cli.explore:explore",
+        "Open a local web page: type a text, look at a model's attention.",
+    ),
+    "report": (RESULTS, "identilens.cli.show:report", "Write the report of a finished run again."),
+    "compare": (RESULTS, "identilens.cli.show:compare_runs", "Compare two finished runs of the same study."),
+    "figures": (RESULTS, "identilens.cli.show:figures", "Write the charts of a finished run as files for print."),
+    "rerun": (
+        RESULTS,
+        "identilens.cli.again:rerun_folder",
+        "Run a finished or interrupted run again, from its run.toml.",
+    ),
+    "demo": (CHECKS, "identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),
+    "selfcheck": (CHECKS, "identilens.cli.selfcheck:selfcheck", "Check that capture is faithful on a model."),
     "families": (
+        CHECKS,
         "identilens.cli.families:families",
         "List the supported model types, and why others are not supported.",
     ),
 }
-"""Commands that are not studies: module and function of each, and its help."""
+"""Commands that are not studies: heading in the help, module and function, and the help line."""
+SUBCOMMANDS = {
+    "lab": "Models that the papers train, build or prune: Dyck languages, identifiable encoders, reversal.",
+    "lab dyck": "Dyck languages: models that solve the task with attention that does not show how.",
+    "lab encoder": "Identifiable encoders: their training and their logit ranks.",
+    "reproduce": "Reproduce a published table or figure beside the published numbers.",
+}
+"""Commands that have commands of their own, and their help lines."""
 
 
 def make_app(file: SettingsFile | None = None) -> App:
@@ -45,24 +66,23 @@ def make_app(file: SettingsFile | None = None) -> App:
         version=version("identilens"), suppress_keyboard_interrupt=False,
         config=file or SettingsFile(),
     )  # fmt: skip
-    groups = {
-        "": app,
-        "dyck": App(
-            name="dyck", help="Dyck languages: models that solve the task with attention that does not show how."
-        ),
-        "reproduce": App(name="reproduce", help="Reproduce a published table or figure beside the published numbers."),
-    }
-    for name in ("dyck", "reproduce"):
-        app.command(groups[name])
-    for name, entry in STUDIES.items():
-        group, _, last = name.rpartition(" ")
+    for flag in ("--help", "--version"):
+        app[flag].group = OPTIONS
+    apps = {"": app}
+    for name, words in SUBCOMMANDS.items():
+        parent, _, last = name.rpartition(" ")
+        apps[name] = App(name=last, help=words, group=None if parent else PAPERS)
+        apps[parent].command(apps[name])
+    for order, (name, entry) in enumerate(STUDIES.items()):
+        parent, _, last = name.rpartition(" ")
         place = f"identilens.cli.commands:{name.replace(' ', '__').replace('-', '_')}"
-        groups[group].command(place, name=last, help=entry.help)
+        group = None if parent else QUESTIONS
+        apps[parent].command(place, name=last, help=entry.help, group=group, sort_key=order)
     for name, entry in REPRODUCTIONS.items():
         place = f"identilens.cli.reproductions:{name.replace('-', '_')}"
-        groups["reproduce"].command(place, name=name, help=entry.help)
-    for name, (place, words) in COMMANDS.items():
-        app.command(place, name=name, help=words)
+        apps["reproduce"].command(place, name=name, help=entry.help)
+    for order, (name, (group, place, words)) in enumerate(COMMANDS.items()):
+        app.command(place, name=name, help=words, group=group, sort_key=order)
     return app
 
 

@@ -7,34 +7,22 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from identilens.cli.options import console, quiet_transformers
-from identilens.errors import InputError
-from identilens.families.table import MEANINGS, known, read_table
-from identilens.families.tiny import model_types
-from identilens.families.trial import Trial, trial
+from identilens.cli.options import console
+from identilens.families.table import MEANINGS, Trial, known, read_table
 from identilens.runs.terminal import say
 
 
-def families(
-    *,
-    family: Annotated[str | None, Parameter(alias="-f")] = None,
-    try_it: Annotated[bool, Parameter(name="--try", negative="")] = False,
-) -> None:
+def families(*, family: Annotated[str | None, Parameter(alias="-f")] = None) -> None:
     """List which model types of transformers can be audited and how, and why the others cannot.
 
     Args:
         family: A model type, as model_type in a config.json. Default: counts of all types.
-        try_it: Try a tiny random model of the type with the installed transformers. Default: read the stored table.
     """
     table = read_table()
     if family is None:
-        if try_it:
-            raise InputError("expected --family beside --try: name the model type to try.")
         _all(table)
-        return
-    quiet_transformers()
-    name = known(family, model_types() if try_it else table)
-    _one(trial(name) if try_it else table[name])
+    else:
+        _one(table[known(family, table)])
 
 
 def _all(table: dict[str, Trial]) -> None:

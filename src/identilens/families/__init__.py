@@ -1,1 +1,1 @@
-"""Which model types of transformers can be captured: tiny random models of each, and what became of them."""
+"""The table of which model types of transformers can be audited."""

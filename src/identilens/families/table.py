@@ -1,14 +1,13 @@
-"""The table of results for every model type, packaged as CSV and written by ``make families``."""
+"""The trials of every model type of transformers: a table in CSV that ``make families`` writes."""
 
 import csv
 from collections.abc import Iterable
-from dataclasses import asdict, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
-from pathlib import Path
+from typing import Any, Literal
 
 from identilens.errors import InputError
-from identilens.families.trial import Trial
 
 MEANINGS = {
     "served": "captured with proof",
@@ -22,18 +21,47 @@ MEANINGS = {
 """Outcomes, and what each means."""
 
 
-def write_table(trials: Iterable[Trial], file: Path) -> None:
-    """Write trials as CSV."""
-    with file.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.DictWriter(lines, [column.name for column in fields(Trial)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(trial) for trial in trials)
+Outcome = Literal["served", "refused", "no attention", "part", "not built", "crash", "wrong"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The result of trying a model type.
+
+    Attributes:
+        family: Model type.
+        outcome: ``served``: captured with proof; ``refused``: an error says what to do; ``no attention``: refused, and
+            the model has no softmax; ``part``: of other models, and tried within them; ``not built``: no small model
+            of it could be built and run; ``crash``, ``wrong``: defects.
+        model: Class tried.
+        way: How attention is captured.
+        inputs: Kinds of input served, with commas between.
+        layers: Attention layers captured.
+        difference: Largest difference from the weights that the family's own ``output_attentions`` gives; empty
+            where it gives none.
+        reason: Why it is not served, and what to do instead; for served types, which parts are not.
+    """
+
+    family: str
+    outcome: Outcome
+    model: str = ""
+    way: str = ""
+    inputs: str = ""
+    layers: int = 0
+    difference: float | None = None
+    reason: str = ""
 
 
 def read_table() -> dict[str, Trial]:
     """Return the packaged trials by model type."""
     text = files("identilens.families").joinpath("families.csv").read_text(encoding="utf-8")
-    return {row["family"]: _trial(row) for row in csv.DictReader(text.splitlines())}
+    table: dict[str, Trial] = {}
+    row: dict[str, Any]
+    for row in csv.DictReader(text.splitlines()):
+        difference = float(row["difference"]) if row["difference"] else None
+        row |= {"layers": int(row["layers"]), "difference": difference}
+        table[row["family"]] = Trial(**row)
+    return table
 
 
 def known(family: str, table: Iterable[str]) -> str:
@@ -52,8 +80,3 @@ def known(family: str, table: Iterable[str]) -> str:
     raise InputError(
         f"transformers has no model type {family!r}. {hint} The config.json of a model gives its type as model_type."
     )
-
-
-def _trial(row: dict[str, str]) -> Trial:
-    difference = float(row["difference"]) if row["difference"] else None
-    return Trial(**{**row, "layers": int(row["layers"]), "difference": difference})  # pyright: ignore[reportArgumentType]

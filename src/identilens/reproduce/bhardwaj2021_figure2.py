@@ -10,8 +10,8 @@ from annotated_types import Ge
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import rule, scatter
-from identilens.encoder.rank_lengths import rank_by_length
-from identilens.encoder.settings import HeadsName
+from identilens.lab.encoder.rank_lengths import rank_by_length
+from identilens.lab.encoder.settings import HeadsName
 from identilens.models.lens import Lens
 from identilens.reproduce.bhardwaj2021_reviews import ReviewSettings, encoder_facts, reviews, trained_encoder
 from identilens.reproduce.record import Recipe, Reproduction

@@ -9,11 +9,11 @@ import torch
 from annotated_types import Ge
 
 from identilens.errors import InputError
+from identilens.lab.encoder.logit_ranks.study import logit_ranks
 from identilens.models.lens import Lens
 from identilens.reproduce.bhardwaj2021_reviews import ReviewSettings, encoder_facts, reviews, trained_encoder
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.progress import Progress
-from identilens.studies.logit_ranks.study import logit_ranks
 
 LENGTHS = (66, 128)
 

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 from annotated_types import Ge
 from cyclopts import Parameter
 
-from identilens.encoder.readers import read_hub, read_local
-from identilens.encoder.settings import EncoderSettings, HeadsName, TrainingSettings
-from identilens.encoder.tasks import TASKS
 from identilens.errors import InputError
+from identilens.lab.encoder.readers import read_hub, read_local
+from identilens.lab.encoder.settings import EncoderSettings, HeadsName, TrainingSettings
+from identilens.lab.encoder.tasks import TASKS
+from identilens.lab.encoder.train.study import train
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.runs.settings import NOT_RECORDED
-from identilens.studies.train.study import train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ def trained_encoder(settings: ReviewSettings, heads: HeadsName, out: Path, **run
     lens = load(model)
     if getattr(lens.model.config, "heads", None) != heads:
         raise InputError(
-            f"{model} is not an encoder with heads={heads!r}. Train one with identilens train --task imdb "
+            f"{model} is not an encoder with heads={heads!r}. Train one with identilens lab encoder train --task imdb "
             f"--heads {heads}, or leave --model out."
         )
     return lens

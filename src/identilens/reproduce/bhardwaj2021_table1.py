@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from identilens.encoder.settings import TaskName
+from identilens.lab.encoder.settings import TaskName
+from identilens.lab.encoder.sweep.study import SweepSettings, sweep
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.settings import LIST
-from identilens.studies.sweep.study import SweepSettings, sweep
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,13 +6,13 @@ from typing import Any
 
 import polars as pl
 
+from identilens.lab.reversal.result import Reversal
+from identilens.lab.reversal.settings import TaskSettings
+from identilens.lab.reversal.task import antidiagonal_match
+from identilens.lab.reversal.views import attention
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.reproduce.structure2025_reversal import accuracy_table, recorded, trained
 from identilens.runs.tables import markdown_table
-from identilens.studies.reversal.result import Reversal
-from identilens.studies.reversal.settings import TaskSettings
-from identilens.studies.reversal.task import antidiagonal_match
-from identilens.studies.reversal.views import attention
 
 
 def structure2025_figure1(settings: TaskSettings, out: Path | None = None, **run: Any) -> Reproduction:

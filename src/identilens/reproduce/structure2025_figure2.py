@@ -5,14 +5,14 @@ from typing import Any
 
 import polars as pl
 
+from identilens.lab.reversal.result import Reversal
+from identilens.lab.reversal.settings import TaskSettings
+from identilens.lab.reversal.task import DRAFT_THRESHOLD, best_range
+from identilens.lab.reversal.views import structures, thresholds
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.reproduce.structure2025_reversal import accuracy_table, recorded, trained
 from identilens.runs.tables import markdown_table
 from identilens.studies.perturbation_views import by_perturbation, norm_correlations
-from identilens.studies.reversal.result import Reversal
-from identilens.studies.reversal.settings import TaskSettings
-from identilens.studies.reversal.task import DRAFT_THRESHOLD, best_range
-from identilens.studies.reversal.views import structures, thresholds
 
 
 def structure2025_figure2(settings: TaskSettings, out: Path | None = None, **run: Any) -> Reproduction:

@@ -5,11 +5,11 @@ from typing import Any
 
 import polars as pl
 
+from identilens.lab.reversal.result import Reversal
+from identilens.lab.reversal.settings import RATES, ReversalSettings, TaskSettings
+from identilens.lab.reversal.study import train_reversal
 from identilens.runs.progress import Progress
 from identilens.runs.tables import table_of
-from identilens.studies.reversal.result import Reversal
-from identilens.studies.reversal.settings import RATES, ReversalSettings, TaskSettings
-from identilens.studies.reversal.study import reversal
 
 PUBLISHED_ACCURACY = 0.99
 PUBLISHED_EPOCHS = 150
@@ -36,7 +36,7 @@ def trained(
                 progress(place + done, len(RATES), f"{model}: {note}" if note else "")
 
         chosen = ReversalSettings(model=model, **settings.values_of(TaskSettings))
-        runs.append(reversal(settings=chosen, out=out and out / model, progress=tell, **run))
+        runs.append(train_reversal(settings=chosen, out=out and out / model, progress=tell, **run))
     return runs
 
 

@@ -9,16 +9,16 @@ from typing import Annotated, Any
 import polars as pl
 from annotated_types import Ge
 
-from identilens.dyck.embeddings import Minimal
-from identilens.dyck.modeling import DyckForCausalLM
-from identilens.dyck.settings import Data, DyckSetting, DyckTraining
 from identilens.errors import InputError
+from identilens.lab.dyck.embeddings import Minimal
+from identilens.lab.dyck.modeling import DyckForCausalLM
+from identilens.lab.dyck.settings import Data, DyckSetting, DyckTraining
+from identilens.lab.dyck.train.result import DyckRuns
+from identilens.lab.dyck.train.study import folder_name, train_dyck
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.progress import Progress
 from identilens.runs.settings import Settings
 from identilens.runs.tables import markdown_table
-from identilens.studies.dyck_train.result import DyckRuns
-from identilens.studies.dyck_train.study import folder_name, train_dyck
 
 CONTRAST = 0.3
 """λ of the contrastive term."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from identilens.dyck.settings import DyckSetting
+from identilens.lab.dyck.settings import DyckSetting
 from identilens.reproduce.record import Reproduction
 from identilens.reproduce.wen2023 import (
     FewSeeds,

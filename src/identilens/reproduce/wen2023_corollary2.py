@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import polars as pl
 from annotated_types import Ge, Gt
 
-from identilens.dyck.configuration import DyckConfig
-from identilens.dyck.minimiser import Minimum, minimise
-from identilens.dyck.prefixes import all_prefixes
 from identilens.errors import SettingError
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.minimiser import Minimum, minimise
+from identilens.lab.dyck.prefixes import all_prefixes
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.progress import Progress
 from identilens.runs.settings import LIST, Settings

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from identilens.dyck.embeddings import Minimal
-from identilens.dyck.settings import DyckSetting
+from identilens.lab.dyck.embeddings import Minimal
+from identilens.lab.dyck.settings import DyckSetting
 from identilens.reproduce.record import Reproduction
 from identilens.reproduce.wen2023 import LOST, Run, behind, recipe, reproduction, run_settings, shallow, variations
 

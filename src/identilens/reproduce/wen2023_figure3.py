@@ -6,15 +6,15 @@ from pathlib import Path
 import polars as pl
 import torch
 
-from identilens.dyck.configuration import DyckConfig
-from identilens.dyck.evaluation import closing_accuracy
-from identilens.dyck.language import with_start
-from identilens.dyck.settings import LONG, Data, DyckSetting
-from identilens.dyck.stacked import stack_parameters
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.evaluation import closing_accuracy
+from identilens.lab.dyck.language import with_start
+from identilens.lab.dyck.settings import LONG, Data, DyckSetting
+from identilens.lab.dyck.stacked import stack_parameters
+from identilens.lab.dyck.train.result import DyckRuns
 from identilens.reproduce import wen2023 as wen
 from identilens.reproduce.record import Reproduction
 from identilens.runs.tables import markdown_table
-from identilens.studies.dyck_train.result import DyckRuns
 
 DECAYS = (1.0, 0.1, 0.01)
 """Decoupled weight decays of AdamW; the first setting has 0. Corollary 2 has another loss and regularisation."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 
-from identilens.dyck.settings import DyckSetting
+from identilens.lab.dyck.settings import DyckSetting
 from identilens.reproduce.record import Reproduction
 from identilens.reproduce.wen2023 import FewSeeds, Run, deep, gpt, misleading, recipe, reproduction, run_settings
 from identilens.runs.tables import markdown_table

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from identilens.dyck.settings import DyckSetting
+from identilens.lab.dyck.settings import DyckSetting
 from identilens.reproduce import wen2023 as wen
 from identilens.reproduce.record import Reproduction
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from identilens.dyck.settings import DyckSetting, DyckTraining
+from identilens.lab.dyck.settings import DyckSetting, DyckTraining
 from identilens.reproduce.record import Reproduction
 from identilens.reproduce.wen2023 import FewSeeds, Run, behind, deep, gpt, recipe, reproduction, run_settings, shallow
 

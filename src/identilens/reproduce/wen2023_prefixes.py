@@ -11,15 +11,15 @@ from annotated_types import Ge
 from jaxtyping import Int
 from torch import Tensor
 
-from identilens.dyck.language import Dyck, with_start
-from identilens.dyck.settings import DyckSetting
+from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.settings import DyckSetting
+from identilens.lab.dyck.train.measuring import probe_patterns, probe_tokens, variation_table
+from identilens.lab.dyck.train.result import DyckRuns
 from identilens.reproduce import wen2023 as wen
 from identilens.reproduce import wen2023_figure1, wen2023_figure7
 from identilens.reproduce.record import Recipe, Reproduction
 from identilens.runs.settings import NOT_RECORDED
 from identilens.runs.tables import markdown_table
-from identilens.studies.dyck_train.measuring import probe_patterns, probe_tokens, variation_table
-from identilens.studies.dyck_train.result import DyckRuns
 
 LENGTHS = (16, 28, 56, 112)
 """Numbers of brackets of the prefixes of Figure 8."""

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import polars as pl
 
-from identilens.dyck.settings import DyckSetting
+from identilens.lab.dyck.settings import DyckSetting
+from identilens.lab.dyck.train.result import DyckRuns
 from identilens.reproduce.record import Reproduction
 from identilens.reproduce.wen2023 import LOST, RANDOM, FewSeeds, Run, deep, gpt, recipe, reproduction, run_settings
 from identilens.runs.tables import markdown_table
-from identilens.studies.dyck_train.result import DyckRuns
 
 SETTINGS = [
     DyckSetting(f"{types} types, depth {depth}, {layers} layers", gpt(layers, types=types, depth=depth), deep())

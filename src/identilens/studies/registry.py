@@ -27,6 +27,15 @@ STUDIES: dict[str, Entry] = {
     "alternatives": Entry(
         "identilens.studies.alternatives.study:AlternativeStudy", "Other weights with the same output, put back."
     ),
+    "tokens": Entry(
+        "identilens.studies.tokens.study:TokenStudy", "Can the input token be recovered from its hidden state."
+    ),
+    "mixing": Entry(
+        "identilens.studies.mixing.study:MixingStudy", "How much each input token contributes to each state."
+    ),
+    "structure": Entry(
+        "identilens.studies.structure.study:StructureStudy", "What the attention of many texts has in common."
+    ),
     "faithfulness": Entry(
         "identilens.studies.faithfulness.study:FaithfulnessStudy",
         "Do explanations of attention follow the model, and are they stable over other weights with the same output.",
@@ -35,27 +44,23 @@ STUDIES: dict[str, Entry] = {
         "identilens.studies.rationales.study:RationaleStudy",
         "Are the tokens that explain a decision needed, and are they enough.",
     ),
-    "logit-ranks": Entry(
-        "identilens.studies.logit_ranks.study:LogitRankStudy", "Could queries and keys of this size give alternatives."
+    "lab dyck train": Entry("identilens.lab.dyck.train.study:DyckTrainStudy", "Train Dyck models from several seeds."),
+    "lab dyck analyse": Entry("identilens.lab.dyck.analyse.study:DyckAnalyseStudy", "Measure saved Dyck models."),
+    "lab dyck construct": Entry(
+        "identilens.lab.dyck.construct.study:DyckConstructStudy", "Models with uniform and balanced attention."
     ),
-    "mixing": Entry(
-        "identilens.studies.mixing.study:MixingStudy", "How much each input token contributes to each state."
+    "lab dyck prune": Entry("identilens.lab.dyck.prune.study:DyckPruneStudy", "Prune random transformers to a target."),
+    "lab encoder train": Entry(
+        "identilens.lab.encoder.train.study:TrainStudy", "Train an identifiable encoder on a task."
     ),
-    "tokens": Entry(
-        "identilens.studies.tokens.study:TokenStudy", "Can the input token be recovered from its hidden state."
+    "lab encoder sweep": Entry(
+        "identilens.lab.encoder.sweep.study:SweepStudy", "Train encoders over tasks, heads, d_k and seeds."
     ),
-    "structure": Entry(
-        "identilens.studies.structure.study:StructureStudy", "What the attention of many texts has in common."
+    "lab encoder logit-ranks": Entry(
+        "identilens.lab.encoder.logit_ranks.study:LogitRankStudy",
+        "Could queries and keys of this size give alternatives.",
     ),
-    "reversal": Entry("identilens.studies.reversal.study:ReversalStudy", "Attention of models that reverse sequences."),
-    "train": Entry("identilens.studies.train.study:TrainStudy", "Train an identifiable encoder on a task."),
-    "sweep": Entry("identilens.studies.sweep.study:SweepStudy", "Train encoders over tasks, heads, d_k and seeds."),
-    "dyck train": Entry("identilens.studies.dyck_train.study:DyckTrainStudy", "Train Dyck models from several seeds."),
-    "dyck analyse": Entry("identilens.studies.dyck_analyse.study:DyckAnalyseStudy", "Measure saved Dyck models."),
-    "dyck construct": Entry(
-        "identilens.studies.dyck_construct.study:DyckConstructStudy", "Models with uniform and balanced attention."
-    ),
-    "dyck prune": Entry("identilens.studies.dyck_prune.study:DyckPruneStudy", "Prune random transformers to a target."),
+    "lab reversal": Entry("identilens.lab.reversal.study:ReversalStudy", "Attention of models that reverse sequences."),
 }
 """Each study by its name. The name is also its command and its name in the provenance."""
 

@@ -25,8 +25,8 @@ class Rationales(Result):
 
     Examples:
         >>> import identilens as idl
-        >>> config = idl.IdentifiableEncoderConfig(heads="add", d_k=4, hidden_size=32, vocab_size=50)
-        >>> lens = idl.Lens(idl.IdentifiableEncoderForSequenceClassification(config))
+        >>> config = idl.lab.IdentifiableEncoderConfig(heads="add", d_k=4, hidden_size=32, vocab_size=50)
+        >>> lens = idl.Lens(idl.lab.IdentifiableEncoderForSequenceClassification(config))
         >>> found = idl.rationales(lens, [[3, 4, 5, 6, 7], [8, 9, 10]], draws=2)
         >>> found.measured("sufficiency").columns, found.against("random")["texts"].to_list()
         (['explanation', 'mean', 'low', 'high', 'texts'], [2, 2, 2, 2, 2])

@@ -57,8 +57,8 @@ class RationaleStudy(TextStudy[RationaleSettings, Rationales]):
 
     Examples:
         >>> import identilens as idl
-        >>> config = idl.IdentifiableEncoderConfig(heads="add", d_k=4, hidden_size=32, vocab_size=50)
-        >>> lens = idl.Lens(idl.IdentifiableEncoderForSequenceClassification(config))
+        >>> config = idl.lab.IdentifiableEncoderConfig(heads="add", d_k=4, hidden_size=32, vocab_size=50)
+        >>> lens = idl.Lens(idl.lab.IdentifiableEncoderForSequenceClassification(config))
         >>> found = idl.rationales(lens, [[3, 4, 5, 6, 7], [8, 9, 10]], draws=2)
         >>> found.table["explanation"].unique(maintain_order=True).to_list()
         ['rollout_raw', 'rollout_effective', 'rollout_norm', 'alti', 'hta', 'random']

@@ -1,0 +1,22 @@
+from .dyck.analyse.study import analyse_dyck as analyse_dyck
+from .dyck.construct.result import Constructions as Constructions
+from .dyck.construct.study import construct_dyck as construct_dyck
+from .dyck.language import Dyck as Dyck
+from .dyck.modeling import DyckForCausalLM as DyckForCausalLM
+from .dyck.prune.result import Prunings as Prunings
+from .dyck.prune.study import prune_dyck as prune_dyck
+from .dyck.train.result import DyckRuns as DyckRuns
+from .dyck.train.study import train_dyck as train_dyck
+from .encoder.configuration import IdentifiableEncoderConfig as IdentifiableEncoderConfig
+from .encoder.logit_ranks.result import LogitRanks as LogitRanks
+from .encoder.logit_ranks.study import logit_ranks as logit_ranks
+from .encoder.modeling import (
+    IdentifiableEncoderForSequenceClassification as IdentifiableEncoderForSequenceClassification,
+)
+from .encoder.modeling import IdentifiableEncoderModel as IdentifiableEncoderModel
+from .encoder.sweep.result import EncoderSweep as EncoderSweep
+from .encoder.sweep.study import sweep as sweep
+from .encoder.train.result import EncoderRun as EncoderRun
+from .encoder.train.study import train as train
+from .reversal.result import Reversal as Reversal
+from .reversal.study import train_reversal as train_reversal

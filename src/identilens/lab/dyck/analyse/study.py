@@ -1,0 +1,104 @@
+"""Measures of saved Dyck models: the same as after training."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import polars as pl
+import torch
+from cyclopts import Parameter
+
+from identilens.errors import InputError
+from identilens.lab.dyck.analyse.result import DyckAnalysis
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.modeling import DyckForCausalLM
+from identilens.lab.dyck.settings import DyckLaw, DyckSetting, DyckTraining, Measuring
+from identilens.lab.dyck.train.measuring import measure_models, variation_table
+from identilens.lab.dyck.training import Trained
+from identilens.models.loading import load
+from identilens.runs.provenance import Identity
+from identilens.runs.settings import NOT_RECORDED
+from identilens.runs.study import Output, Study, study_function
+
+_OPTIONS = (
+    "bracket_types", "max_depth", "open_probability", "hidden_size", "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "key_size", "block", "first_layer", "positions", "position_scale", "minimal_norms",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class DyckAnalyseSettings(DyckLaw, Measuring):
+    """Which models, and the distribution of the test sequences.
+
+    Attributes:
+        models: Folders of Dyck models, all with the same configuration.
+    """
+
+    models: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=True), NOT_RECORDED]
+
+
+class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
+    """Measure saved models: accuracy, stack-likeness, how each head's attention is used, balance.
+
+    The measures are those of training. In the tables, a model's number in the list takes the place of its seed.
+
+    Raises:
+        InputError: For models that are not Dyck transformers, or that have different configurations.
+        OutputFolderError: If the folder contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> folder = Path(tempfile.mkdtemp()) / "model"
+        >>> model = idl.lab.DyckForCausalLM(idl.lab.DyckForCausalLM.config_class(hidden_size=8, max_depth=2))
+        >>> model.save_pretrained(folder)
+        >>> small = {"length": 8, "sequences": 10, "long_sequences": 2, "lengths": (20, 24), "draws": 1}
+        >>> runs = idl.lab.analyse_dyck(models=folder, **small)
+        >>> len(runs.table), len(runs.heads)
+        (1, 2)
+    """
+
+    name = "lab dyck analyse"
+    unit = "models"
+    takes = ()
+    settings_type = DyckAnalyseSettings
+    result_type = DyckAnalysis
+    merge: ClassVar = {"variation": variation_table}
+
+    def __init__(self, settings: DyckAnalyseSettings) -> None:
+        super().__init__(settings)
+        self.lenses = [load(folder, device="cpu") for folder in settings.models]
+        self.models = [lens.model for lens in self.lenses if isinstance(lens.model, DyckForCausalLM)]
+        if not self.lenses or len(self.models) < len(self.lenses):
+            raise InputError(f"expected folders of Dyck transformers, got {[str(one) for one in settings.models]}")
+        if len({tuple(getattr(model.config, name) for name in _OPTIONS) for model in self.models}) > 1:
+            raise InputError("expected models of one configuration, got several; analyse them one kind at a time")
+
+    def identity(self) -> Identity:
+        """Return the models."""
+        name = ", ".join(map(str, self.settings.models))
+        return Identity({"name": name, "sha256": self.lenses[0].digest}, [lens.digest for lens in self.lenses])
+
+    def sizes(self) -> Sequence[int]:
+        """Return one part with all models."""
+        return [len(self.models)]
+
+    def run(self, part: int) -> Output:
+        """Return the measures of all models."""
+        config: DyckConfig = self.models[0].config
+        training = DyckTraining(length=self.settings.length, data=self.settings.data)
+        setting = DyckSetting("models", {name: getattr(config, name) for name in _OPTIONS}, training)
+        count = len(self.models)
+        trained = Trained(self.models, tuple(range(count)), torch.full((1, count), float("nan")))
+        tables = dict(measure_models(setting, trained, Measuring(**self.settings.values_of(Measuring)), "cpu"))
+        # How the models were trained is not known.
+        unknown = ("learning_rate", "weight_decay", "contrast", "epochs")
+        tables["table"] = tables["table"].with_columns(
+            pl.lit(None, tables["table"][name].dtype).alias(name) for name in unknown
+        )
+        return Output(tables)
+
+
+analyse_dyck = study_function(DyckAnalyseStudy, "analyse_dyck")

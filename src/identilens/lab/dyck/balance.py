@@ -1,0 +1,146 @@
+"""The balance condition, and the balance violation of a second layer (Wen et al. 2023, Eq. 11 to 18)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.lab.dyck.embeddings import pair_symbols
+from identilens.lab.dyck.language import Dyck
+
+Through = Literal["norm", "identity"]
+
+
+@dataclass(frozen=True, eq=False)
+class SecondLayer:
+    """Attention of one head after a minimal first layer; symbols are numbered as in `embeddings.symbols`.
+
+    Attributes:
+        embeddings: e(τ) of every symbol.
+        scores: Logits of the attention.
+        values: W_V e(τ), with the projection of the head output.
+        through: What follows: a LayerNorm, which uses only the part orthogonal to the ones (P_⊥), or nothing.
+    """
+
+    embeddings: Float[Tensor, "symbol d_in"]
+    scores: Float[Tensor, "query key"]
+    values: Float[Tensor, "symbol d"]
+    through: Through = "norm"
+
+    def contributions(self) -> Float[Tensor, "query key d"]:
+        """Return u(τ_q, τ_k) = P_⊥ exp(score) W_V e(τ_k) (Eq. 12), divided by the query's largest exp(score).
+
+        This scale cancels in every quotient S/P, and prevents an overflow of exp.
+        """
+        scores, values = self.scores.double(), self.values
+        values = values - values.mean(1, keepdim=True) if self.through == "norm" else values
+        return (scores - scores.amax(1, keepdim=True)).exp()[..., None] * values.double()
+
+
+def second_layer(
+    embeddings: Float[Tensor, "symbol d_in"],
+    query_weight: Float[Tensor, "d_k d_in"],
+    key_weight: Float[Tensor, "d_k d_in"],
+    value_weight: Float[Tensor, "d d_in"],
+    through: Through = "norm",
+) -> SecondLayer:
+    """Return a second layer from its weights: scores (W_Q e)·(W_K e')/√d_k, values W_V e'.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.lab.dyck import second_layer
+        >>> second_layer(torch.eye(8), torch.zeros(4, 8), torch.zeros(4, 8), torch.ones(4, 8)).scores.shape
+        torch.Size([8, 8])
+    """
+    e = embeddings.double()
+    scores = (e @ query_weight.double().T) @ (e @ key_weight.double().T).T / len(query_weight) ** 0.5
+    return SecondLayer(embeddings, scores, e @ value_weight.double().T, through)
+
+
+@dataclass(frozen=True, eq=False)
+class Balance:
+    """The balance violation of a layer.
+
+    Attributes:
+        violation: Mean of S_{d,d',i,j}/P_{d,j} over all d, d', i, j: the balance violation β (section 4.2).
+        largest: The largest quotient.
+        condition: Largest deviation from Eq. 11, in attention logits (`condition_gap`).
+        pairs: S_{d,d',i,j} (Eq. 15), indexed [d − 1, d' − 1, i, j].
+        prefixes: P_{d,j} (Eq. 17), indexed [d − 1, j].
+    """
+
+    violation: float
+    largest: float
+    condition: float
+    pairs: Float[Tensor, "d pair_depth kind query_kind"]
+    prefixes: Float[Tensor, "d query_kind"]
+
+
+def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
+    """Return the balance violation of a second layer.
+
+    For a closing bracket τ_{2j,d} as query and a matching pair of type i whose open bracket has depth d',
+
+        S_{d,d',i,j} = ‖u(τ_{2j,d}, τ_{2i−1,d'}) + u(τ_{2j,d}, τ_{2i,d'−1})‖   (Eq. 15)
+
+    is what the pair adds to the output. Q(t) is the output after the start token, d open brackets of types t and an
+    adjacent pair of type j (Eq. 16). Let t be the prefix of least ‖Q‖, and t' the prefix of least ‖Q‖ among those with
+    another last bracket. Then P_{d,j} = ‖Q(t')‖ (Eq. 17), the larger of the two. The model must distinguish both, so
+    that S cannot be much larger than P/N on length N (Theorem 2). Queries have depth 1 to D − 1: after others no
+    bracket is open, or no bracket can have been closed. There are k^d prefixes for each query of depth d.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.lab.dyck import Dyck, measure_balance, second_layer
+        >>> language, generator = Dyck(types=2, max_depth=2), torch.Generator().manual_seed(0)
+        >>> query, key, value = torch.randn(3, 4, 9, generator=generator)
+        >>> result = measure_balance(language, second_layer(torch.eye(9), query, key, value))
+        >>> result.violation > 0
+        True
+
+    Raises:
+        InputError: For one type of brackets or depth 1, where nothing is to be distinguished, or over 100,000 prefixes.
+    """
+    k, D = language.types, language.max_depth
+    if k < 2 or D < 2:
+        raise InputError(
+            f"expected at least 2 types and depth 2, got {k} and {D}: otherwise the next closing bracket is "
+            "always known"
+        )
+    if k ** (D - 1) > 10**5:
+        raise InputError(f"{k}^{D - 1} prefixes are too many to search; choose fewer types or less depth")
+    opens, closes = pair_symbols(language)
+    u = layer.contributions()[closes[:, 1:]].transpose(0, 1)
+    pairs = torch.linalg.vector_norm(u[:, :, opens] + u[:, :, closes], dim=-1).permute(0, 3, 2, 1)
+    prefixes = [_least_prefix(u[d - 1, j], opens, closes, d, j) for d in range(1, D) for j in range(k)]
+    prefixes = torch.stack(prefixes).view(D - 1, k)
+    quotients = pairs / prefixes[:, None, None, :].clamp_min(1e-300)
+    gap = condition_gap(language, layer.scores)
+    return Balance(float(quotients.mean()), float(quotients.max()), gap, pairs, prefixes)
+
+
+def _least_prefix(outputs: Tensor, opens: Tensor, closes: Tensor, d: int, j: int) -> Tensor:
+    """Return P_{d,j}: the least ‖Q‖ over prefixes with another last bracket than the prefix of least ‖Q‖."""
+    sums = (outputs[0] + outputs[opens[j, d]] + outputs[closes[j, d]])[None]
+    for depth in range(d):
+        sums = (sums[:, None] + outputs[opens[:, depth]]).flatten(0, 1)
+    # The last bracket's type changes fastest.
+    norms = torch.linalg.vector_norm(sums, dim=1).view(-1, len(opens)).amin(0)
+    return norms.sort().values[1]
+
+
+def condition_gap(language: Dyck, scores: Float[Tensor, "query key"]) -> float:
+    """Return the largest deviation from the balance condition (Eq. 11), in logits.
+
+        (e(τ_{2i−1,d'}) − e(τ_{2i,d'−1}))ᵀ W_Kᵀ W_Q (e(τ_{2j₁,d₁}) − e(τ_{2j₂,d₂})) = 0
+
+    for all matching pairs (i, d') and closing brackets (j₁, d₁), (j₂, d₂): the difference of a pair's logits is the
+    same for every closing bracket of depth 1 to D − 1 as query.
+    """
+    opens, closes = pair_symbols(language)
+    seen = scores[closes[:, 1:].flatten()]
+    differences = seen[:, opens] - seen[:, closes]
+    return float((differences.amax(0) - differences.amin(0)).max()) if len(seen) else 0.0

@@ -1,0 +1,111 @@
+"""Configuration of Dyck transformers, in the form of transformers."""
+
+from typing import Any, no_type_check
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from identilens.errors import InputError
+from identilens.lab.dyck.embeddings import MINIMAL, embedding_size
+from identilens.lab.dyck.language import END, PADDING, SPECIAL, START, Dyck
+
+_CHOICES = {
+    "block": ("gpt", "paper", "minimal"),
+    "first_layer": ("learned", "given", *MINIMAL),
+    "positions": ("none", "linear"),
+}
+
+
+@no_type_check  # by jaxtyping, which knows only the fields below; the base class takes many more keywords
+@strict
+class DyckConfig(PreTrainedConfig):
+    """Transformers that read and generate bounded Dyck languages (Wen et al. 2023, sections 2 and 4.1, D.1).
+
+    ``block`` is the kind of layer. ``gpt`` is the standard pre-norm block (Eq. 49 with the usual norms). ``paper`` is
+    Eq. 6, whose attention output goes through a LayerNorm to unit length. ``minimal`` is the standard block without
+    residual connections, output projection, feed-forward block and final norm: attention between the block's two norms
+    (without them if ``minimal_norms`` is False). ``first_layer`` is ``learned`` for token embeddings, or a minimal
+    first layer (Assumption 1): the name of its embedding, or ``given`` for a table of your own. The layers built here
+    then follow it. ``positions`` is ``none``, or ``linear``: a learned direction times i/``position_scale``.
+    """
+
+    model_type = "identilens_dyck"
+
+    bracket_types: int = 2
+    max_depth: int = 4
+    open_probability: float | int = 0.5
+    vocab_size: int | None = None
+    hidden_size: int = 50
+    intermediate_size: int = 50
+    num_hidden_layers: int = 2
+    num_attention_heads: int = 1
+    key_size: int | None = None
+    block: str = "gpt"
+    first_layer: str = "learned"
+    positions: str = "none"
+    position_scale: float | int = 6000.0
+    minimal_norms: bool = True
+    # For the paper's block: hidden widths of g in each layer, its residual connection, and C_LN of Eq. 7.
+    projection_widths: list[list[int]] | None = None
+    projection_residual: bool = True
+    norm_constant: float | int = 1e-5
+    initializer_range: float = 0.02
+    pad_token_id: int | None = PADDING
+    bos_token_id: int | None = START
+    eos_token_id: int | None = END
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.vocab_size = SPECIAL + 2 * self.bracket_types
+        if self.key_size is None and self.num_attention_heads > 0:
+            self.key_size = self.hidden_size // self.num_attention_heads
+        if self.projection_widths is None:
+            self.projection_widths = [[self.intermediate_size]] * self.num_hidden_layers
+        super().__post_init__(**kwargs)
+        self._check()
+
+    @property
+    def language(self) -> Dyck:
+        """The language."""
+        return Dyck(self.bracket_types, self.max_depth, self.open_probability)
+
+    @property
+    def d_in(self) -> int:
+        """Input size of the first layer: that of a minimal embedding for the minimal block, else the hidden size."""
+        if self.block != "minimal" or self.first_layer not in MINIMAL:
+            return self.hidden_size
+        return embedding_size(self.language, self.first_layer)
+
+    @property
+    def has_output_projection(self) -> bool:
+        """Whether head outputs are projected by weights: Eq. 6 has one head and no W_O."""
+        return self.block == "gpt" or self.num_attention_heads > 1
+
+    def _check(self) -> None:
+        language = self.language
+        if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
+            raise InputError(
+                f"expected heads that divide the hidden size {self.hidden_size}, got {self.num_attention_heads}; "
+                "choose another number of heads"
+            )
+        if self.num_hidden_layers < 1:
+            raise InputError(f"expected at least one layer, got {self.num_hidden_layers}")
+        for name, choices in _CHOICES.items():
+            if (value := getattr(self, name)) not in choices:
+                raise InputError(f"{name} must be one of {', '.join(choices)}; got {value!r}")
+        if self.block == "minimal" and (self.first_layer == "learned" or self.num_hidden_layers > 1):
+            raise InputError(
+                "the minimal block is one attention layer after a minimal first layer; choose first_layer one-hot, "
+                "type-depth or angle, and one layer"
+            )
+        if self.first_layer != "learned" and self.positions != "none":
+            raise InputError("a minimal first layer has no positions (Assumption 1); choose positions none")
+        if self.first_layer in MINIMAL and (size := embedding_size(language, self.first_layer)) > self.hidden_size:
+            raise InputError(
+                f"expected a hidden size of at least {size}, the size of the {self.first_layer} embeddings of "
+                f"{self.bracket_types} types and depth {self.max_depth}, got {self.hidden_size}"
+            )
+        if len(self.projection_widths or []) != self.num_hidden_layers:
+            raise InputError(
+                f"expected hidden widths of the projection function for each of {self.num_hidden_layers} layers, got "
+                f"{self.projection_widths}"
+            )

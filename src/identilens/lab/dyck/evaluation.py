@@ -1,0 +1,105 @@
+"""Accuracy of Dyck models on closing brackets, in distribution and on longer prefixes, by two measures."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.language import with_start
+from identilens.lab.dyck.modeling import DyckForCausalLM
+from identilens.lab.dyck.parsing import next_token_distribution, parse
+from identilens.lab.dyck.settings import LONG, DyckLaw
+from identilens.lab.dyck.stacked import Parameters, stack_parameters, stacked_logits
+from identilens.lab.dyck.training import first_places
+
+CERTAIN = 0.8
+"""The right closing bracket must have more than this share of all closing brackets' probability (paper's code)."""
+
+_CHUNK_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How often a model closes the right bracket.
+
+    Attributes:
+        argmax: Share of the prefixes that end with a closing bracket for which the right one has the largest logit
+            of all closing brackets, given the rest of the prefix (the paper's text).
+        threshold: Share of positions with a non-empty stack where P(right close) / P(any close) > 0.8 (paper's code).
+        prefixes: Number of prefixes for ``argmax``.
+        places: Number of positions for ``threshold``.
+    """
+
+    argmax: float
+    threshold: float
+    prefixes: int
+    places: int
+
+
+@torch.no_grad()
+def closing_accuracy(
+    config: DyckConfig, parameters: Parameters, tokens: Int[Tensor, "count n"], shortest: int = 1
+) -> list[Accuracy]:
+    """Return the accuracy of each member of a stack on sequences with a start token.
+
+    The last bracket is predicted of every prefix with at least ``shortest`` brackets.
+    """
+    members = len(parameters["lm_head.weight"])
+    parsed = parse(config.language, tokens)
+    inputs, n = tokens[:, :-1], tokens.shape[1] - 1
+    counted = (parsed.depth[:, :-1] > 0) & (torch.arange(n, device=tokens.device) >= shortest - 1)
+    closing = config.language.is_close(tokens[:, 1:])
+    right = torch.zeros(2, members, dtype=torch.float64)
+    rows, real = first_places(counted)
+    tops, ends = parsed.top_type[:, :-1].gather(1, rows), closing.gather(1, rows) & real
+    size = max(1, _CHUNK_BYTES // (4 * members * n * max(config.hidden_size, 2 * n * config.num_attention_heads)))
+    parts = (part.split(size) for part in (inputs, rows, tops, ends, real))
+    for batch, types, top, end, there in zip(*parts, strict=True):
+        logits = stacked_logits(config, parameters, batch.expand(members, -1, -1), types.expand(members, -1, -1))
+        probabilities = torch.softmax(logits[..., config.language.closing], -1)
+        right[0] += ((probabilities.argmax(-1) == top) & end).sum((1, 2)).cpu()
+        certain = probabilities.take_along_dim(top.clamp_min(0)[None, ..., None], -1)[..., 0] > CERTAIN
+        right[1] += (certain & there).sum((1, 2)).cpu()
+    prefixes, places = int((counted & closing).sum()), int(counted.sum())
+    argmax, threshold = (right / torch.tensor([[max(1, prefixes)], [max(1, places)]])).tolist()
+    return [Accuracy(one, other, prefixes, places) for one, other in zip(argmax, threshold, strict=True)]
+
+
+def generalisation(
+    models: Sequence[DyckForCausalLM], law: DyckLaw, *, count: int = 1000, long_count: int = 100,
+    lengths: tuple[int, int] = LONG, device: str | torch.device = "cpu",
+) -> tuple[list[Accuracy], list[Accuracy]]:  # fmt: skip
+    """Return each model's accuracy in distribution and on long prefixes.
+
+    In distribution: every prefix of new sequences from the training distribution. Long: prefixes by Definition 1, of
+    every length from the shortest to the longest of ``lengths``, for every training distribution. All models have one
+    configuration.
+    """
+    config: DyckConfig = models[0].config
+    parameters = stack_parameters(models, device)
+    # This offset makes the seeds of tests different from those of training sets.
+    short = law.sample(config.language, count, 1_000_004).to(device)
+    generator = torch.Generator().manual_seed(2_000_004)
+    long = with_start(config.language.sample_prefixes(long_count, lengths[1], generator)).to(device)
+    return closing_accuracy(config, parameters, short), closing_accuracy(config, parameters, long, lengths[0])
+
+
+@torch.no_grad()
+def support_accuracy(
+    config: DyckConfig, parameters: Parameters, tokens: Int[Tensor, "count n"], least: float = 1e-6
+) -> float:
+    """Return the share of prefixes, with the empty one, for which the model allows exactly the possible next tokens.
+
+    The model allows a token if its probability exceeds ``least``. The stack has one model. The sequences have a start
+    token; the prefixes are those without the last bracket.
+    """
+    parsed = parse(config.language, tokens)
+    law = next_token_distribution(config.language, parsed.depth, parsed.top_type)[:, :-1]
+    right = 0
+    for row, possible in zip(tokens[:, None, :-1], law > 0, strict=True):
+        given = torch.softmax(stacked_logits(config, parameters, row[None])[0, 0], -1) > least
+        right += int((given == possible).all(-1).sum())
+    return right / law[..., 0].numel()

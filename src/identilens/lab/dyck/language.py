@@ -1,0 +1,152 @@
+"""The bounded Dyck language Dyck_{k,D}, and exact samples of it (Wen et al. 2023, section 2)."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from identilens.errors import InputError
+
+PADDING, START, END = 0, 1, 2
+SPECIAL = 3
+"""Number of tokens before the brackets: padding, start, end."""
+
+
+@dataclass(frozen=True)
+class Dyck:
+    """Dyck_{k,D} with its distribution of prefixes (Wen et al. 2023, Eq. 1, 2 and Definition 1).
+
+    Tokens are 0 for padding, 1 for start, 2 for end, then the k open brackets, then the k closing ones.
+
+    Attributes:
+        types: k, the number of bracket types.
+        max_depth: D, the largest number of open brackets.
+        open_probability: q, the probability of an opening bracket where a closing one is also possible.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import torch
+        >>> language = idl.lab.Dyck(types=2, max_depth=4)
+        >>> language.sample_prefixes(2, 6, torch.Generator().manual_seed(0))
+        tensor([[3, 4, 6, 4, 6, 4],
+                [4, 6, 3, 3, 3, 4]])
+    """
+
+    types: int = 2
+    max_depth: int = 4
+    open_probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.types < 1:
+            raise InputError(f"expected at least one type of brackets, got {self.types}; the paper has 2 and 3")
+        if self.max_depth < 1:
+            raise InputError(
+                f"expected a depth of at least 1, got {self.max_depth}; a language of depth 0 has only the empty "
+                "word. The paper has 4 and 8"
+            )
+        if not 0.0 < self.open_probability < 1.0:
+            raise InputError(
+                f"expected a probability of open brackets strictly between 0 and 1, got {self.open_probability}; "
+                "the paper's is 0.5"
+            )
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of all tokens, with special tokens."""
+        return SPECIAL + 2 * self.types
+
+    def open(self, kind: int) -> int:
+        """Return the open bracket of a type; types count from 0."""
+        return SPECIAL + kind
+
+    def close(self, kind: int) -> int:
+        """Return the closing bracket of a type; types count from 0."""
+        return SPECIAL + self.types + kind
+
+    @property
+    def closing(self) -> slice:
+        """The places of the closing brackets in the vocabulary."""
+        return slice(SPECIAL + self.types, self.vocabulary)
+
+    def is_open(self, tokens: Int[Tensor, "*shape"]) -> Tensor:
+        """Return a mask of the open brackets."""
+        return (tokens >= SPECIAL) & (tokens < SPECIAL + self.types)
+
+    def is_close(self, tokens: Int[Tensor, "*shape"]) -> Tensor:
+        """Return a mask of the closing brackets."""
+        return (tokens >= SPECIAL + self.types) & (tokens < self.vocabulary)
+
+    def open_chances(self) -> Float[Tensor, " depth"]:
+        """Return the probability that the next bracket is open, at each depth from 0 to D (Eq. 3)."""
+        chances = torch.full((self.max_depth + 1,), self.open_probability, dtype=torch.float64)
+        chances[0], chances[-1] = 1.0, 0.0
+        return chances
+
+    def sample_prefixes(self, count: int, length: int, generator: torch.Generator) -> Int[Tensor, "count length"]:
+        """Return prefixes of ``length`` brackets, without a start token, each drawn by Definition 1.
+
+        Raises:
+            InputError: For a count or length below 1.
+        """
+        _check_size(count, length)
+        return self._walk(count, self.open_chances().expand(length, -1), generator)
+
+    def sample_complete(self, count: int, length: int, generator: torch.Generator) -> Int[Tensor, "count length"]:
+        """Return balanced words of one even length, drawn by Definition 1 given that they end at depth 0.
+
+        Exact, without rejection: let R_m(d) be the probability of depth 0 after m more brackets from depth d. Then the
+        next bracket is open with probability q_d R_{m-1}(d+1) / R_m(d). The rest of the distribution is the same.
+
+        Raises:
+            InputError: For a count below 1, or an odd length.
+        """
+        _check_size(count, length)
+        if length % 2:
+            raise InputError(f"expected an even length, got {length}: every bracket of a balanced word has a partner")
+        chances = self.open_chances()
+        reach = torch.zeros(self.max_depth + 1, dtype=torch.float64)
+        reach[0] = 1.0
+        steps = []
+        for _ in range(length):
+            upward = chances * functional.pad(reach[1:], (0, 1))
+            reach = upward + (1.0 - chances) * functional.pad(reach[:-1], (1, 0))
+            steps.append(torch.where(reach > 0, upward / reach.clamp_min(1e-300), 0.0))
+        return self._walk(count, torch.stack(steps[::-1]), generator)
+
+    def _walk(self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator) -> Tensor:
+        """Return sequences drawn in parallel, given the probability of an open bracket at each step and depth."""
+        length = len(chances)
+        draws = torch.rand(length, count, dtype=torch.float64, generator=generator)
+        kinds = torch.randint(self.types, (length, count), generator=generator)
+        stack = torch.zeros(count, self.max_depth, dtype=torch.long)
+        depth = torch.zeros(count, dtype=torch.long)
+        tokens = torch.empty(length, count, dtype=torch.long)
+        for step in range(length):
+            opens = draws[step] < chances[step][depth]
+            top = stack.gather(1, (depth - 1).clamp_min(0)[:, None])[:, 0]
+            tokens[step] = SPECIAL + torch.where(opens, kinds[step], self.types + top)
+            stack.scatter_(1, torch.where(opens, depth, depth - 1)[:, None], kinds[step][:, None])
+            depth += torch.where(opens, 1, -1)
+        return tokens.T.contiguous()
+
+
+def with_start(tokens: Int[Tensor, "count length"]) -> Int[Tensor, "count longer"]:
+    """Return the same words after a start token (Eq. 10).
+
+    Examples:
+        >>> import torch
+        >>> from identilens.lab.dyck import with_start
+        >>> with_start(torch.tensor([[3, 4, 6, 5]]))
+        tensor([[1, 3, 4, 6, 5]])
+    """
+    return torch.cat([torch.full_like(tokens[:, :1], START), tokens], 1)
+
+
+def _check_size(count: int, length: int) -> None:
+    if count < 1 or length < 1:
+        raise InputError(
+            f"expected at least one word of at least one bracket, got {count} of length {length}; "
+            "raise the count or the length"
+        )

@@ -1,0 +1,118 @@
+"""Minimisers of the squared loss with L2 regularisation after a minimal first layer (Wen et al. 2023, Corollary 2)."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.lab.dyck.balance import Balance, measure_balance, second_layer
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
+from identilens.lab.dyck.prefixes import Prefixes
+from identilens.lab.dyck.training import new_model
+
+_REMEMBERED = 100
+"""Number of steps in the memory of L-BFGS."""
+
+
+@dataclass(frozen=True, eq=False)
+class Minimum:
+    """The end point of the minimisation for one λ.
+
+    Attributes:
+        strength: λ.
+        loss: E ‖T − p‖², with T the model's output and p the distribution of the next token.
+        norm: ‖θ‖.
+        gradient: Norm of the gradient of the regularised loss, divided by that of the regularisation term, λ ‖θ‖. It is
+            0 at a smooth stationary point. At the kink of a ReLU it may be large.
+        balance: Balance of the second layer.
+    """
+
+    strength: float
+    loss: float
+    norm: float
+    gradient: float
+    balance: Balance
+
+    @property
+    def objective(self) -> float:
+        """The regularised loss."""
+        return self.loss + self.strength / 2 * self.norm**2
+
+
+def predict(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, "prefix token"]:
+    """Return the output of a model with one layer of Eq. 6 after a minimal first layer, at the end of each prefix.
+
+    With c_u symbols of kind u in a prefix and their logits l_u, its softmax is softmax_u(l_u + log c_u).
+    """
+    layer = model.get_submodule("dyck.layers.0")
+    attention = layer.get_submodule("attention")
+    table = model.get_buffer("dyck.embeddings.symbol_table")
+    query, key, value = (attention.get_submodule(f"{part}_proj")(table) for part in "qkv")
+    logits = query @ key.T * (model.config.key_size or 1) ** -0.5
+    weights = torch.softmax(logits[prefixes.last] + prefixes.counts.log(), -1)
+    mixed = layer.get_submodule("norm")(weights @ value)
+    return model.lm_head(layer.get_submodule("projection")(mixed + table[prefixes.last]))
+
+
+def minimise(
+    config: DyckConfig, prefixes: Prefixes, strengths: Sequence[float], seed: int, iterations: int
+) -> Iterator[Minimum]:
+    """Yield the end point of L-BFGS for each λ, in order; each descent starts at the end of the previous one.
+
+    The squared loss with L2 regularisation is minimised over all parameters θ, in float64 and on all prefixes at once:
+
+        E ‖T − p‖² + λ/2 ‖θ‖².
+
+    The expectation is exact. p is the distribution of the next token. Compared with the one-hot vector in Eq. 5 this
+    changes the loss by a constant, so that its least value is 0. The result may be a local minimum.
+
+    Raises:
+        InputError: For a model that is not one layer of Eq. 6 with one head after a minimal first layer.
+    """
+    if config.block != "paper" or config.first_layer == "learned" or config.num_hidden_layers > 1:
+        raise InputError("expected one layer of the paper's block after a minimal first layer; choose block paper")
+    model = new_model(config, seed).double()
+    for strength in strengths:
+        _descend(model, prefixes, strength, iterations)
+        yield _minimum(model, prefixes, strength)
+
+
+def _descend(model: DyckForCausalLM, prefixes: Prefixes, strength: float, iterations: int) -> None:
+    optimiser = torch.optim.LBFGS(
+        _trained(model), max_iter=iterations, max_eval=2 * iterations, history_size=_REMEMBERED,
+        line_search_fn="strong_wolfe", tolerance_grad=0.0, tolerance_change=0.0,
+    )  # fmt: skip
+
+    def objective() -> float:
+        optimiser.zero_grad()
+        value = _loss(model, prefixes) + strength / 2 * _squares(_trained(model))
+        value.backward()
+        return float(value.detach())
+
+    optimiser.step(objective)
+
+
+def _minimum(model: DyckForCausalLM, prefixes: Prefixes, strength: float) -> Minimum:
+    parameters = _trained(model)
+    loss = _loss(model, prefixes)
+    gradients = torch.autograd.grad(loss + strength / 2 * _squares(parameters), parameters)
+    layer = second_layer(model.get_buffer("dyck.embeddings.symbol_table"), *attention_weights(model, 0))
+    norm, slope = (float(_squares(parts).detach().sqrt()) for parts in (parameters, gradients))
+    balance = measure_balance(model.config.language, layer)
+    return Minimum(strength, float(loss.detach()), norm, slope / (strength * norm), balance)
+
+
+def _loss(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, ""]:
+    return prefixes.share @ (predict(model, prefixes) - prefixes.law).square().sum(1)
+
+
+def _squares(parts: Sequence[Tensor]) -> Float[Tensor, ""]:
+    return torch.stack([part.square().sum() for part in parts]).sum()
+
+
+def _trained(model: DyckForCausalLM) -> list[torch.nn.Parameter]:
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]

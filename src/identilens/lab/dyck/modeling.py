@@ -1,0 +1,172 @@
+"""Dyck transformers as Hugging Face models, for `idl.load`, audit, alternatives and mixing."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
+
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.embeddings import MINIMAL, minimal_embedding, symbol_ids, symbols
+from identilens.lab.dyck.layer import DyckLayer, FixedIdentity
+
+
+class DyckEmbeddings(nn.Module):
+    """Input of the first layer: token embeddings, or those of a minimal first layer, and positions."""
+
+    symbol_table: Tensor
+
+    def __init__(self, config: DyckConfig) -> None:
+        super().__init__()
+        self.language, self.first_layer = config.language, config.first_layer
+        if config.first_layer == "learned":
+            self.tokens = nn.Embedding(config.vocab_size or 0, config.hidden_size)
+        else:
+            self.register_buffer("symbol_table", self.table(config))
+        self.scale = config.position_scale
+        if config.positions == "linear":
+            self.direction = nn.Parameter(torch.empty(config.hidden_size))
+
+    @staticmethod
+    def table(config: DyckConfig) -> Float[Tensor, "symbol d"]:
+        """Return the table of a minimal first layer, padded with zeros to the hidden size."""
+        if config.first_layer not in MINIMAL:
+            return torch.zeros(symbols(config.language), config.hidden_size)
+        table = minimal_embedding(config.language, config.first_layer)
+        return nn.functional.pad(table, (0, config.hidden_size - table.shape[1]))
+
+    def forward(
+        self, input_ids: Int[Tensor, "batch n"], attention_mask: Tensor | None = None
+    ) -> Float[Tensor, "batch n d"]:
+        """Return the embeddings."""
+        if self.first_layer == "learned":
+            embeddings = self.tokens(input_ids)
+        else:
+            embeddings = self.symbol_table[symbol_ids(self.language, input_ids)]
+        if not hasattr(self, "direction"):
+            return embeddings
+        if attention_mask is None or attention_mask.ndim != 2:
+            places = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        else:
+            places = (attention_mask.cumsum(-1) - 1).clamp_min(0)
+        return embeddings + (places / self.scale)[..., None].to(embeddings) * self.direction
+
+
+class DyckPreTrainedModel(PreTrainedModel):
+    """What both models share: initial weights, and the supported attention implementations."""
+
+    config: DyckConfig
+    config_class = DyckConfig
+    base_model_prefix = "dyck"
+    _supports_sdpa = True
+    _supports_attention_backend = True
+    _no_split_modules = ["DyckLayer"]  # noqa: RUF012 - as transformers declares it
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draw normal weights of the configured spread, with less variance before residual connections, as in GPT-2."""
+        super()._init_weights(module)
+        if isinstance(module, FixedIdentity):
+            nn.init.eye_(module.weight)
+        elif isinstance(module, DyckEmbeddings):
+            if hasattr(module, "direction"):
+                nn.init.normal_(module.direction)
+            if self.config.first_layer in MINIMAL:
+                module.symbol_table.copy_(module.table(self.config))
+        elif isinstance(module, DyckLayer) and self.config.block == "gpt":
+            spread = self.config.initializer_range / (2 * self.config.num_hidden_layers) ** 0.5
+            for name in ("attention.o_proj.weight", "down.weight"):
+                nn.init.normal_(module.get_parameter(name), std=spread)
+
+
+class DyckModel(DyckPreTrainedModel):
+    """Embeddings and layers."""
+
+    def __init__(self, config: DyckConfig) -> None:
+        super().__init__(config)
+        self.embeddings = DyckEmbeddings(config)
+        self.layers = nn.ModuleList(DyckLayer(config, number) for number in range(config.num_hidden_layers))
+        self.norm = nn.LayerNorm(config.hidden_size) if config.block == "gpt" else nn.Identity()
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the module that embeds tokens."""
+        return self.embeddings
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch n"] | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Float[Tensor, "batch n d"] | None = None,
+        output_hidden_states: bool = False,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Return the output of the last layer; on request all states and, with eager attention, weights.
+
+        Tokens begin with a start token. ``inputs_embeds``, given instead of tokens, include positions. Other options of
+        transformers, such as ``use_cache=False``, have no effect.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds")
+        hidden = self.embeddings(input_ids, attention_mask) if inputs_embeds is None else inputs_embeds
+        mask = create_causal_mask(
+            config=self.config, inputs_embeds=hidden, attention_mask=attention_mask, past_key_values=None
+        )
+        states, maps = [hidden], []
+        for layer in self.layers:
+            hidden, weights = layer(hidden, mask)
+            states.append(hidden)
+            maps.append(weights)
+        hidden = states[-1] = self.norm(hidden)
+        return BaseModelOutput(
+            hidden, tuple(states) if output_hidden_states else None, tuple(maps) if output_attentions else None
+        )
+
+
+class DyckForCausalLM(DyckPreTrainedModel):
+    """A Dyck transformer that predicts the next token (Wen et al. 2023, Eq. 10).
+
+    Examples:
+        >>> import identilens as idl
+        >>> import torch
+        >>> config = idl.lab.DyckForCausalLM.config_class(bracket_types=2, max_depth=4, hidden_size=8)
+        >>> idl.lab.DyckForCausalLM(config)(torch.tensor([[1, 3, 5]])).logits.shape
+        torch.Size([1, 3, 7])
+    """
+
+    def __init__(self, config: DyckConfig) -> None:
+        super().__init__(config)
+        self.dyck = DyckModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size or 0, bias=False)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch n"] | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Int[Tensor, "batch n"] | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutput:
+        """Return next-token logits, and the loss if labels are given: the tokens, with −100 where they do not count."""
+        states = self.dyck(input_ids, attention_mask, **kwargs)
+        logits = self.lm_head(states.last_hidden_state)
+        loss = None
+        if labels is not None:
+            loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return CausalLMOutput(loss, logits, hidden_states=states.hidden_states, attentions=states.attentions)
+
+
+def attention_weights(model: DyckForCausalLM, number: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return W_Q, W_K and W_V of a layer, [size, d_in]."""
+    names = (f"dyck.layers.{number}.attention.{part}_proj.weight" for part in "qkv")
+    query, key, value = (model.get_parameter(name).detach() for name in names)
+    return query, key, value
+
+
+AutoConfig.register("identilens_dyck", DyckConfig, exist_ok=True)
+AutoModel.register(DyckConfig, DyckModel, exist_ok=True)
+AutoModelForCausalLM.register(DyckConfig, DyckForCausalLM, exist_ok=True)

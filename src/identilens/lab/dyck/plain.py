@@ -1,0 +1,84 @@
+"""Transformer layers of Theorem 3: no biases, no scaling, g a chain of linear maps (Wen et al. 2023, 3.2)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+from identilens.lab.dyck.layer import UnitNorm
+
+
+@dataclass(frozen=True, eq=False)
+class PlainLayer:
+    """A layer without biases: g(LN(W_V X σ(C + X^T W_K^T W_Q X)) + X), g linear maps with ReLU between (Eq. 6).
+
+    Attributes:
+        query: W_Q.
+        key: W_K.
+        value: W_V.
+        projection: Weights of g.
+        norm_constant: C_LN of Eq. 7, greater than 0 so that the norm is Lipschitz (Lemma 10).
+    """
+
+    query: Float[Tensor, "d_k d"]
+    key: Float[Tensor, "d_k d"]
+    value: Float[Tensor, "d d"]
+    projection: tuple[Tensor, ...]
+    norm_constant: float
+
+    @property
+    def matrices(self) -> dict[str, Tensor]:
+        """Every weight matrix by name."""
+        named = {"query": self.query, "key": self.key, "value": self.value}
+        return named | {f"projection{place}": weight for place, weight in enumerate(self.projection)}
+
+    def run(self, x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
+        """Return the layer's output; rows are tokens."""
+        query, key, value = (x @ weight.T for weight in (self.query, self.key, self.value))
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=1.0)
+        y = UnitNorm(self.norm_constant)(mixed) + x
+        for place, weight in enumerate(self.projection):
+            y = (torch.relu(y) if place else y) @ weight.T
+        return y
+
+
+def run_layers(layers: Sequence[PlainLayer], x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
+    """Return the output of a sequence of layers."""
+    for layer in layers:
+        x = layer.run(x)
+    return x
+
+
+def small_target(
+    layers: int = 1, size: int = 4, key_size: int = 4, width: int = 8, *, norm_constant: float = 0.1, seed: int = 0
+) -> list[PlainLayer]:
+    """Return a small random transformer with ‖W‖₂ = 1 for each of its weight matrices: Theorem 3's target.
+
+    It has L layers, embeddings of size m, queries and keys of size m_a, a 2-layer g of width w, and C_LN.
+    """
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(rows: int, columns: int) -> Tensor:
+        weight = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
+        return weight / torch.linalg.matrix_norm(weight, 2)
+
+    return [
+        PlainLayer(
+            drawn(key_size, size), drawn(key_size, size), drawn(size, size), (drawn(width, size), drawn(size, width)),
+            norm_constant,
+        )
+        for _ in range(layers)
+    ]  # fmt: skip
+
+
+def without_dead_units(layer: PlainLayer) -> PlainLayer:
+    """Return the same function without hidden units and key coordinates that have no input or no output."""
+    weights = list(layer.projection)
+    for place in range(len(weights) - 1):
+        alive = weights[place].any(1) & weights[place + 1].any(0)
+        weights[place : place + 2] = weights[place][alive], weights[place + 1][:, alive]
+    alive = layer.query.any(1) & layer.key.any(1)
+    return replace(layer, query=layer.query[alive], key=layer.key[alive], projection=tuple(weights))

@@ -1,0 +1,126 @@
+"""Theorem 3 measured: how close pruned random transformers come to a small target; and the pair of Corollary 3."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt, Le
+
+from identilens.errors import SettingError
+from identilens.lab.dyck.approximation import Search, approximation_error
+from identilens.lab.dyck.plain import small_target
+from identilens.lab.dyck.prune.result import Prunings
+from identilens.lab.dyck.pruning import Sizes, is_pruning, prune_to, random_transformer
+from identilens.runs.provenance import Identity
+from identilens.runs.settings import LIST, Settings
+from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import table_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneSettings(Settings):
+    """Sizes of the target and of the random transformers, and how errors are measured.
+
+    Attributes:
+        layers: Number of layers of the target, L; the random transformer has 4 L.
+        size: Embedding size of the target, m.
+        key_size: Size of the target's queries and keys, m_a; the embedding size by default.
+        width: Width of the target's feed-forward block, w.
+        norm_constant: C_LN, above 0 (Lemma 10).
+        candidates: Numbers of random products for each weight of the target; they set the random transformer's width.
+        seeds: Number of random transformers for each number of candidates.
+        target_seed: Seed of the target; the second target has the next seed.
+        inputs: Number of random inputs on which errors are measured.
+        starts: Number of inputs where gradient ascent for larger errors starts; half are the worst random inputs.
+        steps: Number of steps of the ascent.
+        shared_layer: Layer of the random transformer whose pruned weights both targets share (Corollary 3).
+    """
+
+    layers: Annotated[int, Ge(1)] = 1
+    size: Annotated[int, Ge(1)] = 4
+    key_size: Annotated[int | None, Ge(1)] = None
+    width: Annotated[int, Ge(1)] = 8
+    norm_constant: Annotated[float, Gt(0)] = 0.1
+    candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (4, 6, 8, 10, 12, 14, 16, 18)
+    seeds: Annotated[int, Ge(1)] = 3
+    target_seed: Annotated[int, Ge(0)] = 0
+    inputs: Annotated[int, Ge(1)] = Search.inputs
+    starts: Annotated[int, Ge(1)] = Search.starts
+    steps: Annotated[int, Ge(1)] = Search.steps
+    shared_layer: Annotated[int, Ge(0)] = 0
+
+    def check(self) -> None:
+        """Check that there are candidates, and that the shared layer exists."""
+        if not self.candidates:
+            raise SettingError("candidates", "with at least one value", self.candidates)
+        if self.shared_layer >= 4 * self.layers:
+            raise SettingError("shared_layer", f"from 0 to {4 * self.layers - 1}", self.shared_layer)
+
+
+class DyckPruneStudy(Study[PruneSettings, Prunings]):
+    """Prune larger random transformers to a small target (Theorem 3), and to two targets that share a layer.
+
+    Random transformers of growing width are pruned to the weights whose sums give those of the target. The error is
+    the largest over tokens: of random inputs, and of inputs that gradient ascent finds in the unit ball. It is a lower
+    bound of the largest error of all. A second target, pruned from the same weights, agrees with the first on every
+    weight of one layer (Corollary 3).
+
+    Raises:
+        InputError: For settings that cannot be used.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> pruned = idl.lab.prune_dyck(candidates=(4, 6), seeds=1, inputs=50, starts=2, steps=2)
+        >>> pruned
+        Prunings: With 6 random products for each weight ...
+    """
+
+    name = "lab dyck prune"
+    unit = "transformers"
+    takes = ()
+    settings_type = PruneSettings
+    result_type = Prunings
+
+    def __init__(self, settings: PruneSettings) -> None:
+        super().__init__(settings)
+        self.key_size = settings.key_size or settings.size
+        self.pairs = [(candidates, seed) for candidates in settings.candidates for seed in range(settings.seeds)]
+        sizes, constant = (settings.layers, settings.size, self.key_size, settings.width), settings.norm_constant
+        seeds = (settings.target_seed, settings.target_seed + 1)
+        self.targets = [small_target(*sizes, norm_constant=constant, seed=seed) for seed in seeds]
+
+    def identity(self) -> Identity:
+        """Return the random transformers."""
+        name = f"random transformers of {4 * self.settings.layers} layers"
+        texts = [f"{candidates} {seed}" for candidates, seed in self.pairs]
+        return Identity({"name": name}, texts, {"key_size": self.key_size})
+
+    def sizes(self) -> Sequence[int]:
+        """Return one random transformer for each part."""
+        return [1] * len(self.pairs)
+
+    def run(self, part: int) -> Output:
+        """Return the row of one random transformer."""
+        settings, (candidates, seed) = self.settings, self.pairs[part]
+        sizes = Sizes(candidates, settings.size, settings.width)
+        large = random_transformer(sizes, 4 * settings.layers, settings.norm_constant, seed)
+        pruned = [prune_to(target, large, sizes, untouched=settings.shared_layer) for target in self.targets]
+        functions = [*zip(self.targets, pruned, strict=True), self.targets]
+        search = Search(inputs=settings.inputs, starts=settings.starts, steps=settings.steps)
+        error, other, apart = (approximation_error(one, two, search) for one, two in functions)
+        first, second = (pruning[settings.shared_layer].matrices for pruning in pruned)
+        row = {
+            "candidates": candidates, "seed": seed, "layers": len(large), "embedding": sizes.embedding,
+            "key_size": sizes.key_size, "width": sizes.projection, "weights": sizes.parameters * len(large),
+            "kept": sum(int(weight.count_nonzero()) for layer in pruned[0] for weight in layer.matrices.values()),
+            "sampled_error": error.sampled, "error": error.maximised, "other_sampled_error": other.sampled,
+            "other_error": other.maximised, "apart": apart.maximised, "shared_layer": settings.shared_layer,
+            "shared": all(torch.equal(first[name], second[name]) for name in first),
+            "pruning": all(is_pruning(pruning, large) for pruning in pruned),
+        }  # fmt: skip
+        return Output({"table": table_of(Prunings.schema["table"], [row])})
+
+
+prune_dyck = study_function(DyckPruneStudy, "prune_dyck")

@@ -1,0 +1,255 @@
+"""The sufficiency part of Theorem 1 as explicit weights: a balanced second layer that generates Dyck of any length."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import log
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.errors import InputError
+from identilens.lab.dyck.balance import condition_gap
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.embeddings import pair_symbols, symbols
+from identilens.lab.dyck.language import SPECIAL, Dyck
+from identilens.lab.dyck.modeling import DyckForCausalLM
+
+IMPOSSIBLE = 40.0
+"""Logits of impossible tokens are lower by this much: a probability of 4e-18."""
+
+_BALANCED = 1e-8
+
+_ROUNDING = 1e-10
+"""C_LN. With 0, as in the theorem, the norm would scale rounding errors to length one where all brackets match."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerWeights:
+    """Weights of one layer of the paper's block (Eq. 6), and of a language model head after it.
+
+    Attributes:
+        q: W_Q.
+        k: W_K.
+        v: W_V.
+        projection: Weight and bias of each linear layer of g.
+        head: W_Head, after the last layer.
+    """
+
+    q: Float[Tensor, "d_k d"]
+    k: Float[Tensor, "d_k d"]
+    v: Float[Tensor, "d d"]
+    projection: list[tuple[Tensor, Tensor]]
+    head: Float[Tensor, "token d"] | None = None
+
+    def named(self, number: int) -> dict[str, Tensor]:
+        """Return the weights by their names in a model."""
+        layer = f"dyck.layers.{number}"
+        named = {f"{layer}.attention.{part}_proj.weight": getattr(self, part) for part in ("q", "k", "v")}
+        for place, (weight, bias) in enumerate(self.projection):
+            named[f"{layer}.projection.layers.{place}.weight"] = weight
+            named[f"{layer}.projection.layers.{place}.bias"] = bias
+        return named if self.head is None else named | {"lm_head.weight": self.head}
+
+
+@torch.no_grad()
+def paper_model(language: Dyck, layers: Sequence[LayerWeights], constant: float, **options: Any) -> DyckForCausalLM:
+    """Return the model in float64 with layers of the paper's block, the given weights and C_LN."""
+    widths = [[len(bias) for _, bias in layer.projection[:-1]] for layer in layers]
+    config = DyckConfig(
+        bracket_types=language.types, max_depth=language.max_depth, open_probability=language.open_probability,
+        hidden_size=len(layers[0].v), key_size=len(layers[0].q), num_hidden_layers=len(layers), block="paper",
+        projection_widths=widths, projection_residual=False, norm_constant=constant, **options,
+    )  # fmt: skip
+    model = DyckForCausalLM(config).double().eval()
+    for number, layer in enumerate(layers):
+        for name, weight in layer.named(number).items():
+            model.get_parameter(name).copy_(weight)
+    return model
+
+
+def balanced_scores(language: Dyck, spread: float, generator: torch.Generator) -> Float[Tensor, "query key"]:
+    """Return random attention logits that satisfy the balance condition (Eq. 11), [query symbol, key symbol].
+
+    Logits are uniform in ±spread, except those of closing keys for closing queries. These are the logits of their
+    partners plus a shift that is drawn once for each matching pair.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.lab.dyck import Dyck, balanced_scores
+        >>> balanced_scores(Dyck(types=2, max_depth=2), 1.0, torch.Generator().manual_seed(0)).shape
+        torch.Size([9, 9])
+    """
+    size = symbols(language)
+    opens, closes = (kind.flatten() for kind in pair_symbols(language))
+    scores = (2 * torch.rand(size, size, dtype=torch.float64, generator=generator) - 1) * spread
+    shifts = (2 * torch.rand(len(opens), dtype=torch.float64, generator=generator) - 1) * spread
+    scores[closes[:, None], closes] = scores[closes[:, None], opens] + shifts
+    return scores
+
+
+def sufficient_model(
+    language: Dyck, embeddings: Float[Tensor, "symbol d"], scores: Float[Tensor, "query key"], *, seed: int = 0
+) -> DyckForCausalLM:
+    """Return the transformer that Theorem 1 constructs after a minimal first layer with the given embeddings.
+
+    It predicts the distribution of the next token for every prefix of every length, for all attention logits that
+    satisfy the balance condition (Eq. 11). In float64. ``seed`` draws the directions that represent brackets.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.lab.dyck import Dyck, balanced_scores, sufficient_model
+        >>> language, generator = Dyck(types=2, max_depth=2), torch.Generator().manual_seed(0)
+        >>> scores = balanced_scores(language, 1.0, generator)
+        >>> model = sufficient_model(language, torch.eye(len(scores)), scores)
+        >>> model.config.num_hidden_layers
+        1
+
+    Raises:
+        InputError: For dependent embeddings, or logits off balance.
+    """
+    gap = condition_gap(language, scores)
+    if gap > _BALANCED * max(1.0, float(scores.abs().max())):
+        raise InputError(
+            f"expected attention logits that satisfy the balance condition (Eq. 11); a matching pair's difference "
+            f"changes by up to {gap:.3g} between closing brackets. Use those of balanced_scores"
+        )
+    e = embeddings.double()
+    # Orthonormal and orthogonal to the vector of ones (Lemma 16), one for each open bracket.
+    brackets = language.types * language.max_depth
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(e.shape[1], brackets, dtype=torch.float64, generator=generator)
+    directions = torch.linalg.qr(drawn - drawn.mean(0))[0].T
+    model = paper_model(language, [balanced_layer(language, e, scores, directions)], _ROUNDING, first_layer="given")
+    model.get_buffer("dyck.embeddings.symbol_table").copy_(e)
+    return model
+
+
+def balanced_layer(
+    language: Dyck,
+    embeddings: Float[Tensor, "symbol d"],
+    scores: Float[Tensor, "query key"],
+    directions: Float[Tensor, "bracket d"],
+) -> LayerWeights:
+    """Return the second layer of Theorem 1's proof (C.1).
+
+    W_V maps the open bracket (i, d) to its direction o_{i,d}, and its partner to −exp(c_{i,d}) o_{i,d}, with c the
+    difference of their logits (Eq. 27, 28). Matching pairs cancel, and only directions of unmatched brackets remain
+    (Eq. 33). g reads the last token and its depth from the part of LN(·) + X orthogonal to all o, then the stack from
+    the rest, then the top of the stack at that depth. The directions, by type and depth, are orthonormal and
+    orthogonal to the ones.
+
+    Raises:
+        InputError: If the embeddings are linearly dependent, or cannot be distinguished outside the directions.
+    """
+    count, size = embeddings.shape
+    rank = int(torch.linalg.matrix_rank(embeddings))
+    if rank < count:
+        raise InputError(
+            f"expected {count} linearly independent embeddings, one per symbol, got {size} dimensions of rank "
+            f"{rank}; add dimensions"
+        )
+    inverse = torch.linalg.pinv(embeddings)
+    pairs = pair_symbols(language)
+    opens, closes = (kind.flatten() for kind in pairs)
+    seen = scores[pairs[1][0, min(1, language.max_depth - 1)]]
+    values = torch.zeros(count, size, dtype=torch.float64)
+    values[opens] = directions
+    values[closes] = -(seen[opens] - seen[closes]).exp()[:, None] * directions
+    # The least coordinate of an unmatched bracket's direction after the LayerNorm.
+    logits = scores[closes[:, None], opens]
+    least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
+    return LayerWeights(
+        torch.eye(size, dtype=torch.float64),
+        size**0.5 * inverse @ scores @ inverse.T,
+        (inverse @ values).T,
+        _reading_projection(language, embeddings, directions, least),
+        _head(language, size),
+    )
+
+
+def _reading_projection(
+    language: Dyck, embeddings: Tensor, directions: Tensor, least: float
+) -> list[tuple[Tensor, Tensor]]:
+    """Return g: from LN(output) + e(τ) to the top of the stack, in four linear layers with ReLU between them."""
+    count, brackets = len(embeddings), len(directions)
+    code = _code(embeddings, directions)
+    places, order = (embeddings @ code).sort()
+    middles, halves = (places[1:] + places[:-1]) / 2, (places[1:] - places[:-1]) / 2
+    # First: two units per step between neighbouring codes, and the brackets' directions with either sign.
+    steps = code.expand(count - 1, -1) / halves[:, None]
+    first = torch.cat([steps, steps, directions, -directions])
+    first_bias = torch.cat([0.5 - middles / halves, -0.5 - middles / halves, torch.zeros(2 * brackets).double()])
+    symbol = torch.zeros(count, len(first), dtype=torch.float64)
+    symbol[order, : 2 * (count - 1)] = between_steps(count)
+    symbol_bias = torch.zeros(count, dtype=torch.float64)
+    symbol_bias[order[0]] = 1.0
+    # Second: the symbols, and for each bracket two units of a step at half of its least share when unmatched.
+    signs = torch.eye(brackets, dtype=torch.float64)
+    share = torch.cat([torch.zeros(brackets, 2 * (count - 1)), signs, -signs], 1)
+    products = directions @ embeddings.T
+    share, share_bias = (share - products @ symbol) * 3 / least, -products @ symbol_bias * 3 / least
+    second = torch.cat([symbol, share, share])
+    second_bias = torch.cat([symbol_bias, share_bias - 1, share_bias - 2])
+    return [(first, first_bias), (second, second_bias), *_top_layers(language, len(second), embeddings.shape[1])]
+
+
+def between_steps(count: int) -> Float[Tensor, "place units"]:
+    """Return the weights that distinguish places on a line, with two units per step: up before a place, down after it.
+
+    The first place has no step up and needs a bias of 1 instead; the last place has no step down.
+    """
+    steps = torch.eye(count, dtype=torch.float64).diff(dim=1)
+    return torch.cat([steps, -steps], 1)
+
+
+def _top_layers(language: Dyck, width: int, size: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the last two layers of g: which bracket is on top, whether the stack is full, and a constant."""
+    k, D = language.types, language.max_depth
+    opens, closes = pair_symbols(language)
+    inner = k * (D - 1)
+    third = torch.zeros(inner + k + 1, width, dtype=torch.float64)
+    third_bias = torch.zeros(len(third), dtype=torch.float64)
+    third_bias[:inner] = -1.0
+    last = torch.zeros(size, len(third), dtype=torch.float64)
+    for unit, (i, d) in enumerate(product(range(k), range(1, D))):
+        # After the symbols there are two units for each bracket: step up and step down.
+        step = symbols(language) + i * D + d - 1
+        third[unit, closes[:, d]], third[unit, step], third[unit, step + k * D] = 1.0, 1.0, -1.0
+        last[i, unit] = 1.0
+    for i in range(k):
+        third[inner + i, opens[i]], last[i, inner + i] = 1.0, 1.0
+    third[-1, opens[:, -1]], last[k, -1] = 1.0, 1.0
+    last_bias = torch.zeros(size, dtype=torch.float64)
+    last_bias[k + 1] = 1.0
+    return [(third, third_bias), (last, last_bias)]
+
+
+def _head(language: Dyck, size: int) -> Float[Tensor, "token d"]:
+    """Return W_Head: log-probabilities of Definition 1, and −40 for impossible tokens."""
+    k, q = language.types, language.open_probability
+    head = torch.zeros(language.vocabulary, size, dtype=torch.float64)
+    head[:, k + 1] = -IMPOSSIBLE
+    head[SPECIAL : SPECIAL + k, k + 1] = log(q / k)
+    head[SPECIAL : SPECIAL + k, k] = -IMPOSSIBLE
+    for i in range(k):
+        head[language.close(i), i] = IMPOSSIBLE + log(1 - q)
+    return head
+
+
+def _code(embeddings: Tensor, directions: Tensor, tries: int = 2000) -> Float[Tensor, " d"]:
+    """Return a vector orthogonal to all directions on which the embeddings have different places (Lemma 15)."""
+    off = embeddings - embeddings @ directions.T @ directions
+    count = len(off)
+    if int(torch.linalg.matrix_rank(off)) == count:
+        code = torch.linalg.pinv(off) @ torch.arange(count).double()
+        return code - directions.T @ (directions @ code)
+    drawn = torch.randn(off.shape[1], tries, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    drawn = drawn - directions.T @ (directions @ drawn)
+    drawn = drawn / torch.linalg.vector_norm(drawn, dim=0)
+    gap, best = (off @ drawn).sort(0).values.diff(dim=0).amin(0).max(0)
+    if float(gap) < 1e-6:
+        raise InputError("the embeddings cannot be distinguished outside the brackets' directions; add dimensions")
+    return drawn[:, best]

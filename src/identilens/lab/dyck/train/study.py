@@ -1,0 +1,163 @@
+"""Training of Dyck transformers, and measures of them (Wen et al. 2023, section 4, B.1, D)."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Lt
+
+from identilens.errors import InputError, SettingError
+from identilens.lab.dyck.settings import DyckSetting, DyckTraining, Measuring
+from identilens.lab.dyck.tokenizer import bracket_tokenizer
+from identilens.lab.dyck.train.measuring import measure_models, variation_table
+from identilens.lab.dyck.train.result import DyckRuns
+from identilens.lab.dyck.training import check_memory, train_models
+from identilens.models.saving import save_model
+from identilens.runs.files import write_folder
+from identilens.runs.provenance import Identity
+from identilens.runs.settings import NOT_RECORDED, Numbers
+from identilens.runs.study import Output, Study, study_function
+
+
+@dataclass(frozen=True, kw_only=True)
+class DyckTrainSettings(DyckTraining, Measuring):
+    """What is trained, and from which seeds.
+
+    Attributes:
+        types: Number of bracket types.
+        depth: Largest number of open brackets.
+        open_probability: Probability of an opening bracket where a closing one is also possible.
+        layers: Number of layers; 1 with a minimal first layer.
+        heads: Number of heads in a layer.
+        hidden: Size of hidden states and feed-forward block.
+        block: Standard block (gpt), the block of the paper's Eq. 6 (paper), or attention alone (minimal).
+        first_layer: Learned token embeddings, or a minimal first layer by Eq. 19, 20 or 21.
+        positions: Position encoding.
+        seeds: Seeds of initial weights and batches, such as 0-29.
+        at_once: Number of seeds in one batched computation; all by default.
+        device: Device to train on.
+    """
+
+    types: Annotated[int, Ge(1)] = 2
+    depth: Annotated[int, Ge(1)] = 4
+    open_probability: Annotated[float, Gt(0), Lt(1)] = 0.5
+    layers: Annotated[int, Ge(1)] = 2
+    heads: Annotated[int, Ge(1)] = 1
+    hidden: Annotated[int, Ge(1)] = 50
+    block: Literal["gpt", "paper", "minimal"] = "gpt"
+    first_layer: Literal["learned", "one-hot", "type-depth", "angle"] = "learned"
+    positions: Literal["none", "linear"] = "none"
+    seeds: Numbers = tuple(range(10))
+    at_once: Annotated[int | None, Ge(1)] = None
+    device: Annotated[str, NOT_RECORDED] = "cpu"
+
+    def check(self) -> None:
+        """Check that there is a seed; check the settings of training and measuring too."""
+        super().check()
+        if not self.seeds:
+            raise SettingError("seeds", "with at least one number", self.seeds)
+
+    def kind(self) -> DyckSetting:
+        """Return the one kind of model that the settings describe."""
+        config = {
+            "bracket_types": self.types, "max_depth": self.depth, "open_probability": self.open_probability,
+            "num_hidden_layers": self.layers, "num_attention_heads": self.heads, "hidden_size": self.hidden,
+            "intermediate_size": self.hidden, "block": self.block, "first_layer": self.first_layer,
+            "positions": self.positions,
+        }  # fmt: skip
+        return DyckSetting(self._name(), config, DyckTraining(**self.values_of(DyckTraining)))
+
+    def _name(self) -> str:
+        behind = "" if self.first_layer == "learned" else f" behind {self.first_layer}"
+        layers = f"{self.layers} {'layer' if self.layers == 1 else 'layers'}{behind}"
+        parts = [f"{self.types} types, depth {self.depth}, {layers}"]
+        parts += [f"{self.heads} heads"] if self.heads > 1 else []
+        parts += ["linear positions"] if self.positions == "linear" else []
+        parts += [f"λ = {self.contrast:g}"] if self.contrast else []
+        return ", ".join(parts)
+
+
+class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
+    """Train Dyck transformers from several seeds at once and measure them (Wen et al. 2023, section 4, B.1, D).
+
+    For each seed: accuracy in distribution and on long prefixes, by both measures; attention on the prefix with all
+    brackets at all depths, and its variation over seeds; how stack-like each head looks, and the effect of changing
+    its attention; with a minimal first layer, the balance violation. Models are saved to ``models`` in the folder.
+
+    Args:
+        kinds: Several kinds of models (`identilens.lab.dyck.settings.DyckSetting`) instead of the one that the settings
+            describe; only in Python.
+
+    Raises:
+        InputError: For settings or seeds that cannot be used, or more seeds at once than memory allows.
+        NumericalError: If a loss is not finite.
+        OutputFolderError: If the folder contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> runs = idl.lab.train_dyck(
+        ...     seeds=(0, 1), length=8, depth=2, hidden=8, tokens=400, epochs=2, batch_size=25,
+        ...     sequences=10, long_sequences=2, lengths=(20, 24), head_sequences=5, draws=1,
+        ... )
+        >>> runs.table.select("seed", "epochs").rows(), len(runs.curves)
+        ([(0, 2), (1, 2)], 4)
+    """
+
+    name = "lab dyck train"
+    unit = "seeds"
+    takes = ()
+    settings_type = DyckTrainSettings
+    result_type = DyckRuns
+    merge: ClassVar = {"variation": variation_table}
+
+    def __init__(self, kinds: Sequence[DyckSetting] | None = None, *, settings: DyckTrainSettings) -> None:
+        super().__init__(settings)
+        self.kinds = [settings.kind()] if kinds is None else list(kinds)
+        seeds = settings.seeds
+        size = settings.at_once or len(seeds)
+        self._check(size)
+        stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
+        self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
+
+    def identity(self) -> Identity:
+        """Return what is trained."""
+        described = [json.dumps({"name": one.name, "config": one.config} | asdict(one.training)) for one in self.kinds]
+        model = {"name": "Dyck transformers", "device": self.settings.device}
+        return Identity(model, described, {"settings": described})
+
+    def sizes(self) -> Sequence[int]:
+        """Return the seeds of each part."""
+        return [len(seeds) for _, seeds in self.parts]
+
+    def run(self, part: int) -> Output:
+        """Train some seeds of one kind, and return their measures."""
+        kind, seeds = self.parts[part]
+
+        def told(epoch: int, epochs: int, loss: float) -> None:
+            self.tell(f"{kind.name}: epoch {epoch} of {epochs}, loss {loss:.4f}")
+
+        trained = train_models(kind.make(), seeds, kind.training, device=self.settings.device, progress=told)
+        if self.folder is not None:
+            folder = self.folder / "models" / folder_name(kind.name)
+            for seed, model in zip(trained.seeds, trained.models, strict=True):
+                tokenizer = bracket_tokenizer(model.config.language)
+                write_folder(folder / f"seed{seed:03d}", partial(save_model, model, tokenizer))
+        return Output(measure_models(kind, trained, self.settings, self.settings.device))
+
+    def _check(self, size: int) -> None:
+        if not self.kinds or len({folder_name(one.name) for one in self.kinds}) < len(self.kinds):
+            raise InputError(f"expected settings with different names, got {[one.name for one in self.kinds]}")
+        for kind in self.kinds:
+            config = kind.make()
+            kind.training.sample(config.language, 1, 0)
+            check_memory(config, min(size, len(self.settings.seeds)), kind.training, self.settings.device)
+
+
+train_dyck = study_function(DyckTrainStudy, "train_dyck")
+
+
+def folder_name(setting: str) -> str:
+    """Return the name of a setting's folder of models."""
+    return "".join(mark if mark.isalnum() else "_" for mark in setting).strip("_").lower()

@@ -1,0 +1,205 @@
+"""Training many Dyck transformers of one configuration at once, as one batched computation."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import cos, pi
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from identilens.errors import InputError, NumericalError
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.language import SPECIAL, Dyck
+from identilens.lab.dyck.modeling import DyckForCausalLM
+from identilens.lab.dyck.settings import DyckTraining
+from identilens.lab.dyck.stacked import Parameters, stack_parameters, stacked_logits, unstack_parameters
+
+_MEMORY_SHARE = 0.6
+"""Share of the free memory that a stack may use."""
+
+Progress = Callable[[int, int, float], None]
+"""Called with (finished epochs, total epochs, mean loss of the members)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """Members that were trained together.
+
+    Attributes:
+        models: One model per seed.
+        seeds: Seeds of initial weights, order of the batches and inserted pairs.
+        losses: Mean cross-entropy of each epoch and member, without the contrastive term.
+    """
+
+    models: list[DyckForCausalLM]
+    seeds: tuple[int, ...]
+    losses: Float[Tensor, "epoch member"]
+
+
+def new_model(config: DyckConfig, seed: int) -> DyckForCausalLM:
+    """Return a model with the initial weights of a seed; the global random state does not change."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return DyckForCausalLM(config)
+
+
+def train_models(
+    config: DyckConfig, seeds: Sequence[int], training: DyckTraining | None = None, *,
+    device: str | torch.device = "cpu", progress: Progress | None = None,
+) -> Trained:  # fmt: skip
+    """Return models trained from several seeds, all in one stack of parameters.
+
+    AdamW without dropout. In epoch e of E, the learning rate is that of the settings times (1 + cos(π e/E))/2. Every
+    member has its own initial weights and its own order of the sequences, so the result equals that of training it
+    alone, up to rounding. With λ > 0 the loss of Wen et al. 2023, Eq. 22, is added:
+
+        λ · mean ‖T(p ⊕ s) − T(s)‖²
+
+    over logits T at the counted positions of s. p is a nest of brackets of random types; its depth is drawn again for
+    each step.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.lab.dyck import DyckConfig, DyckTraining, train_models
+        >>> config = DyckConfig(bracket_types=2, max_depth=3, num_hidden_layers=1, hidden_size=16)
+        >>> trained = train_models(config, [0, 1], DyckTraining(tokens=2000, epochs=1))
+        >>> [type(model).__name__ for model in trained.models]
+        ['DyckForCausalLM', 'DyckForCausalLM']
+
+    Raises:
+        InputError: For no seeds, more seeds than fit into memory, or settings that do not fit the language.
+        NumericalError: If a loss is NaN or infinite.
+    """
+    training = training or DyckTraining()
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(f"expected one or more different seeds, got {list(seeds)}")
+    data = training.sample(config.language, training.training_sequences, training.data_seed).to(device)
+    check_memory(config, len(seeds), training, device)
+    models = [new_model(config, seed) for seed in seeds]
+    parameters = stack_parameters(models, device)
+    if training.attention == "uniform":
+        freeze_attention(parameters)
+    losses = []
+    for epoch, found in enumerate(_epochs(config, parameters, data, training, seeds)):
+        losses.append(found.cpu())
+        if not bool(torch.isfinite(losses[-1]).all()):
+            bad = [seed for seed, loss in zip(seeds, losses[-1].tolist(), strict=True) if not loss < float("inf")]
+            raise NumericalError(f"the loss of seeds {bad} is not finite in epoch {epoch + 1}; lower the learning rate")
+        if progress:
+            progress(epoch + 1, training.epochs, float(losses[-1].mean()))
+    unstack_parameters(parameters, models)
+    return Trained([model.eval() for model in models], tuple(seeds), torch.stack(losses))
+
+
+def freeze_attention(parameters: Parameters) -> None:
+    """Set the queries and keys of every layer to zero for good: each position attends to all visible ones equally."""
+    for name, value in parameters.items():
+        if ".q_proj." in name or ".k_proj." in name:
+            value.requires_grad_(False).zero_()
+
+
+def _epochs(
+    config: DyckConfig, parameters: Parameters, data: Tensor, training: DyckTraining, seeds: Sequence[int]
+) -> Iterator[Float[Tensor, " member"]]:
+    """Train in place, and yield each member's mean cross-entropy after every epoch."""
+    trained = [value for value in parameters.values() if value.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    # Drawn once for all members, so that their sequences have the same length and do not depend on other members.
+    nests = torch.Generator().manual_seed(training.data_seed)
+    deepest = min(training.contrast_depth or config.max_depth, config.max_depth)
+    for epoch in range(training.epochs):
+        for group in optimiser.param_groups:
+            group["lr"] = training.learning_rate * (1 + cos(pi * epoch / training.epochs)) / 2
+        order = torch.stack([torch.randperm(len(data), generator=generator) for generator in generators])
+        total = torch.zeros(len(seeds), device=data.device)
+        for batch in order.to(data.device).split(training.batch_size, 1):
+            optimiser.zero_grad()
+            depth = int(torch.randint(1, deepest + 1, (), generator=nests))
+            entropy, contrast = _losses(config, parameters, data[batch], training, depth, generators)
+            (entropy + contrast).sum().backward()
+            optimiser.step()
+            total += entropy.detach() * batch.shape[1]
+        yield total / len(data)
+
+
+def counted_places(
+    language: Dyck, tokens: Int[Tensor, "member batch n"], training: DyckTraining
+) -> tuple[Int[Tensor, "member batch row"], Float[Tensor, "member batch row"]]:
+    """Return the positions of each sequence that count in the loss, padded, and weights that sum to 1 per member."""
+    labels = tokens[..., 1:]
+    counted = language.is_close(labels) if training.loss == "closing" else labels >= SPECIAL
+    rows, real = first_places(counted)
+    return rows, real / real.sum((1, 2), keepdim=True)
+
+
+def first_places(
+    chosen: Bool[Tensor, "*batch n"],
+) -> tuple[Int[Tensor, "*batch row"], Bool[Tensor, "*batch row"]]:
+    """Return the chosen positions of each sequence, padded to the largest number of them, and which are real."""
+    sizes = chosen.sum(-1, keepdim=True)
+    rows = chosen.to(torch.int8).sort(dim=-1, descending=True, stable=True).indices[..., : max(1, int(sizes.max()))]
+    return rows, torch.arange(rows.shape[-1], device=rows.device) < sizes
+
+
+def _losses(
+    config: DyckConfig, parameters: Parameters, tokens: Tensor, training: DyckTraining, depth: int,
+    generators: Sequence[torch.Generator],
+) -> tuple[Float[Tensor, " member"], Float[Tensor, " member"]]:  # fmt: skip
+    """Return each member's cross-entropy and its weighted contrastive term."""
+    inputs, labels = tokens[..., :-1], tokens[..., 1:]
+    rows, weight = counted_places(config.language, tokens, training)
+    logits = stacked_logits(config, parameters, inputs, rows)
+    errors = functional.cross_entropy(logits.flatten(0, 2), labels.gather(2, rows).flatten(), reduction="none")
+    entropy = (errors.view_as(weight) * weight).sum((1, 2))
+    if training.contrast == 0:
+        return entropy, torch.zeros_like(entropy)
+    longer = behind_nests(config.language, inputs, depth, generators)
+    moved = stacked_logits(config, parameters, longer, rows + 2 * depth)
+    gap = (moved - logits).square().mean(-1)
+    # The start token is before the nest: only later positions have a counterpart.
+    later = weight * (rows > 0)
+    return entropy, training.contrast * (gap * later).sum((1, 2)) / later.sum((1, 2)).clamp_min(1e-12)
+
+
+def behind_nests(
+    language: Dyck, inputs: Int[Tensor, "member batch n"], depth: int, generators: Sequence[torch.Generator]
+) -> Int[Tensor, "member batch longer"]:
+    """Return the sequences with a nest of bracket pairs between the start token and the first bracket.
+
+    Each member's generator draws the types of the ``depth`` pairs for all its sequences.
+    """
+    size = (inputs.shape[1], depth)
+    kinds = [torch.randint(language.types, size, generator=generator) for generator in generators]
+    opens = SPECIAL + torch.stack(kinds).to(inputs.device)
+    nest = torch.cat([opens, (opens + language.types).flip(-1)], -1)
+    return torch.cat([inputs[..., :1], nest, inputs[..., 1:]], -1)
+
+
+def check_memory(config: DyckConfig, members: int, training: DyckTraining, device: str | torch.device) -> None:
+    """Raise InputError if this many members at once need more memory than is free."""
+    each, free = _member_bytes(config, training), _free_bytes(torch.device(device))
+    if members * each > _MEMORY_SHARE * free:
+        fit = max(1, int(_MEMORY_SHARE * free / each))
+        raise InputError(
+            f"{members} seeds at once need about {members * each / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; "
+            f"train them in stacks of {fit} (at_once={fit}, --at-once {fit})"
+        )
+
+
+def _member_bytes(config: DyckConfig, training: DyckTraining) -> int:
+    places = training.batch_size * training.length * (1 if training.contrast == 0 else 3)
+    widest = max(config.hidden_size, config.intermediate_size)
+    kinds = 2 * config.bracket_types * config.max_depth + 1
+    maps = config.num_attention_heads * training.length
+    # Activations for the backward pass: about 16 of the hidden size and 3 maps per layer, and the first layer's counts.
+    return 4 * places * (config.num_hidden_layers * (16 * widest + 3 * maps) + 4 * kinds) + 4 * 200 * widest**2
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

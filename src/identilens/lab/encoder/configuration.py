@@ -1,0 +1,74 @@
+"""Sizes of an identifiable encoder: independent sizes of keys and values, heads concatenated or added."""
+
+from typing import Literal, get_args, no_type_check
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from identilens.errors import InputError
+from identilens.lab.encoder.settings import Block, LogitScale
+
+Heads = Literal["concat", "add"]
+
+
+@no_type_check  # by jaxtyping, which knows only the fields below; the base class takes many more keywords
+@strict
+class IdentifiableEncoderConfig(PreTrainedConfig):
+    """Configuration of the encoders of Bhardwaj et al. 2021, section 4 to 6; the defaults are their standard setting.
+
+    Attributes:
+        heads: ``concat`` (Con) concatenates the head outputs, with d_v = d_model / heads by default. ``add`` (Add) adds
+            them, with d_v = d_model by default, so that T can have a rank up to d_model.
+        d_k: Size of queries and keys; any number.
+        d_v: Size of values of one head; None for the default of ``heads``.
+        hidden_size: d_model (the paper: d_e).
+        dropout: Dropout of embeddings, attention weights and both sublayers.
+        initializer_std: Standard deviation of the initial token and position embeddings.
+        block: ``vaswani``: x + attention, norm, x + Linear₂(ReLU(Linear₁(x))), norm. ``paper``: section 2.2 to the
+            letter, y₁ = Linear₁(Norm(x + attention)), y₂ = Norm(x + ReLU(Linear₂(y₁))).
+        logit_scale: Attention logits are divided by √d_k (Eq. 1), by √d_v, or not at all (``none``).
+        sentence_pairs: The classifier sees the first tokens of two sentences through one shared encoder.
+
+    Examples:
+        >>> import identilens as idl
+        >>> config = idl.lab.IdentifiableEncoderConfig(heads="add", d_k=4, hidden_size=32, num_attention_heads=2)
+        >>> config.d_k, config.d_v
+        (4, 32)
+    """
+
+    model_type = "identifiable_encoder"
+
+    vocab_size: int = 100_000
+    heads: str = "concat"
+    d_k: int = 64
+    d_v: int | None = None
+    hidden_size: int = 512
+    num_hidden_layers: int = 1
+    num_attention_heads: int = 8
+    intermediate_size: int = 2048
+    max_position_embeddings: int = 512
+    dropout: float | int = 0.1
+    layer_norm_eps: float = 1e-5
+    initializer_std: float | int = 1.0
+    block: str = "vaswani"
+    logit_scale: str = "d_k"
+    sentence_pairs: bool = False
+    pad_token_id: int | None = 0
+
+    def __post_init__(self, **kwargs) -> None:
+        """Set d_v, and raise InputError for sizes that do not fit together or an unknown choice."""
+        for name, choices in (("heads", Heads), ("block", Block), ("logit_scale", LogitScale)):
+            if getattr(self, name) not in get_args(choices):
+                raise InputError(f"{name} must be {' or '.join(get_args(choices))}; got {getattr(self, name)!r}.")
+        sizes = ("d_k", "hidden_size", "num_attention_heads", "num_hidden_layers", "intermediate_size", "vocab_size")
+        for name in (*sizes, *(["d_v"] if self.d_v is not None else [])):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if self.d_v is None:
+            if self.heads == "concat" and self.hidden_size % self.num_attention_heads:
+                raise InputError(
+                    f"{self.num_attention_heads} heads do not divide hidden_size {self.hidden_size}, so d_v is "
+                    "not defined. Pass d_v, or another number of heads."
+                )
+            self.d_v = self.hidden_size // self.num_attention_heads if self.heads == "concat" else self.hidden_size
+        super().__post_init__(**kwargs)

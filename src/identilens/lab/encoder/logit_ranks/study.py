@@ -1,0 +1,121 @@
+"""Whether queries and keys of the head's size could give the alternatives (Bhardwaj et al. 2021, Fig. 5)."""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import torch
+from annotated_types import Ge
+
+from identilens.errors import InputError, SettingError
+from identilens.lab.encoder.logit_ranks.result import LogitRanks
+from identilens.measures.attention.logits import logit_rank_study
+from identilens.models.lens import Lens
+from identilens.runs.settings import LIST
+from identilens.runs.study import Output, study_function
+from identilens.runs.tables import table_of
+from identilens.studies.heads import HeadSettings, HeadStudy, Place, TextHeads, joined
+from identilens.studies.items import read_items
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogitRankSettings(HeadSettings):
+    """Which heads, and how many alternatives of each.
+
+    Attributes:
+        count: Number of alternatives of each head; the paper uses 1,000.
+        lengths: Shortest and longest text that is used, in multiples of d_v; the paper uses 2-4.
+        seed: Seed of the random numbers.
+    """
+
+    count: Annotated[int, Ge(1)] = 1000
+    lengths: Annotated[tuple[float, float], LIST] = (2.0, 4.0)
+    seed: Annotated[int, Ge(0)] = 0
+
+    def check(self) -> None:
+        """Check that the lengths go upwards."""
+        if not 0 < self.lengths[0] <= self.lengths[1]:
+            raise SettingError("lengths", "as two positive ends, the lower first", self.lengths)
+
+
+class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
+    """Compute the least logit ranks of random alternatives, and compare them with the ranks that the head can produce.
+
+    The protocol of Bhardwaj et al. 2021, Fig. 5: alternatives have coefficients uniform on [−10, 10] in LN([T, 1]),
+    and their rows are scaled to stay on the simplex. One alternative is in memory at a time. Bidirectional attention
+    only: under a mask, the hidden logits are free.
+
+    Args:
+        lens: The model.
+        texts: Texts, pairs, token ids or a batch; see `Lens.capture`.
+
+    Raises:
+        InputError: For texts or settings that cannot be used, no text of a fitting length, or masked attention.
+        UnsupportedModelError: If the model's attention cannot be captured faithfully.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> lens = idl.load("bundled")
+        >>> result = idl.lab.logit_ranks(lens, idl.examples()[1], layers=3, heads=5, count=10)
+        >>> result
+        LogitRanks: 0.0 % of 10 random alternatives of ...
+    """
+
+    name = "lab encoder logit-ranks"
+    settings_type = LogitRankSettings
+    result_type = LogitRanks
+
+    def __init__(self, lens: Lens, texts: Any, settings: LogitRankSettings) -> None:
+        self.settings = settings
+        items = read_items(lens, texts, settings.max_length)
+        if all(site.kind != "encoder" for site in lens.sites(items[0])):
+            raise InputError(
+                "the model has no bidirectional attention: under a mask, hidden logits are free and the rank is open."
+            )
+        heads = TextHeads.of(lens, items, settings, "encoder")
+        # Of very many texts, those that do not fit are left out when they are reached.
+        self.take(
+            heads if heads.by_text else replace(heads, parts=[one for one in heads.parts if self._fits(heads, one[0])])
+        )
+        if not any(self._fits(heads, place) for part in self.heads.parts for place in part):
+            (low, high), d_v = settings.lengths, _d_v(heads.parts[0][0])
+            raise InputError(
+                f"no text has {low * d_v:g} to {high * d_v:g} tokens ({low:g} to {high:g} times d_v = {d_v}); the "
+                f"longest has {max(item.length for item in items)}. Give longer texts, or other lengths."
+            )
+
+    def run(self, part: int) -> Output:
+        """Return the rows of one head, or of all heads, on one text."""
+        places = self.heads.parts[part]
+        numbers = range(part * len(places), (part + 1) * len(places))
+        fitting = [pair for pair in zip(places, numbers, strict=True) if self._fits(self.heads, pair[0])]
+        return joined(LogitRanks.schema, [self._output(place, number) for place, number in fitting])
+
+    def _fits(self, heads: TextHeads, place: Place) -> bool:
+        low, high = self.settings.lengths
+        return low * _d_v(place) <= heads.items[place.text].length <= high * _d_v(place)
+
+    def _output(self, place: Place, number: int) -> Output:
+        head = self.heads.read(place)
+        if head.visible is not None:
+            raise InputError(f"layer {head.layer} hides keys from some queries (a window), so its logit rank is open.")
+        generator = torch.Generator().manual_seed(self.settings.seed + number)
+        measured = logit_rank_study(
+            head.attention, head.projected, head.d_k, count=self.settings.count, generator=generator
+        )
+        ranks = measured.ranks.double()
+        row = {
+            **place.row, "n_key": measured.seq_len, "d_k": head.d_k, "d_v": _d_v(place),
+            "simplex_nullity": measured.simplex_nullity, "original_rank": measured.original_rank,
+            "lowest_rank": int(ranks.min()), "mean_rank": float(ranks.mean()), "highest_rank": int(ranks.max()),
+            "realisable_share": measured.realisable_share, "alternatives": self.settings.count,
+            "mean_total_variation": measured.mean_total_variation, "output_error": measured.output_error,
+        }  # fmt: skip
+        return Output({"table": table_of(LogitRanks.schema["table"], [row])})
+
+
+def _d_v(place: Place) -> int:
+    return place.site.output_projection.shape[1]
+
+
+logit_ranks = study_function(LogitRankStudy, "logit_ranks")

@@ -1,0 +1,185 @@
+"""Identifiable encoders as Hugging Face models: embeddings, layers, and a classifier on the first token."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers.masking_utils import create_bidirectional_mask
+from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+from identilens.errors import InputError
+from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
+from identilens.lab.encoder.initialise import initialise
+from identilens.lab.encoder.layer import IdentifiableAttention, IdentifiableEncoderLayer
+from identilens.models.registration import EFFECTIVE
+
+
+class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
+    """What both models share: initial weights, and the supported attention implementations."""
+
+    config_class = IdentifiableEncoderConfig
+    base_model_prefix = "encoder"
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _no_split_modules = ["IdentifiableEncoderLayer"]  # noqa: RUF012
+    _can_record_outputs = {"hidden_states": IdentifiableEncoderLayer, "attentions": IdentifiableAttention}  # noqa: RUF012
+
+    def _init_weights(self, module: nn.Module) -> None:
+        initialise(module, self.config.initializer_std)
+
+
+class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
+    """Token and position embeddings, followed by identifiable layers (Bhardwaj et al. 2021, section 4, 6).
+
+    Examples:
+        >>> import identilens as idl
+        >>> import torch
+        >>> config = idl.lab.IdentifiableEncoderConfig(heads="add", d_k=4, hidden_size=32, vocab_size=50)
+        >>> idl.lab.IdentifiableEncoderModel(config)(torch.tensor([[3, 4, 5]])).last_hidden_state.shape
+        torch.Size([1, 3, 32])
+    """
+
+    def __init__(self, config: IdentifiableEncoderConfig) -> None:
+        super().__init__(config)
+        self.token_embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(IdentifiableEncoderLayer(config) for _ in range(config.num_hidden_layers))
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the token embeddings."""
+        return self.token_embeddings
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the token embeddings."""
+        self.token_embeddings = value  # type: ignore[assignment]
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch n"] | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Float[Tensor, "batch n d_model"] | None = None,
+        position_ids: Int[Tensor, "batch n"] | None = None,
+        first_token_only: bool = False,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        """Return the output of the last layer, and other outputs on request, as in transformers.
+
+        By default positions count from each text's first token. With ``first_token_only`` the last layer computes only
+        the first position, which must not be padding: the state is the same, at less cost.
+
+        Raises:
+            InputError: For both or neither kind of input, an empty text, more positions than the model has, or
+                weights requested from fused attention.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise InputError("give either input_ids or inputs_embeds.")
+        if kwargs.get("output_attentions") and self.config._attn_implementation not in ("eager", EFFECTIVE):
+            raise InputError('fused attention returns no weights. Load with attn_implementation="eager".')
+        embedded = self.token_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
+        positions = self._positions(embedded, attention_mask) if position_ids is None else position_ids
+        state = self.dropout(embedded + self.position_embeddings(positions))
+        mask = create_bidirectional_mask(self.config, state, attention_mask)
+        for index, layer in enumerate(self.layers):
+            queries = 1 if first_token_only and index == len(self.layers) - 1 else None
+            narrow = mask[:, :, :queries] if isinstance(mask, Tensor) and mask.ndim == 4 else mask
+            state = layer(state, narrow, queries, **kwargs)
+        return BaseModelOutput(last_hidden_state=state)
+
+    def _positions(self, embedded: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Count positions from each text's first token, so that padding on the left does not shift them."""
+        length = embedded.shape[1]
+        if not 1 <= length <= self.config.max_position_embeddings:
+            raise InputError(
+                f"texts need 1 to {self.config.max_position_embeddings} tokens for this model; got {length}. "
+                "Cut longer texts with max_length, and leave out empty ones."
+            )
+        if attention_mask is None or attention_mask.ndim != 2:
+            return torch.arange(length, device=embedded.device)[None]
+        return (attention_mask.long().cumsum(-1) - 1).clamp_min(0)
+
+
+class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrainedModel):
+    """A linear classifier on the first token's state; for sentence pairs, on the two states concatenated.
+
+    Examples:
+        >>> import identilens as idl
+        >>> import torch
+        >>> config = idl.lab.IdentifiableEncoderConfig(heads="add", d_k=4, hidden_size=32, vocab_size=50)
+        >>> idl.lab.IdentifiableEncoderForSequenceClassification(config)(torch.tensor([[3, 4, 5]])).logits.shape
+        torch.Size([1, 2])
+    """
+
+    def __init__(self, config: IdentifiableEncoderConfig) -> None:
+        super().__init__(config)
+        self.encoder = IdentifiableEncoderModel(config)
+        self.classifier = nn.Linear(config.hidden_size * (2 if config.sentence_pairs else 1), config.num_labels or 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch n"] | None = None,
+        attention_mask: Tensor | None = None,
+        pair_input_ids: Int[Tensor, "batch m"] | None = None,
+        pair_attention_mask: Tensor | None = None,
+        labels: Int[Tensor, " batch"] | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        """Return logits [batch, label], and the mean cross-entropy if labels (0 to num_labels − 1) are given.
+
+        A model with ``sentence_pairs`` needs a second sentence; hidden states and weights are those of the first.
+
+        Raises:
+            InputError: For a second sentence that is missing or not expected, or labels outside the range.
+        """
+        if self.config.sentence_pairs != (pair_input_ids is not None):
+            raise InputError(
+                "the model classifies sentence pairs: pass pair_input_ids too."
+                if self.config.sentence_pairs
+                else "the model classifies single sentences: leave pair_input_ids out, or set sentence_pairs=True."
+            )
+        everything = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
+        short, pair_short = not everything and _starts_left(attention_mask), _starts_left(pair_attention_mask)
+        states = self.encoder(input_ids, attention_mask, first_token_only=short, **kwargs)
+        first = _first_token(states.last_hidden_state, attention_mask)
+        if pair_input_ids is not None:
+            other = self.encoder(pair_input_ids, pair_attention_mask, first_token_only=pair_short, **kwargs)
+            first = torch.cat([first, _first_token(other.last_hidden_state, pair_attention_mask)], -1)
+        logits = self.classifier(first)
+        loss = None
+        if labels is not None:
+            count = self.classifier.out_features
+            if bool((labels < 0).any() | (labels >= count).any()):
+                raise InputError(
+                    f"labels must be 0 to {count - 1}; got {int(labels.min())} to "
+                    f"{int(labels.max())}. Set num_labels in the configuration."
+                )
+            loss = nn.functional.cross_entropy(logits.float(), labels)
+        return SequenceClassifierOutput(loss, logits, states.hidden_states, states.attentions)
+
+
+def _starts_left(attention_mask: Tensor | None) -> bool:
+    return attention_mask is None or (attention_mask.ndim == 2 and bool(attention_mask[:, 0].all()))
+
+
+def _first_token(states: Tensor, attention_mask: Tensor | None) -> Float[Tensor, "batch d_model"]:
+    if attention_mask is None or attention_mask.ndim != 2 or states.shape[1] == 1:
+        return states[:, 0]
+    return states[torch.arange(len(states), device=states.device), attention_mask.int().argmax(-1)]
+
+
+AutoConfig.register("identifiable_encoder", IdentifiableEncoderConfig, exist_ok=True)
+AutoModel.register(IdentifiableEncoderConfig, IdentifiableEncoderModel, exist_ok=True)
+AutoModelForSequenceClassification.register(
+    IdentifiableEncoderConfig, IdentifiableEncoderForSequenceClassification, exist_ok=True
+)

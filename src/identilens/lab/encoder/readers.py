@@ -1,0 +1,148 @@
+"""Reading a task's texts and labels from local files or from the hub."""
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from identilens.errors import InputError
+from identilens.lab.encoder.tasks import Task
+from identilens.runs.compressed import READ_ERRORS, kind_of, open_text
+
+Part = Literal["train", "validation", "test"]
+Text = str | tuple[str, str]
+
+_FILES = {"train": ("train",), "validation": ("dev", "valid", "validation"), "test": ("test",)}
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Texts (or pairs) with their classes, numbered from 0."""
+
+    texts: tuple[Text, ...]
+    labels: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+def read_local(task: Task, folder: Path, part: Part) -> Examples:
+    """Return one part of a task from a folder of files.
+
+    The part is the one file whose name starts with train, dev (or valid) or test and ends in .tsv or .csv, also
+    compressed as .gz or .xz. A .tsv file has a header with the task's columns and no quoting. A .csv file has the form
+    of Zhang et al. 2015: quoted, no header, a label counted from 1, then title and text (or only text).
+
+    Raises:
+        InputError: If there is no such file or more than one, or for a row that cannot be used, with its line.
+    """
+    file = _find(task, folder, part)
+    kind = kind_of(file)
+    try:
+        with open_text(file, newline="") as stream:
+            rows = list((_tsv if kind == ".tsv" else _csv)(task, file, stream))
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
+    except (*READ_ERRORS, csv.Error) as error:
+        raise InputError(f"{file} cannot be read: {error}.") from error
+    if not rows:
+        raise InputError(f"{file} contains no rows.")
+    return Examples(tuple(text for text, _ in rows), tuple(label for _, label in rows))
+
+
+def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
+    """Return one part of a task through ``datasets``, from the hub or from any id or folder that it can load.
+
+    Rows without a gold label (−1) are left out, as in the paper.
+
+    Raises:
+        InputError: If ``datasets`` is not installed, nothing can be loaded, or a row cannot be used.
+    """
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise InputError("reading from the hub needs: pip install 'identilens[datasets]'. Or pass --data.") from error
+    source = name or task.hub
+    try:
+        loaded = load_dataset(source, split=part, revision=task.revision if name is None else None)
+    except Exception as error:  # datasets raises many kinds: connection, file, value, build errors
+        raise InputError(
+            f"{source} cannot be loaded ({str(error).strip().splitlines()[0] if str(error).strip() else error!r}). "
+            "Check the connection, or pass a folder of files with --data."
+        ) from error
+    columns = task.hub_text or task.text
+    missing = sorted({*columns, task.hub_label} - set(loaded.column_names))
+    if missing:
+        raise InputError(f"{source} has no column {', '.join(missing)}; there are {', '.join(loaded.column_names)}.")
+    texts, labels = [], []
+    for number in range(len(loaded)):
+        row: dict[str, Any] = loaded[number]
+        where = f"{source}, {part} row {number}"
+        label = row[task.hub_label]
+        if label == -1:
+            continue
+        classes = task.hub_classes or range(len(task.labels))
+        if not isinstance(label, int) or not 0 <= label < len(classes):
+            raise InputError(f"{where}: label {label!r} is not one of 0 to {len(classes) - 1}.")
+        texts.append(_text(task, [row[column] or "" for column in columns], where))
+        labels.append(classes[label])
+    return Examples(tuple(texts), tuple(labels))
+
+
+def _find(task: Task, folder: Path, part: Part) -> Path:
+    endings = [kind + packed for kind in (".tsv", ".csv") for packed in ("", ".gz", ".xz")]
+    place = folder / task.name if (folder / task.name).is_dir() else folder
+    found = sorted(
+        path for start in _FILES[part] for end in endings for path in place.glob(f"{start}*{end}") if path.is_file()
+    )
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise InputError(
+            f"{place} needs one {part} file of {task.name} ({_FILES[part][0]}*.tsv or .csv, also .gz or .xz); found "
+            f"{names}. Pass the folder of the task, or the folder above it, with --data."
+        )
+    return found[0]
+
+
+def _tsv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, int]]:
+    reader = csv.DictReader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
+    columns = (task.label, *task.text)
+    missing = sorted(set(columns) - set(reader.fieldnames or ()))
+    # The title is optional: some releases have it inside the text.
+    if [name for name in missing if name != "title"]:
+        raise InputError(f"{file}: no column {', '.join(missing)} in its header {reader.fieldnames}.")
+    for row in reader:
+        where = f"{file}, line {reader.line_num}"
+        if None in row or None in row.values():
+            raise InputError(f"{where}: expected {len(reader.fieldnames or ())} columns. Correct or remove the line.")
+        yield _text(task, [row.get(name, "") for name in task.text], where), _label(task, row[task.label], where)
+
+
+def _csv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, int]]:
+    reader = csv.reader(stream)
+    for row in reader:
+        where = f"{file}, line {reader.line_num}"
+        if len(row) < 2 or (task.pair and len(row) != 3):
+            raise InputError(
+                f"{where}: expected a label and {'two texts' if task.pair else 'a text'}; got {row!r:.80}."
+            )
+        texts = [cell.replace("\\n", " ").replace('\\"', '"').replace("\\", " ") for cell in row[1:]]
+        yield _text(task, texts, where), _label(task, row[0].strip(), where)
+
+
+def _text(task: Task, pieces: list[str], where: str) -> Text:
+    if task.pair:
+        if not all(piece.strip() for piece in pieces):
+            raise InputError(f"{where}: a sentence of the pair is empty. Remove the row.")
+        return pieces[0], pieces[1]
+    text = " ".join(piece for piece in pieces if piece.strip())
+    if not text:
+        raise InputError(f"{where}: the text is empty. Remove the row.")
+    return text
+
+
+def _label(task: Task, label: str, where: str) -> int:
+    if label not in task.labels:
+        raise InputError(f"{where}: label {label!r} is not one of {', '.join(task.labels)}.")
+    return task.labels.index(label)

@@ -1,0 +1,154 @@
+"""Training an identifiable encoder on one task with transformers' Trainer, as in Bhardwaj et al. 2021, section 6."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import polars as pl
+import torch
+from transformers import EvalPrediction, PreTrainedTokenizerFast, TrainerCallback, TrainingArguments, set_seed
+
+from identilens.errors import InputError
+from identilens.lab.encoder.batches import EncodedExamples, collate_examples
+from identilens.lab.encoder.checkpoints import CHECKPOINTS, keep_last
+from identilens.lab.encoder.configuration import Heads, IdentifiableEncoderConfig
+from identilens.lab.encoder.modeling import IdentifiableEncoderForSequenceClassification
+from identilens.lab.encoder.readers import Text
+from identilens.lab.encoder.settings import EncoderSettings
+from identilens.lab.encoder.splits import Splits
+from identilens.lab.encoder.tasks import Task
+from identilens.lab.encoder.tokenizer import build_tokenizer
+from identilens.models.saving import save_model
+from identilens.runs.files import translated_write_errors, write_folder
+
+Watch = Callable[[int, str], None]
+"""Called with the number of steps done and a note on the last epoch."""
+
+
+def build_model(
+    task: Task, tokenizer: PreTrainedTokenizerFast, settings: EncoderSettings
+) -> IdentifiableEncoderForSequenceClassification:
+    """Return an untrained classifier for a task, with initial weights drawn from ``settings.seed``."""
+    set_seed(settings.seed)
+    config = IdentifiableEncoderConfig(
+        vocab_size=len(tokenizer), heads=cast(Heads, settings.heads), d_k=settings.d_k, d_v=settings.d_v,
+        hidden_size=settings.d_model, num_hidden_layers=settings.layers, num_attention_heads=settings.attention_heads,
+        intermediate_size=settings.feed_forward, max_position_embeddings=settings.max_length,
+        block=settings.block, initializer_std=settings.initial_std, logit_scale=settings.logit_scale,
+        dropout=settings.dropout, sentence_pairs=task.pair, id2label=dict(enumerate(task.labels)),
+        label2id={label: index for index, label in enumerate(task.labels)},
+    )  # fmt: skip
+    return IdentifiableEncoderForSequenceClassification(config)
+
+
+def train_encoder(
+    folder: Path, task: Task, parts: Splits, settings: EncoderSettings, processes: int, watch: Watch,
+    checkpoint: Path | None = None,
+) -> tuple[pl.DataFrame, dict[str, Any]]:  # fmt: skip
+    """Return one row per epoch, and the metrics of the epoch with the best validation accuracy.
+
+    The model is saved to ``model`` in the folder, checkpoints to ``checkpoints``. Training continues from
+    ``checkpoint`` if it is given.
+    """
+    # Importing the Trainer needs a second or more, and only training uses it.
+    from transformers import PrinterCallback, Trainer
+
+    tokenizer = build_tokenizer(
+        _sentences(parts.train.texts), max_words=settings.max_words, max_length=settings.max_length
+    )
+    model = build_model(task, tokenizer, settings)
+    trainer = Trainer(
+        model=model,
+        args=_arguments(folder / CHECKPOINTS, settings, processes),
+        data_collator=collate_examples,
+        train_dataset=EncodedExamples(parts.train, tokenizer),
+        eval_dataset=EncodedExamples(parts.validation, tokenizer),
+        processing_class=tokenizer,
+        compute_metrics=_accuracy,
+        callbacks=[_Reporter(watch, folder)],
+    )
+    trainer.remove_callback(PrinterCallback)
+    started = time.perf_counter()
+    with translated_write_errors(folder / CHECKPOINTS):
+        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
+    seconds = time.perf_counter() - started
+    table = _epochs(trainer.state.log_history)
+    best = table.sort("validation_accuracy", "epoch", descending=[True, False]).row(0, named=True)
+    tested = trainer.evaluate(EncodedExamples(parts.test, tokenizer), metric_key_prefix="test")  # type: ignore[arg-type]
+    if trainer.is_world_process_zero():
+        write_folder(folder / "model", partial(save_model, model, tokenizer))
+    return table, {
+        **settings.recorded(), "d_v": model.config.d_v,
+        "best_epoch": best["epoch"], "validation_accuracy": best["validation_accuracy"],
+        "test_accuracy": tested["test_accuracy"], "test_loss": tested["test_loss"],
+        "train_rows": len(parts.train), "validation_rows": len(parts.validation), "test_rows": len(parts.test),
+        "vocabulary": len(tokenizer), "parameters": model.num_parameters(), "processes": processes, "seconds": seconds,
+    }  # fmt: skip
+
+
+def _arguments(checkpoints: Path, settings: EncoderSettings, processes: int) -> TrainingArguments:
+    batch, accelerated = settings.batch_size // processes, torch.accelerator.is_available()
+    return TrainingArguments(
+        output_dir=str(checkpoints), num_train_epochs=settings.epochs, seed=settings.seed,
+        per_device_train_batch_size=batch, per_device_eval_batch_size=batch, ddp_find_unused_parameters=False,
+        learning_rate=settings.learning_rate, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=0.0,
+        train_sampling_strategy="group_by_length", remove_unused_columns=False,
+        eval_strategy="epoch", save_strategy="epoch", logging_strategy="epoch",
+        load_best_model_at_end=True, metric_for_best_model="accuracy",
+        bf16=settings.precision == "bf16", fp16=settings.precision == "fp16",
+        use_cpu=not accelerated, dataloader_pin_memory=accelerated,
+        report_to="none", disable_tqdm=True, log_level="error",
+    )  # fmt: skip
+
+
+class _Reporter(TrainerCallback):
+    """Reports the progress of training, and marks each checkpoint when it is complete."""
+
+    def __init__(self, watch: Watch, folder: Path) -> None:
+        self._watch, self._folder = watch, folder
+        self._note = ""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            keep_last(self._folder, state.global_step, state.best_model_checkpoint)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._watch(state.global_step, self._note)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        found = kwargs.get("metrics", {}).get("eval_accuracy")
+        if found is not None:
+            self._note = f"epoch {state.epoch or 0:.0f}: validation accuracy {found:.3f}"
+            self._watch(state.global_step, self._note)
+
+
+def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
+    logits = prediction.predictions[0] if isinstance(prediction.predictions, tuple) else prediction.predictions
+    return {"accuracy": float((logits.argmax(-1) == prediction.label_ids).mean())}
+
+
+def _epochs(history: list[dict[str, float]]) -> pl.DataFrame:
+    losses = {round(entry["epoch"]): entry["loss"] for entry in history if "loss" in entry}
+    rows = [
+        {
+            "epoch": (epoch := round(entry["epoch"])), "train_loss": losses.get(epoch),
+            "validation_loss": entry["eval_loss"], "validation_accuracy": entry["eval_accuracy"],
+        }
+        for entry in history if "eval_accuracy" in entry
+    ]  # fmt: skip
+    return pl.DataFrame(rows).sort("epoch")
+
+
+def _sentences(texts: tuple[Text, ...]) -> list[str]:
+    return [sentence for text in texts for sentence in (text if isinstance(text, tuple) else (text,))]
+
+
+def processes() -> Any:
+    """Return accelerate's state of the processes that run this program together; usually there is one process."""
+    try:
+        from accelerate import PartialState
+    except ImportError as error:
+        raise InputError("training needs: pip install 'identilens[train]'.") from error
+    return PartialState(cpu=not torch.accelerator.is_available())

@@ -1,0 +1,165 @@
+"""The result of the reversal task: a model that reverses sequences, and the structure of its cross attention."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import polars as pl
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from identilens.charts.kit import AnyChart
+from identilens.charts.page import Section
+from identilens.charts.viewer import TokenMap
+from identilens.lab.reversal import views
+from identilens.lab.reversal.task import DRAFT_THRESHOLD, SWEEP, best_range
+from identilens.runs.result import Finding, Result
+from identilens.runs.tables import percent
+from identilens.studies.perturbation_views import PERTURBATIONS, norm_charts, norm_correlations
+
+_SHOWN_INPUTS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reversal(Result):
+    """A model trained to reverse sequences, and the structure of its cross attention (structure2025, V).
+
+    Attributes:
+        table: One row: epochs, accuracy on validation and test tokens (given the right ones before), share of ``whole``
+            test sequences without a wrong token, share of tokens right when it goes on from its own (``written``; none
+            for the transformer), and the seconds that training took.
+        heads: Mean over inputs of n − rank(T), one row per head.
+        course: Loss and validation accuracy of each epoch.
+        sweep: `threshold_sweep` of every head, raw and effective.
+        perturbations: Perturbed cross attention put back into the transformer, as in a structure analysis, W at the
+            draft's threshold; none for the LSTM.
+        matrices: ``cross.weights`` and ``cross.effective`` [head, text, query, key], and ``source``, the inputs.
+
+    Examples:
+        >>> import identilens as idl
+        >>> small = {"length": 4, "vocabulary": 4, "hidden": 8, "train": 200, "held_out": 20, "inputs": 5}
+        >>> reversal = idl.lab.train_reversal(**small, epochs=2)
+        >>> reversal.weights.shape, reversal.head_name(0), len(reversal.course)
+        (torch.Size([1, 5, 4, 4]), 'LSTM', 2)
+    """
+
+    analysis: ClassVar = "lab reversal"
+    title: ClassVar = "Reversing sequences"
+    schema: ClassVar = {
+        "table": {
+            "model": pl.String, "epochs": pl.Int64, "validation_accuracy": pl.Float64, "accuracy": pl.Float64,
+            "whole": pl.Float64, "written": pl.Float64, "seconds": pl.Float64,
+        },
+        "heads": {"head": pl.Int64, "nullity": pl.Float64},
+        "course": {"epoch": pl.Int64, "loss": pl.Float64, "validation_accuracy": pl.Float64},
+        "sweep": {"head": pl.Int64, "weights": pl.String, **SWEEP},
+        "perturbations": PERTURBATIONS,
+    }  # fmt: skip
+
+    heads: pl.DataFrame
+    course: pl.DataFrame
+    sweep: pl.DataFrame
+    perturbations: pl.DataFrame
+
+    @property
+    def model(self) -> str:
+        """``lstm`` or ``transformer``."""
+        return self.table["model"][0]
+
+    @property
+    def source(self) -> Int[Tensor, "text n"]:
+        """The inputs, one row each."""
+        return self.matrices["source"]
+
+    @property
+    def weights(self) -> Float[Tensor, "head text n n"]:
+        """Cross attention of each head on each input."""
+        return self.matrices["cross.weights"]
+
+    @property
+    def effective(self) -> Float[Tensor, "head text n n"]:
+        """The part of it that the head's output depends on."""
+        return self.matrices["cross.effective"]
+
+    def head_sweep(self, head: int = 0, scale: str = "mean", weights: str = "raw") -> pl.DataFrame:
+        """Return one head's sweep, in units of the mean or of the sum."""
+        return self.sweep.filter(head=head, scale=scale, weights=weights)
+
+    def best_head(self) -> int:
+        """Return the head whose W matches the antidiagonal best at any threshold on the mean."""
+        means = self.sweep.filter(scale="mean", weights="raw")
+        return int(means.sort("score", "head", descending=[True, False])["head"][0])
+
+    def head_name(self, head: int) -> str:
+        """Return what a head is called in charts."""
+        return "LSTM" if self.model == "lstm" else f"Transformer, head {head}"
+
+    def maps_of(self, text: int) -> dict[str, Float[Tensor, "n n"]]:
+        """Return the cross attention on one input, by the head's name."""
+        return {self.head_name(head): maps[text] for head, maps in enumerate(self.weights)}
+
+    def best_mean(self) -> dict[str, Float[Tensor, "n n"]]:
+        """Return the mean weights over inputs of the best head, by its name."""
+        head = self.best_head()
+        return {self.head_name(head): self.weights[head].mean(0)}
+
+    def best_sweep(self) -> pl.DataFrame:
+        """Return the sweep of the best head's raw weights, in both units, with the head's name."""
+        head = self.best_head()
+        return self.sweep.filter(head=head, weights="raw").with_columns(name=pl.lit(self.head_name(head)))
+
+    def subject(self) -> str:
+        """Return the model and its inputs."""
+        return f"{self.model} on {len(self.source)} sequences of {self.source.shape[-1]} tokens"
+
+    def summary(self) -> Finding:
+        """Return the finding: how well the model reverses, and how well W shows it."""
+        row, head = self.table.row(0, named=True), self.best_head()
+        score, first, last = best_range(self.head_sweep(head))
+        near = (pl.col("threshold") - DRAFT_THRESHOLD).abs() < 1e-9
+        numbers = {name: row[name] for name in ("accuracy", "whole", "written", "epochs")} | {
+            "best_head": head, "best_score": score, "first_threshold": first, "last_threshold": last,
+            "score_at_draft": self.head_sweep(head).filter(near)["score"][0],
+        }  # fmt: skip
+        text = (
+            f"After {row['epochs']} {'epoch' if row['epochs'] == 1 else 'epochs'} the model has "
+            f"{percent(row['accuracy'])} of the test tokens right, given the right ones before, and "
+            f"{percent(row['whole'])} of the sequences without a wrong token.\n"
+            f"W of {self.head_name(head)} matches the antidiagonal best for l from {first:g} to {last:g} (cosine "
+            f"{score:.3f}; {numbers['score_at_draft']:.3f} at the draft's l = {DRAFT_THRESHOLD})."
+        )
+        headline = [
+            (percent(row["accuracy"]), "of the test tokens right"),
+            (f"{score:.3f}", f"best match of W and the antidiagonal, at l from {first:g} to {last:g}"),
+        ]
+        return Finding(text, numbers, headline)
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return accuracies and heads, with what norms say of perturbations where there are any."""
+        frames = {"Model": self.table, "Heads": self.heads}
+        return frames | {"Norms": norm_correlations(self.perturbations)} if len(self.perturbations) else frames
+
+    def charts(self) -> dict[str, AnyChart]:
+        """Return the charts: training, attention on the first input, W at some thresholds and its match."""
+        return {
+            "course": views.course(self.course),
+            "attention": views.attention(self.maps_of(0), self.source[0].tolist()),
+            "structures": views.structures(self.best_mean()),
+            "thresholds": views.thresholds(self.best_sweep()),
+            **norm_charts(self.perturbations),
+        }
+
+    def sections(self) -> list[Section]:
+        """Return the charts, the attention on some inputs, and the tables."""
+        charts, *tables = super().sections()
+        names = [[str(token) for token in tokens] for tokens in self.source[:_SHOWN_INPUTS].tolist()]
+        maps = [
+            TokenMap({"head": head, "input": text}, {"raw": raw[text], "effective": effective[text]}, keys[::-1], keys)
+            for head, (raw, effective) in enumerate(zip(self.weights, self.effective, strict=True))
+            for text, keys in enumerate(names)
+        ]
+        return [charts, Section("inputs", "Cross attention on single inputs", [_INPUTS], maps=maps), *tables]
+
+
+_INPUTS = (
+    "Rows are output tokens, columns input tokens: a model that looks where it should looks along the antidiagonal."
+)

@@ -1,0 +1,65 @@
+"""How the reversal task is drawn: training, attention on one input, W at some thresholds and its match."""
+
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.charts.cells import token_map
+from identilens.charts.kit import AnyChart, lines, rule
+from identilens.lab.reversal.task import DRAFT_THRESHOLD
+from identilens.measures.structure.weights import structure_weights
+
+SHOWN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+"""Thresholds whose W is drawn (structure2025, Fig. 2)."""
+
+_COURSE = {"loss": "loss", "validation_accuracy": "validation accuracy"}
+_MATCHES = (
+    ("mean", "score", "score (cosine)"),
+    ("mean", "support", "support (F₁)"),
+    ("sum", "support", "support (F₁), l on the sum"),
+)
+
+
+def course(epochs: pl.DataFrame) -> AnyChart:
+    """Return loss and validation accuracy by epoch."""
+    long = epochs.unpivot(list(_COURSE), index="epoch", variable_name="measure")
+    drawn = long.with_columns(pl.col("measure").replace_strict(_COURSE))
+    return lines(
+        drawn,
+        "epoch",
+        "value",
+        "measure",
+        x_title="Epoch",
+        y_title="Loss or accuracy",
+        color_title="",
+        title="Training",
+    )
+
+
+def attention(maps: Mapping[str, Float[Tensor, "n n"]], tokens: Sequence[int]) -> AnyChart:
+    """Return the cross attention of some heads, by their names, on one input (structure2025, Fig. 1)."""
+    names = [str(token) for token in tokens]
+    return token_map(maps, names[::-1], names, "Cross attention on one input", side=180, domain=(0, 1))
+
+
+def structures(means: Mapping[str, Float[Tensor, "n n"]]) -> AnyChart:
+    """Return W at some thresholds from mean weights over inputs, by the head's name (structure2025, Fig. 2)."""
+    maps = {f"{name}, l = {level:g}": structure_weights(mean, level) for name, mean in means.items() for level in SHOWN}
+    places = [str(place) for place in range(len(next(iter(means.values()))))]
+    return token_map(maps, places, places, "W by threshold l", columns=len(SHOWN) // 2, side=100, domain=(0, 1))
+
+
+def thresholds(sweeps: pl.DataFrame) -> AnyChart:
+    """Return how well W of a head of each model matches the antidiagonal at each threshold (structure2025, Fig. 2)."""
+    drawn = pl.concat(
+        sweeps.filter(scale=scale).select("name", "threshold", value=measure, measure=pl.lit(words))
+        for scale, measure, words in _MATCHES
+    )
+    chart = lines(
+        drawn, "threshold", "value", "name", dash="measure", points=False, x_domain=(0, 1), y_domain=(0, 1.03),
+        x_title="Threshold l", y_title="Match with the antidiagonal", color_title="",
+        title="Match of W and the antidiagonal",
+    )  # fmt: skip
+    return rule(chart, x=DRAFT_THRESHOLD, label="the draft's l")

@@ -1,0 +1,68 @@
+"""The error of an approximation: maximised where the maximum is known, and never below the sampled one."""
+
+import pytest
+import torch
+
+from identilens.lab.dyck.approximation import Search, approximation_error
+from identilens.lab.dyck.plain import PlainLayer, small_target
+from identilens.lab.dyck.pruning import Sizes, prune_to, random_transformer
+
+QUICK = Search(inputs=50, length=3, starts=6, steps=80)
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def unmixed(inner, outer):
+    """A layer without attention: outer · relu(inner · x)."""
+    none = torch.zeros(inner.shape[1], inner.shape[1], dtype=torch.float64)
+    return [PlainLayer(none, none, none, (inner, outer), 0.1)]
+
+
+def linear(weight):
+    """A layer that is a linear map."""
+    identity = torch.eye(weight.shape[1], dtype=torch.float64)
+    return unmixed(torch.cat([identity, -identity]), torch.cat([weight, -weight], 1))
+
+
+def test_the_largest_error_of_a_linear_map_is_its_spectral_norm():
+    weight = drawn(8, 8)
+    found = approximation_error(linear(weight), linear(torch.zeros_like(weight)), QUICK)
+    known = float(torch.linalg.matrix_norm(weight, 2))
+    assert found.sampled < 0.95 * known
+    assert found.maximised == pytest.approx(known, rel=1e-4)
+    assert found.maximised <= known * (1 + 1e-12)
+
+
+def test_the_largest_error_of_a_single_relu():
+    inner, outer = drawn(1, 8), drawn(8, 1, seed=1)
+    found = approximation_error(unmixed(inner, outer), unmixed(inner, torch.zeros_like(outer)), QUICK)
+    known = float(inner.norm() * outer.norm())
+    assert found.sampled < 0.95 * known
+    assert found.maximised == pytest.approx(known, rel=1e-4)
+    assert found.maximised <= known * (1 + 1e-12)
+
+
+def test_mixing_counts():
+    """The error of a head that averages is that of what it averages; all tokens must move together."""
+    value = drawn(6, 6)
+    value = value - value.mean(0)
+    none, identity = torch.zeros(6, 6, dtype=torch.float64), torch.eye(6, dtype=torch.float64)
+    through = (torch.cat([identity, -identity]), torch.cat([identity, -identity], 1))
+    constant = 100.0
+    layers = [[PlainLayer(none, none, weight, through, constant)] for weight in (value, none)]
+    found = approximation_error(*layers, QUICK)
+    known = float(torch.linalg.matrix_norm(value, 2)) / constant
+    assert found.maximised == pytest.approx(known, rel=1e-4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("starts", "steps"), [(1, 1), (3, 5)])
+def test_the_maximised_error_is_never_below_the_sampled_one(seed, starts, steps):
+    target, sizes = small_target(size=2, key_size=2, width=3, seed=seed), Sizes(4, 2, 3)
+    pruned = prune_to(target, random_transformer(sizes, 4, 0.1, seed), sizes)
+    found = approximation_error(target, pruned, Search(inputs=60, starts=starts, steps=steps))
+    assert found.maximised >= found.sampled > 0
+    assert found == approximation_error(target, pruned, Search(inputs=60, starts=starts, steps=steps))
+    assert approximation_error(target, target, QUICK).maximised == 0

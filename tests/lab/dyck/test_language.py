@@ -1,0 +1,117 @@
+"""Samples of Dyck languages: valid, and drawn by the stated law."""
+
+import time
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from helpers.brackets import read_brackets
+from identilens.errors import InputError
+from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.parsing import is_valid, next_token_distribution, parse
+
+languages = st.builds(
+    Dyck, types=st.integers(1, 4), max_depth=st.integers(1, 6), open_probability=st.floats(0.05, 0.95)
+)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def probability(language, tokens):
+    """Probability of a prefix by Definition 1, bracket by bracket."""
+    found = parse(language, tokens[None])
+    depth = torch.cat([torch.zeros(1, 1, dtype=torch.long), found.depth[:, :-1]], 1)
+    top = torch.cat([torch.full((1, 1), -1), found.top_type[:, :-1]], 1)
+    law = next_token_distribution(language, depth, top)[0]
+    return float(law[torch.arange(len(tokens)), tokens].prod())
+
+
+@given(languages, st.integers(1, 40), st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_prefixes_are_prefixes(language, length, seed):
+    tokens = language.sample_prefixes(8, length, seeded(seed))
+    assert tokens.shape == (8, length)
+    assert bool(is_valid(language, tokens).all())
+
+
+@given(languages, st.integers(1, 20), st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_complete_words_are_complete(language, half, seed):
+    tokens = language.sample_complete(8, 2 * half, seeded(seed))
+    assert tokens.shape == (8, 2 * half)
+    assert bool(is_valid(language, tokens, complete=True).all())
+
+
+@pytest.mark.parametrize("sampler", ["prefixes", "complete"])
+def test_samples_follow_the_law_exactly(sampler):
+    language, length, count = Dyck(2, 2, 0.3), 6, 200_000
+    words = torch.tensor(list(product(range(3, 7), repeat=length)))
+    words = words[is_valid(language, words, complete=sampler == "complete")]
+    chances = torch.tensor([probability(language, word) for word in words], dtype=torch.float64)
+    if sampler == "complete":
+        chances = chances / chances.sum()
+    assert float(chances.sum()) == pytest.approx(1)
+    tokens = getattr(language, f"sample_{sampler}")(count, length, seeded(1))
+    base = 7 ** torch.arange(length)
+    found, counts = (tokens * base).sum(1).unique(return_counts=True)
+    expected = dict(zip((words * base).sum(1).tolist(), (chances * count).tolist(), strict=True))
+    seen = dict(zip(found.tolist(), counts.tolist(), strict=True))
+    assert set(seen) <= set(expected)
+    squares = sum((seen.get(code, 0) - mean) ** 2 / mean for code, mean in expected.items())
+    # Chi-squared: its mean is the degrees of freedom, its variance twice as much.
+    freedom = len(expected) - 1
+    assert abs(squares - freedom) < 5 * (2 * freedom) ** 0.5
+
+
+def test_a_complete_word_is_no_truncated_prefix():
+    # A generator that stopped at the first return to depth 0, or after one bracket, would fail here.
+    tokens = Dyck().sample_complete(500, 28, seeded())
+    found = parse(Dyck(), tokens)
+    assert found.depth[:, -1].eq(0).all()
+    assert found.depth[:, :-1].eq(0).any(1).double().mean() > 0.5
+    assert found.depth.amax() == 4
+
+
+def test_the_same_seed_gives_the_same_words():
+    first, second = (Dyck().sample_prefixes(5, 20, seeded(3)) for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_a_million_brackets_in_seconds():
+    start = time.process_time()
+    Dyck().sample_prefixes(2500, 400, seeded())
+    Dyck().sample_complete(2500, 400, seeded())
+    assert time.process_time() - start < 5
+
+
+def test_the_start_token_stands_first():
+    tokens = with_start(read_brackets(Dyck(), "()")[None])
+    assert tokens.tolist() == [[1, 3, 5]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_depth": 0}, "depth of at least 1, got 0"),
+        ({"types": 0}, "at least one type of brackets, got 0"),
+        ({"open_probability": 0.0}, "strictly between 0 and 1, got 0.0"),
+        ({"open_probability": 1.0}, "strictly between 0 and 1, got 1.0"),
+    ],
+)
+def test_impossible_languages(options, message):
+    with pytest.raises(InputError, match=message):
+        Dyck(**options)
+
+
+def test_impossible_lengths():
+    with pytest.raises(InputError, match="an even length, got 7"):
+        Dyck().sample_complete(3, 7, seeded())
+    with pytest.raises(InputError, match="at least one bracket, got 3 of length 0"):
+        Dyck().sample_prefixes(3, 0, seeded())
+    with pytest.raises(InputError, match="got 0 of length 4"):
+        Dyck().sample_complete(0, 4, seeded())

@@ -1,0 +1,198 @@
+"""Accuracy, attention variation, stack-likeness and balance, against answers known beforehand."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from helpers.brackets import close_symbol, open_symbol, read_brackets
+from identilens.errors import InputError
+from identilens.lab.dyck.balance import SecondLayer, condition_gap, measure_balance
+from identilens.lab.dyck.embeddings import symbol_ids, symbols
+from identilens.lab.dyck.evaluation import closing_accuracy, generalisation, support_accuracy
+from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.parsing import parse
+from identilens.lab.dyck.settings import DyckTraining
+from identilens.lab.dyck.stack_likeness import stack_likeness
+from identilens.lab.dyck.stacked import stack_parameters
+from identilens.lab.dyck.sufficiency import balanced_scores
+from identilens.lab.dyck.uniform import uniform_transformer
+from identilens.lab.dyck.variation import attention_variation, random_baselines
+
+LANGUAGE = Dyck(2, 3)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def causal_patterns(seeds, n, seed=0):
+    logits = torch.randn(seeds, n, n, generator=seeded(seed))
+    return torch.softmax(logits.masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), -torch.inf), -1)
+
+
+def test_variation_of_patterns_worked_out_by_hand():
+    first = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.3, 0.5]])
+    second = torch.tensor([[1.0, 0, 0], [0.1, 0.9, 0], [0.2, 0.8, 0.0]])
+    patterns = torch.stack([first, second])
+    assert attention_variation(patterns).value == pytest.approx(0.4**2 + 0.5**2 + 0.5**2)
+    whole = attention_variation(patterns, with_start=True)
+    assert whole.value == pytest.approx(2 * 0.4**2 + 2 * 0.5**2)
+    assert (whole.size, attention_variation(patterns).size) == (3, 2)
+
+
+def test_the_error_of_variation_is_a_jackknife():
+    patterns = causal_patterns(6, 9)
+    found = attention_variation(patterns)
+    left_out = []
+    for seed in range(6):
+        kept = torch.cat([patterns[:seed], patterns[seed + 1 :]])[:, 1:, 1:].double()
+        pairs = [(kept[i] - kept[j]).square().sum() for i, j in product(range(5), repeat=2) if i != j]
+        left_out.append(torch.stack(pairs).mean())
+    left = torch.stack(left_out)
+    assert found.error == pytest.approx(float((5 / 6 * (left - left.mean()).square().sum()).sqrt()), rel=1e-6)
+    with pytest.raises(InputError, match="at least two seeds, got 1"):
+        attention_variation(patterns[:1])
+
+
+def test_random_baselines_of_sixteen_tokens():
+    found = {(one.name, one.causal): one.value for one in random_baselines(16, with_start=True)}
+    assert found["even on the simplex", False] == pytest.approx(1.77, abs=0.01)
+    assert found["even on the simplex", True] == pytest.approx(2.99, abs=0.01)
+    assert found["softmax of normals", False] == pytest.approx(2.23, abs=0.03)
+    assert found["softmax of normals", True] == pytest.approx(3.17, abs=0.04)
+
+
+@pytest.mark.parametrize("with_start", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_baselines_are_the_variation_of_random_patterns_treated_alike(causal, with_start):
+    seen = torch.ones(6, 6).tril() if causal else torch.ones(6, 6)
+    # Exponential weights that are normalised are uniform on the simplex.
+    even = torch.empty(1000, 6, 6).exponential_(generator=seeded())
+    normals = torch.randn(1000, 6, 6, generator=seeded(1))
+    for one in random_baselines(6, with_start=with_start):
+        weights = seen * (even if one.name == "even on the simplex" else normals.exp())
+        measured = attention_variation(weights / weights.sum(-1, keepdim=True), with_start=with_start)
+        if one.causal == causal:
+            assert one.value == pytest.approx(measured.value, abs=4 * (measured.error + one.error))
+
+
+def test_without_the_start_token_random_rows_of_sixteen_brackets_vary_less():
+    rows = next(one.value for one in random_baselines(17, draws=2) if one.causal and one.error == 0)
+    assert rows == pytest.approx(2.50, abs=0.005)
+
+
+def test_a_stack_is_stack_like_and_even_attention_is_not():
+    tokens = with_start(LANGUAGE.sample_prefixes(20, 30, seeded()))
+    top = parse(LANGUAGE, tokens).top_place.clamp_min(0)
+    pointing = torch.nn.functional.one_hot(top, 31).float()
+    found = stack_likeness(LANGUAGE, pointing, tokens)
+    assert (found.weight, found.first) == (1.0, 1.0)
+    even = torch.ones(20, 31, 31).tril()
+    even = even / even.sum(-1, keepdim=True)
+    spread = stack_likeness(LANGUAGE, even, tokens)
+    assert spread.weight == pytest.approx(spread.even, rel=1e-5)
+    assert spread.places == found.places > 50
+
+
+def test_accuracies_are_of_places_with_an_answer():
+    model = uniform_transformer(Dyck())
+    parameters = stack_parameters([model])
+    tokens = with_start(Dyck().sample_prefixes(30, 40, seeded()))
+    found = closing_accuracy(model.config, parameters, tokens)[0]
+    depth = parse(Dyck(), tokens).depth[:, :-1]
+    assert found.places == int((depth > 0).sum())
+    assert found.prefixes == int(Dyck().is_close(tokens[:, 1:]).sum())
+    assert (found.argmax, found.threshold) == (1.0, 1.0)
+    late = closing_accuracy(model.config, parameters, tokens, shortest=31)[0]
+    assert late.prefixes == int(Dyck().is_close(tokens[:, 31:]).sum())
+
+
+def test_a_model_that_does_not_look_guesses():
+    model = uniform_transformer(Dyck())
+    with torch.no_grad():
+        # Both types are equally probable now, and one of them is always taken.
+        model.lm_head.weight[Dyck().closing] = model.lm_head.weight[Dyck().closing].mean(0)
+        model.lm_head.weight[Dyck().close(0)] *= 0.99
+    tokens = with_start(Dyck().sample_prefixes(300, 40, seeded()))
+    found = closing_accuracy(model.config, stack_parameters([model]), tokens)[0]
+    assert found.argmax == pytest.approx(0.5, abs=0.05)
+    assert found.threshold == 0
+    assert support_accuracy(model.config, stack_parameters([model]), tokens[:2]) < 1
+
+
+def test_generalisation_takes_fresh_sequences():
+    model = uniform_transformer(Dyck())
+    own, long = generalisation([model], DyckTraining(), count=20, long_count=3, lengths=(80, 90))
+    assert (own[0].argmax, long[0].argmax) == (1, 1)
+    assert long[0].prefixes < 3 * 11
+
+
+def layer_of(seed, spread=1.0, size=24):
+    """A second layer with random logits and values."""
+    generator = seeded(seed)
+    count = symbols(LANGUAGE)
+    scores = spread * torch.randn(count, count, dtype=torch.float64, generator=generator)
+    values = torch.randn(count, size, dtype=torch.float64, generator=generator)
+    return SecondLayer(torch.eye(count), scores, values)
+
+
+def output_at(layer, tokens):
+    """Unnormalised attention output at the last of some symbols, scaled as `contributions` scales it."""
+    own = layer.scores[tokens[-1]]
+    weights = (own[tokens] - own.max()).exp()
+    values = layer.values - layer.values.mean(1, keepdim=True)
+    return (weights[:, None] * values[tokens]).sum(0)
+
+
+def test_pairs_and_prefixes_are_what_the_layer_gives_on_sequences():
+    layer = layer_of(0)
+    found = measure_balance(LANGUAGE, layer)
+    d, j = 2, 1
+    outputs = {}
+    for types in product(range(2), repeat=d):
+        text = "".join("(["[kind] for kind in types) + "[]"
+        tokens = symbol_ids(LANGUAGE, with_start(read_brackets(LANGUAGE, text)[None])[0])
+        assert tokens[-1] == close_symbol(LANGUAGE, j, d)
+        outputs[types] = output_at(layer, tokens)
+    norms = {types: float(output.norm()) for types, output in outputs.items()}
+    least = min(norms, key=norms.__getitem__)
+    other = min((types for types in norms if types[-1] != least[-1]), key=norms.__getitem__)
+    assert float(found.prefixes[d - 1, j]) == pytest.approx(norms[other])
+    # A pair of type 0 put in front of the same prefix changes the output by S.
+    text = "()" + "(["[least[0]] + "(["[least[1]] + "[]"
+    tokens = symbol_ids(LANGUAGE, with_start(read_brackets(LANGUAGE, text)[None])[0])
+    change = output_at(layer, tokens) - outputs[least]
+    assert float(found.pairs[d - 1, 0, 0, j]) == pytest.approx(float(change.norm()))
+    assert found.violation > 0.1
+    assert found.largest >= found.violation
+
+
+def test_balance_is_zero_where_pairs_cancel():
+    scores = balanced_scores(LANGUAGE, 1.0, seeded())
+    values = torch.randn(symbols(LANGUAGE), 24, dtype=torch.float64, generator=seeded(1))
+    query = close_symbol(LANGUAGE, 0, 1)
+    for i, depth in product(range(2), range(1, 4)):
+        one, other = open_symbol(LANGUAGE, i, depth), close_symbol(LANGUAGE, i, depth - 1)
+        values[other] = -values[one] * torch.exp(scores[query, one] - scores[query, other])
+    found = measure_balance(LANGUAGE, SecondLayer(torch.eye(symbols(LANGUAGE)), scores, values))
+    assert found.violation < 1e-12
+    assert found.condition < 1e-12
+    scores[query, open_symbol(LANGUAGE, 0, 2)] += 0.1
+    broken = measure_balance(LANGUAGE, SecondLayer(torch.eye(symbols(LANGUAGE)), scores, values))
+    assert broken.condition == pytest.approx(0.1)
+    assert broken.violation > 1e-4
+
+
+def test_the_condition_ignores_what_does_not_matter():
+    scores = balanced_scores(LANGUAGE, 2.0, seeded())
+    moved = scores + torch.randn(len(scores), 1, generator=seeded(2))
+    assert condition_gap(LANGUAGE, moved) == pytest.approx(condition_gap(LANGUAGE, scores), abs=1e-12)
+
+
+@pytest.mark.parametrize("language", [Dyck(1, 3), Dyck(2, 1)])
+def test_languages_without_anything_to_balance(language):
+    count = symbols(language)
+    layer = SecondLayer(torch.eye(count), torch.zeros(count, count).double(), torch.ones(count, 3).double())
+    with pytest.raises(InputError, match="at least 2 types and depth 2"):
+        measure_balance(language, layer)

@@ -1,0 +1,174 @@
+"""Dyck models as Hugging Face models: loading, attention through the interface, stacked computation."""
+
+import pytest
+import torch
+
+import identilens as idl
+from identilens.errors import InputError
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.modeling import DyckForCausalLM, DyckModel
+from identilens.lab.dyck.stacked import mapped_logits, stack_parameters, stacked_logits, unstack_parameters
+from identilens.lab.dyck.tokenizer import bracket_tokenizer
+from identilens.lab.dyck.train.misleading import dyck_lens
+from identilens.lab.dyck.training import new_model
+
+CONFIGS = {
+    "gpt": {},
+    "one layer": {"num_hidden_layers": 1},
+    "linear positions": {"positions": "linear"},
+    "one layer, positions": {"num_hidden_layers": 1, "positions": "linear", "position_scale": 20.0},
+    "three layers, two heads": {"num_hidden_layers": 3, "num_attention_heads": 2},
+    "two heads, positions": {"num_attention_heads": 2, "positions": "linear"},
+    "paper": {"block": "paper"},
+    "paper, five heads": {"block": "paper", "num_attention_heads": 5},
+    "paper, deep g": {"block": "paper", "projection_widths": [[20, 30], [40]], "projection_residual": False},
+    "minimal": {"block": "minimal", "first_layer": "one-hot", "num_hidden_layers": 1},
+    "minimal, bare": {
+        "block": "minimal", "first_layer": "type-depth", "num_hidden_layers": 1, "minimal_norms": False,
+    },
+    "minimal, two heads": {
+        "block": "minimal", "first_layer": "angle", "num_hidden_layers": 1, "num_attention_heads": 2,
+    },
+    "minimal first layer, whole block": {"first_layer": "one-hot", "num_hidden_layers": 2},
+}  # fmt: skip
+
+
+def moved(name, seed=0):
+    """A model whose attention is far from uniform and whose norms and biases are not those of the start."""
+    model = new_model(DyckConfig(**CONFIGS[name]), seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+def words(count=4, length=20, seed=0):
+    return with_start(Dyck().sample_prefixes(count, length, torch.Generator().manual_seed(seed)))
+
+
+@pytest.mark.parametrize("logits", [stacked_logits, mapped_logits])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_stack_computes_what_the_models_compute(name, logits):
+    models = [moved(name, seed) for seed in range(3)]
+    tokens = torch.stack([words(seed=seed) for seed in range(3)])
+    with torch.no_grad():
+        apart = torch.stack([model(own).logits for model, own in zip(models, tokens, strict=True)])
+        together = logits(models[0].config, stack_parameters(models), tokens)
+        rows = torch.tensor([[3, 20, 0], [1, 2, 7], [5, 5, 6], [11, 19, 4]]).expand(3, -1, -1)
+        some = logits(models[0].config, stack_parameters(models), tokens, rows)
+    assert torch.allclose(together, apart, atol=2e-5)
+    wanted = apart.gather(2, rows[..., None].expand(-1, -1, -1, apart.shape[-1]))
+    assert torch.allclose(some, wanted, atol=2e-5)
+    assert apart.std() > 0.1
+
+
+def test_parameters_come_back_from_the_stack():
+    models = [moved("gpt", seed) for seed in range(2)]
+    others = [moved("gpt", seed + 5) for seed in range(2)]
+    unstack_parameters(stack_parameters(models), others)
+    for model, other in zip(models, others, strict=True):
+        assert all(torch.equal(one, two) for one, two in zip(model.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["gpt", "minimal", "paper", "minimal first layer, whole block"])
+def test_a_saved_model_is_loaded_and_opened(name, tmp_path):
+    model = moved(name)
+    model.save_pretrained(tmp_path)
+    bracket_tokenizer(model.config.language).save_pretrained(tmp_path)
+    lens = idl.load(tmp_path, device="cpu")
+    assert isinstance(lens.model, DyckForCausalLM)
+    tokens = lens.tokenizer("([])", return_tensors="pt")
+    assert tokens["input_ids"].tolist() == [[1, 3, 4, 6, 5]]
+    with torch.no_grad():
+        assert torch.equal(lens.model(tokens["input_ids"]).logits, model(tokens["input_ids"]).logits)
+    audit = idl.audit(lens, ["([])[[]]", "(())"])
+    assert audit.table["kind"].unique().to_list() == ["decoder"]
+    assert audit.table["reconstruction_error"].max() < 1e-5
+    # Keys of a kind have one value: on eight brackets the weights have a null space.
+    assert audit.table["nullity"].max() > 0
+
+
+def test_alternatives_and_mixing_run_on_it():
+    lens = dyck_lens(moved("minimal"), "minimal")
+    found = idl.alternatives(lens, ["([])[[]](())"], layers=[0])
+    assert found.table["mean_total_variation"].max() > 0.01
+    assert found.table["hidden_change"].max() < 1e-5
+    mixed = idl.mixing(lens, ["([])[[]]"], method="exact")
+    assert mixed.table["contribution"].max() <= 1
+
+
+@pytest.mark.parametrize("name", ["gpt", "linear positions", "minimal"])
+def test_padding_changes_nothing(name):
+    model = moved(name)
+    tokens = words(1, 9)
+    padded = torch.cat([tokens, torch.zeros(1, 4, dtype=torch.long)], 1)
+    left = torch.cat([torch.zeros(1, 4, dtype=torch.long), tokens], 1)
+    mask = torch.ones_like(tokens)
+    none = torch.zeros(1, 4, dtype=torch.long)
+    with torch.no_grad():
+        alone = model(tokens).logits
+        right = model(padded, attention_mask=torch.cat([mask, none], 1)).logits[:, :10]
+        behind = model(left, attention_mask=torch.cat([none, mask], 1)).logits[:, 4:]
+    assert torch.allclose(alone, right, atol=1e-5)
+    assert torch.allclose(alone, behind, atol=1e-5)
+
+
+def test_fused_and_written_out_attention_agree():
+    model, tokens = moved("three layers, two heads"), words()
+    with torch.no_grad():
+        fused = model(tokens).logits
+        model.set_attn_implementation("eager")
+        eager = model(tokens, output_attentions=True, output_hidden_states=True)
+    assert torch.allclose(fused, eager.logits, atol=1e-5)
+    assert len(eager.attentions) == 3
+    assert len(eager.hidden_states) == 4
+    assert torch.allclose(eager.attentions[1].sum(-1), torch.ones(4, 2, 21), atol=1e-5)
+
+
+def test_positions_matter_only_where_asked_for():
+    tokens = torch.tensor([[1, 3, 5, 4, 6]])
+    shifted = torch.tensor([[1, 4, 6, 3, 5, 4, 6]])
+    for name in ("gpt", "linear positions"):
+        model = moved(name)
+        with torch.no_grad():
+            first = [model.dyck.embeddings(sequence)[0, -1] for sequence in (tokens, shifted)]
+        assert torch.equal(*first) is (name == "gpt")
+
+
+def test_the_loss_is_the_next_tokens():
+    model, tokens = moved("gpt"), words()
+    found = model(tokens, labels=tokens)
+    wanted = torch.nn.functional.cross_entropy(found.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    assert torch.allclose(found.loss, wanted)
+
+
+def test_the_body_alone():
+    model = DyckModel(DyckConfig())
+    with pytest.raises(ValueError, match="either input_ids or inputs_embeds"):
+        model()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_depth": 0}, "depth of at least 1"),
+        ({"num_attention_heads": 7}, "heads that divide the hidden size 50, got 7"),
+        ({"num_hidden_layers": 0}, "at least one layer, got 0"),
+        ({"block": "tree"}, "block must be one of gpt, paper, minimal; got 'tree'"),
+        ({"positions": "sine"}, "positions must be one of none, linear"),
+        ({"block": "minimal"}, "one attention layer after a minimal first layer"),
+        ({"first_layer": "one-hot", "positions": "linear"}, "has no positions"),
+        ({"projection_widths": [[3]]}, "for each of 2 layers"),
+    ],
+)
+def test_impossible_configurations(options, message):
+    with pytest.raises(InputError, match=message):
+        DyckConfig(**options)
+
+
+def test_a_language_with_too_many_types_to_write():
+    with pytest.raises(InputError, match="at most 8 types of brackets to write, got 9"):
+        bracket_tokenizer(Dyck(9, 2))

@@ -1,0 +1,148 @@
+"""Stacked training: every member ends where it would end alone, and learns."""
+
+from dataclasses import replace
+from math import cos, pi
+
+import pytest
+import torch
+from torch.nn import functional
+
+from identilens.errors import InputError
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.evaluation import closing_accuracy
+from identilens.lab.dyck.language import Dyck
+from identilens.lab.dyck.parsing import is_valid, parse
+from identilens.lab.dyck.settings import DyckTraining
+from identilens.lab.dyck.stacked import stack_parameters
+from identilens.lab.dyck.training import (
+    behind_nests,
+    check_memory,
+    counted_places,
+    first_places,
+    new_model,
+    train_models,
+)
+
+SHORT = DyckTraining(length=12, tokens=1200, epochs=2, batch_size=25)
+SMALL = {"hidden_size": 16, "intermediate_size": 12}
+MINIMAL = {"block": "minimal", "first_layer": "one-hot", "num_hidden_layers": 1, "hidden_size": 20}
+
+
+def same(first, second, tolerance=2e-4):
+    return all(
+        torch.allclose(one, two, atol=tolerance)
+        for one, two in zip(first.parameters(), second.parameters(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "training"),
+    [
+        (SMALL, SHORT),
+        ({**SMALL, "positions": "linear"}, replace(SHORT, data="prefixes", loss="all")),
+        (MINIMAL, replace(SHORT, contrast=0.3, data="prefixes")),
+    ],
+)
+def test_a_member_ends_where_it_ends_alone(options, training):
+    config = DyckConfig(**options)
+    together = train_models(config, [3, 8], training)
+    alone = train_models(config, [8], training)
+    assert same(together.models[1], alone.models[0])
+    assert not same(*together.models)
+    assert together.losses.shape == (2, 2)
+
+
+def test_the_stack_takes_the_steps_of_a_plain_loop():
+    config, seed, training = DyckConfig(**SMALL), 4, replace(SHORT, weight_decay=0.1)
+    model = new_model(config, seed)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=0.1)
+    data = training.sample(config.language, training.training_sequences, 0)
+    generator = torch.Generator().manual_seed(seed)
+    for epoch in range(2):
+        for group in optimiser.param_groups:
+            group["lr"] = training.learning_rate * (1 + cos(pi * epoch / 2)) / 2
+        for batch in torch.randperm(len(data), generator=generator).split(25):
+            optimiser.zero_grad()
+            labels = data[batch][:, 1:]
+            closing = config.language.is_close(labels)
+            logits = model(data[batch][:, :-1]).logits
+            functional.cross_entropy(logits[closing], labels[closing]).backward()
+            optimiser.step()
+    assert same(train_models(config, [seed], training).models[0], model)
+
+
+def test_training_teaches():
+    training = DyckTraining(length=16, tokens=8000, epochs=20, learning_rate=1e-2)
+    found = train_models(DyckConfig(**MINIMAL), [0, 1], training)
+    assert found.losses[-1].max() < 0.05 < found.losses[0].min()
+    tokens = training.sample(Dyck(), 100, 99)
+    scores = closing_accuracy(found.models[0].config, stack_parameters(found.models), tokens)
+    assert min(score.argmax for score in scores) > 0.97
+
+
+def test_the_global_source_of_chance_is_left_alone():
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first, second = new_model(DyckConfig(**SMALL), 1), new_model(DyckConfig(**SMALL), 1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert same(first, second, 0.0)
+
+
+def test_places_that_count():
+    language = Dyck(1, 3)
+    tokens = torch.tensor([[[1, 3, 4, 3, 4], [1, 3, 3, 4, 3]]])
+    rows, weight = counted_places(language, tokens, SHORT)
+    assert rows[0, 0].tolist() == [1, 3]
+    assert rows[0, 1, 0] == 2
+    assert weight[0].tolist() == [[pytest.approx(1 / 3)] * 2, [pytest.approx(1 / 3), 0]]
+    everything, weight = counted_places(language, tokens, replace(SHORT, loss="all"))
+    assert everything.tolist() == [[[0, 1, 2, 3]] * 2]
+    assert float(weight.sum()) == pytest.approx(1)
+    assert first_places(torch.zeros(2, 5, dtype=torch.bool))[1].any() == torch.tensor(False)
+
+
+def test_inserted_nests_keep_depth_and_stack():
+    language = Dyck(3, 4)
+    inputs = SHORT.sample(language, 5, 0)[None].expand(2, -1, -1)
+    generators = [torch.Generator().manual_seed(seed) for seed in range(2)]
+    longer = behind_nests(language, inputs, 3, generators)
+    assert longer.shape == (2, 5, 13 + 6)
+    assert torch.equal(longer[..., 7:], inputs[..., 1:])
+    assert bool(is_valid(language, longer.flatten(0, 1)).all())
+    first, second = parse(language, longer[0]), parse(language, inputs[0])
+    assert torch.equal(first.depth[:, 7:], second.depth[:, 1:])
+    assert torch.equal(first.top_type[:, 7:], second.top_type[:, 1:])
+    assert first.depth[:, 3].eq(3).all()
+    assert not torch.equal(longer[0], longer[1])
+
+
+def test_more_seeds_than_memory_allows():
+    with pytest.raises(
+        InputError, match=r"1000000 seeds at once need about .* GB are free; train them in stacks of \d+"
+    ):
+        check_memory(DyckConfig(), 10**6, DyckTraining(), "cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 7}, "an even length for complete words, got 7; use 8"),
+        ({"length": 1}, "length of at least 2; got 1"),
+        ({"tokens": 3}, "tokens of at least 28"),
+        ({"epochs": 0}, "epochs of at least 1"),
+        ({"learning_rate": 0.0}, "learning_rate above 0"),
+        ({"contrast": -1.0}, "contrast of at least 0"),
+        ({"contrast_depth": 0}, "contrast_depth of at least 1; got 0"),
+        ({"data": "words"}, "data to be complete or prefixes"),
+    ],
+)
+def test_impossible_settings(options, message, unchecked_shapes):
+    with pytest.raises(InputError, match=message):
+        DyckTraining(**options)
+
+
+@pytest.mark.parametrize("seeds", [[], [1, 1]])
+def test_impossible_seeds(seeds):
+    with pytest.raises(InputError, match="one or more different seeds"):
+        train_models(DyckConfig(**SMALL), seeds, SHORT)

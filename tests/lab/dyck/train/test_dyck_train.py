@@ -1,0 +1,162 @@
+"""Studies of trained models: tables, folders, resuming, heads that are and are not used."""
+
+import polars as pl
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+import identilens as idl
+from helpers.dycks import MEASURING, MINIMAL, QUICK, SETTINGS
+from identilens.errors import InputError, OutputFolderError
+from identilens.lab.dyck.analyse.study import analyse_dyck
+from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.settings import DyckSetting
+from identilens.lab.dyck.train.misleading import head_table
+from identilens.lab.dyck.train.result import DyckRuns
+from identilens.lab.dyck.train.study import train_dyck
+from identilens.lab.dyck.uniform import uniform_transformer
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dyck") / "run"
+    result = train_dyck(SETTINGS, seeds=[0, 1, 2], at_once=2, **MEASURING, out=folder)
+    return result, folder
+
+
+def test_the_tables_hold_every_setting_and_seed(study):
+    result, _ = study
+    assert result.settings == [one.name for one in SETTINGS]
+    assert result.table.columns == list(DyckRuns.schema["table"])
+    assert result.table.group_by("setting").len()["len"].to_list() == [3, 3]
+    assert result.heads.columns == list(DyckRuns.schema["heads"])
+    # One head behind the minimal layer, two in each of two layers otherwise.
+    assert len(result.heads) == 3 * (1 + 4)
+    assert result.patterns.columns == list(DyckRuns.schema["patterns"])
+    assert result.variation.columns == list(DyckRuns.schema["variation"])
+    assert len(result.variation) == 2 * (1 + 4)
+    assert result.variation["seeds"].unique().to_list() == [3]
+    assert len(result.curves) == 3 * 2 * QUICK.epochs
+    violation = result.table.select("block", "violation")
+    assert violation.filter(pl.col("block") == "minimal")["violation"].null_count() == 0
+    assert violation.filter(pl.col("block") == "gpt")["violation"].null_count() == 3
+
+
+def test_patterns_are_those_of_the_saved_models(study):
+    result, folder = study
+    lens = idl.load(folder / "models" / "2_layers__2_heads" / "seed001", device="cpu")
+    row = result.patterns.filter(
+        (pl.col("setting") == SETTINGS[1].name) & (pl.col("seed") == 1) & (pl.col("layer") == 1) & (pl.col("head") == 1)
+    ).row(0, named=True)
+    text = "".join(row["tokens"][1:])
+    captured = next(lens.capture([text], weights=True))
+    head = next(head for head in captured.heads if (head.layer, head.head) == (1, 1))
+    assert torch.allclose(torch.tensor(row["weights"]).view(17, 17), head.weights, atol=1e-6)
+
+
+def test_it_is_loaded_as_it_was_saved(study, tmp_path):
+    result, folder = study
+    loaded = DyckRuns.load(folder)
+    assert_frame_equal(loaded.table, result.table)
+    loaded.save(tmp_path / "copy")
+    assert_frame_equal(DyckRuns.load(tmp_path / "copy").patterns, result.patterns)
+    assert "closing brackets right in distribution" in result.summary().text
+    assert result._repr_html_().startswith("<p>behind &lt;b&gt;one-hot&lt;/b&gt;: 3 seeds")
+
+
+def test_an_interrupted_study_goes_on(study, tmp_path, monkeypatch):
+    result, _ = study
+    import identilens.lab.dyck.train.study as analysis
+
+    real, done = analysis.train_models, []
+
+    def failing(*arguments, **options):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(arguments[1])
+        return real(*arguments, **options)
+
+    options = {"seeds": [0, 1, 2], "at_once": 2, **MEASURING, "out": tmp_path / "cut"}
+    monkeypatch.setattr(analysis, "train_models", failing)
+    with pytest.raises(KeyboardInterrupt):
+        train_dyck(SETTINGS, **options)
+    monkeypatch.setattr(analysis, "train_models", real)
+    with pytest.raises(OutputFolderError, match="already contains this run, interrupted"):
+        train_dyck(SETTINGS, **options)
+    resumed = train_dyck(SETTINGS, resume=True, **options)
+    assert_frame_equal(resumed.table, result.table, abs_tol=1e-6)
+    assert_frame_equal(resumed.variation, result.variation, abs_tol=1e-4)
+
+
+def test_saved_models_are_measured_again(study, tmp_path):
+    result, folder = study
+    own = sorted((folder / "models" / "behind__b_one_hot__b").iterdir())
+    again = analyse_dyck(models=own, length=QUICK.length, **MEASURING, out=tmp_path / "again")
+    first = result.table.filter(pl.col("setting") == SETTINGS[0].name)
+    for name in ("argmax", "threshold", "long_argmax", "violation"):
+        assert again.table[name].to_list() == pytest.approx(first[name].to_list(), abs=1e-6)
+    other = folder / "models" / "2_layers__2_heads" / "seed000"
+    with pytest.raises(InputError, match="models of one configuration"):
+        analyse_dyck(models=[own[0], other])
+
+
+def test_models_of_another_kind_are_refused(bundled_path):
+    with pytest.raises(InputError, match="folders of Dyck transformers"):
+        analyse_dyck(models=[bundled_path])
+
+
+def test_even_attention_is_needed_but_does_not_look_like_a_stack():
+    tokens = with_start(Dyck().sample_complete(20, 28, torch.Generator().manual_seed(0)))
+    found = head_table([uniform_transformer(Dyck())], [7], tokens)
+    assert found["seed"].unique().to_list() == [7]
+    assert found["accuracy"].to_list() == [1, 1]
+    # Even attention put in the place of even attention changes nothing; random attention does.
+    assert found["even"].to_list() == [1, 1]
+    assert found["random"].max() < 0.95
+    assert found["removed"].max() < 0.9
+    assert found["used"].all()
+    assert not found["looks"].any()
+
+
+def test_a_head_without_values_is_not_used():
+    model = uniform_transformer(Dyck())
+    with torch.no_grad():
+        model.dyck.layers[1].attention.v_proj.weight.zero_()
+    tokens = with_start(Dyck().sample_complete(20, 28, torch.Generator().manual_seed(0)))
+    found = head_table([model], [0], tokens)
+    assert found["used"].to_list() == [True, False]
+    assert found["largest_fall"][1] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "seeds", "options", "message"),
+    [
+        ([], [0], {}, "settings with different names"),
+        ([SETTINGS[0], SETTINGS[0]], [0], {}, "settings with different names"),
+        (SETTINGS, [], {}, "expected seeds with at least one number"),
+        (SETTINGS, [0], {"at_once": 0}, "expected at_once of at least 1"),
+        (SETTINGS, range(10**6), {}, "seeds at once need about"),
+        ([DyckSetting("d", {"max_depth": 0}, QUICK)], [0], {}, "depth of at least 1"),
+        ([DyckSetting("w", {**MINIMAL, "hidden_size": 10}, QUICK)], [0], {}, "hidden size of at least 17"),
+    ],
+)
+def test_impossible_studies(settings, seeds, options, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        train_dyck(settings, seeds=seeds, out=tmp_path / "out", **options)
+    assert not (tmp_path / "out" / "table.parquet").exists()
+
+
+def test_impossible_measuring():
+    with pytest.raises(InputError, match="two ends such as 400-500"):
+        train_dyck(lengths=(30, 20))
+
+
+def test_the_report_holds_every_chart_and_pattern(study, tmp_path):
+    result, _ = study
+    assert {"variation", "generalisation", "looks_and_use", "curves", "violation_long_argmax"} <= set(result.charts())
+    assert len([name for name in result.charts() if name.startswith("gallery_")]) == 2
+    sections = {section.anchor: section for section in result.sections()}
+    assert len(sections["gallery"].maps) == 3 * (1 + 4)
+    page = result.to_html(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "<b>one-hot</b>" not in page
+    assert "Attention by seed" in page

@@ -1,0 +1,69 @@
+"""Logit ranks of alternatives: the numbers, and how they are drawn."""
+
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+import identilens as idl
+from helpers import zoo
+from helpers.charts import marks
+from identilens.errors import InputError
+from identilens.models.reading import read_head
+
+TEXT = (
+    "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
+    "at once, and that the lower meadow would stand under water until the end of the month."
+)
+
+
+def test_logit_ranks_of_alternatives_exceed_what_the_head_can_give(bundled, tmp_path):
+    texts = [TEXT, TEXT + " " + TEXT]
+    found = idl.lab.logit_ranks(bundled, texts, layers=[0, 4], heads=3, count=5, out=tmp_path / "ranks")
+    table = found.table
+    assert table["text"].unique().to_list() == [1], "a text shorter than 2 d_v takes no part"
+    assert (table["original_rank"] <= 32).all()
+    assert (table["lowest_rank"] > 32).all()
+    assert (table["highest_rank"] <= table["n_key"] - 1).all()
+    assert (table["realisable_share"] == 0).all()
+    assert table["output_error"].max() < 1e-9
+    assert_frame_equal(idl.lab.LogitRanks.load(tmp_path / "ranks").table, table)
+    assert "0.0 % of 10 random alternatives" in found.summary().text
+
+
+def test_logit_ranks_say_what_they_cannot_do(bundled):
+    with pytest.raises(InputError, match=r"no text has 64 to 128 tokens \(2 to 4 times d_v = 32\); the longest has 6"):
+        idl.lab.logit_ranks(bundled, "A short one.")
+    with pytest.raises(InputError, match="the model has no bidirectional attention"):
+        idl.lab.logit_ranks(idl.Lens(zoo.build("gpt2")), {"input_ids": torch.arange(5, 30)[None]})
+
+
+def test_logit_ranks_of_attention_that_underflows(bundled):
+    text = TEXT + " " + TEXT
+    query = bundled.model.encoder.layer[0].attention.self.query.weight
+    kept = query.detach().clone()
+    try:
+        with torch.no_grad():
+            query.mul_(40)
+        head = read_head(bundled, bundled.read([text])[0], 0, 3)
+        assert (head.weights == 0).any()
+        assert (head.recomputed > 0).all()
+        assert head.follows_logits
+        table = idl.lab.logit_ranks(bundled, [text], layers=0, heads=3, count=5).table
+    finally:
+        with torch.no_grad():
+            query.copy_(kept)
+    assert (table["original_rank"] <= 32).all()
+    assert (table["highest_rank"] <= table["n_key"] - 1).all()
+
+
+def test_ranks_are_drawn_with_their_range_below_the_largest_possible(tmp_path):
+    lens = idl.Lens(zoo.build("bert"))
+    found = idl.lab.logit_ranks(lens, [zoo.ids(16), zoo.ids(20, 1), zoo.ids(30, 2)], layers=0, heads=[0, 1], count=5)
+    drawn = marks(found.charts()["logit_rank_by_length"])
+    table = found.table
+    spans = [(row["n_key"], row["lowest_rank"], row["highest_rank"]) for row in drawn["rule"][0]]
+    assert spans == table.select("n_key", "lowest_rank", "highest_rank").rows()
+    assert [row["mean_rank"] for row in drawn["point"][0]] == pytest.approx(table["mean_rank"].to_list(), rel=1e-5)
+    assert [(row["n_key"], row["rank"]) for row in drawn["line"][0]] == [(16, 15), (30, 29)]
+    assert [row["label"] for row in drawn["rule"][1]] == [f"d_k = {table['d_k'][0]}"]
+    assert [path.name for path in found.save_figures(tmp_path, ["svg"])] == ["logit_rank_by_length.svg"]

@@ -1,0 +1,160 @@
+"""The layer against torch's own, against its definition written out, and as a drop-in."""
+
+import pytest
+import torch
+from torch import nn
+
+from identilens.errors import InputError
+from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncoderLayer, IdentifiableTransformerLayer
+from identilens.measures.attention import numerical_rank
+
+
+def copy_torch(layer, reference):
+    """Give a Con layer the weights of torch's encoder layer."""
+    size = reference.self_attn.embed_dim
+    own = layer.attention
+    with torch.no_grad():
+        for index, linear in enumerate((own.q_proj, own.k_proj, own.v_proj)):
+            rows = slice(index * size, (index + 1) * size)
+            linear.weight.copy_(reference.self_attn.in_proj_weight[rows])
+            linear.bias.copy_(reference.self_attn.in_proj_bias[rows])
+    for mine, theirs in (
+        (own.out_proj, reference.self_attn.out_proj),
+        (layer.linear1, reference.linear1),
+        (layer.linear2, reference.linear2),
+        (layer.attention_norm, reference.norm1),
+        (layer.output_norm, reference.norm2),
+    ):
+        mine.load_state_dict(theirs.state_dict())
+
+
+@pytest.fixture
+def pair():
+    torch.manual_seed(0)
+    reference = nn.TransformerEncoderLayer(24, 4, 40, dropout=0.0, batch_first=True).double()
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    mine = IdentifiableTransformerLayer(24, 4, 40, dropout=0.0, heads="concat").double()
+    copy_torch(mine.layer, reference)
+    return mine, reference
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_con_equals_torch_values_and_gradients(pair, training):
+    mine, reference = (module.train(training) for module in pair)
+    inputs = torch.randn(3, 7, 24, dtype=torch.float64)
+    ours, theirs = inputs.clone().requires_grad_(), inputs.clone().requires_grad_()
+    padding = torch.zeros(3, 7, dtype=torch.bool)
+    padding[1, 5:] = True
+    causal = torch.ones(7, 7, dtype=torch.bool).triu(1)
+    found = mine(ours, src_mask=causal, src_key_padding_mask=padding)
+    expected = reference(theirs, src_mask=causal, src_key_padding_mask=padding)
+    seen = ~padding
+    torch.testing.assert_close(found[seen], expected[seen], rtol=1e-10, atol=1e-10)
+    found[seen].square().sum().backward()
+    expected[seen].square().sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        mine.layer.attention.v_proj.weight.grad, reference.self_attn.in_proj_weight.grad[48:], rtol=1e-9, atol=1e-9
+    )
+
+
+def test_con_inside_torchs_encoder_equals_torchs_own(pair):
+    mine, reference = pair
+    inputs = torch.randn(2, 6, 24, dtype=torch.float64)
+    mask = 0.3 * torch.randn(6, 6, dtype=torch.float64)
+    stacks = [nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval() for layer in (mine, reference)]
+    found, expected = (stack(inputs, mask=mask) for stack in stacks)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("heads", ["concat", "add"])
+@pytest.mark.parametrize(
+    ("d_k", "d_v", "logit_scale"), [(1, None, "d_k"), (5, None, "d_v"), (5, None, "none"), (40, 6, "d_k")]
+)
+def test_attention_as_the_paper_defines_it(heads, d_k, d_v, logit_scale):
+    torch.manual_seed(0)
+    config = IdentifiableEncoderConfig(
+        heads=heads, d_k=d_k, d_v=d_v, hidden_size=24, num_attention_heads=4, logit_scale=logit_scale
+    )
+    divisor = {"d_k": d_k, "d_v": config.d_v, "none": 1}[logit_scale] ** 0.5
+    config._attn_implementation = "eager"
+    attention = IdentifiableEncoderLayer(config).double().eval().attention
+    states = torch.randn(1, 9, 24, dtype=torch.float64)
+    found, _ = attention(states)
+    outputs = []
+    for head in range(4):
+        own, mixed = slice(head * d_k, (head + 1) * d_k), slice(head * config.d_v, (head + 1) * config.d_v)
+        queries = states[0] @ attention.q_proj.weight[own].T + attention.q_proj.bias[own]
+        keys = states[0] @ attention.k_proj.weight[own].T + attention.k_proj.bias[own]
+        values = states[0] @ attention.v_proj.weight[mixed].T + attention.v_proj.bias[mixed]
+        outputs.append(torch.softmax(queries @ keys.T / divisor, -1) @ values)
+    joined = sum(outputs) if heads == "add" else torch.cat(outputs, -1)
+    expected = joined @ attention.out_proj.weight.T + attention.out_proj.bias
+    torch.testing.assert_close(found[0], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("heads", ["concat", "add"])
+def test_the_first_position_alone_is_the_same(heads, implementation):
+    torch.manual_seed(0)
+    layer = IdentifiableTransformerLayer(24, 4, 40, dropout=0.0, heads=heads, d_k=5).double().layer
+    layer.attention.config._attn_implementation = implementation
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    states, hidden = torch.randn(3, 9, 24, dtype=torch.float64), torch.arange(9) >= torch.tensor([[9], [3], [1]])
+    mask = torch.zeros(3, 1, 9, 9, dtype=torch.float64).masked_fill(
+        hidden[:, None, None], torch.finfo(states.dtype).min
+    )
+    both, gradients = [], []
+    for alone in (False, True):
+        layer.zero_grad()
+        found = layer(states, mask[:, :, :1], 1) if alone else layer(states, mask)[:, :1]
+        found.square().sum().backward()
+        both.append(found.detach())
+        gradients.append([parameter.grad for parameter in layer.parameters()])
+    torch.testing.assert_close(both[1], both[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-9, atol=1e-9)
+
+
+def test_the_papers_block_to_the_letter():
+    torch.manual_seed(0)
+    config = IdentifiableEncoderConfig(hidden_size=24, num_attention_heads=4, block="paper")
+    config._attn_implementation = "eager"
+    layer = IdentifiableEncoderLayer(config).double().eval()
+    states = torch.randn(2, 9, 24, dtype=torch.float64)
+    inner = layer.linear1(nn.functional.layer_norm(states + layer.attention(states)[0], (24,)))
+    expected = nn.functional.layer_norm(states + layer.linear2(inner).relu(), (24,))
+    torch.testing.assert_close(layer(states), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(layer(states, queries=1), expected[:, :1], rtol=1e-12, atol=1e-12)
+
+
+def test_unknown_choices_are_named():
+    with pytest.raises(InputError, match="block must be vaswani or paper; got 'pre'"):
+        IdentifiableEncoderConfig(block="pre")
+
+
+def test_add_lifts_the_rank_of_every_head_to_d_model():
+    torch.manual_seed(0)
+    states = torch.randn(40, 24, dtype=torch.float64)
+    ranks = {}
+    for heads in ("concat", "add"):
+        attention = IdentifiableEncoderLayer(
+            IdentifiableEncoderConfig(heads=heads, hidden_size=24, num_attention_heads=4)
+        ).attention.double()
+        values = attention.v_proj(states).unflatten(-1, (4, -1)).transpose(0, 1)
+        blocks = attention.out_proj.weight.T
+        blocks = blocks.expand(4, -1, -1) if heads == "add" else blocks.unflatten(0, (4, -1))
+        ranks[heads] = numerical_rank(values, blocks).rank.tolist()
+    assert ranks == {"concat": [6] * 4, "add": [24] * 4}
+
+
+def test_drop_in_refuses_what_it_cannot_do():
+    with pytest.raises(InputError, match="batch_first=True"):
+        IdentifiableTransformerLayer(24, 4, batch_first=False)
+    with pytest.raises(InputError, match="Pass the mask too"):
+        IdentifiableTransformerLayer(24, 4)(torch.randn(1, 3, 24), is_causal=True)
+    with pytest.raises(InputError, match="5 heads do not divide"):
+        IdentifiableTransformerLayer(24, 5, heads="concat")

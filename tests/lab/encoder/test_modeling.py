@@ -1,0 +1,177 @@
+"""The Hugging Face models: padding, batches, gradients, saving, attention implementations, errors."""
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
+
+import identilens as idl
+from identilens.errors import InputError
+from identilens.lab.encoder import (
+    IdentifiableEncoderConfig,
+    IdentifiableEncoderForSequenceClassification,
+    IdentifiableEncoderModel,
+)
+
+SIZES = {
+    "vocab_size": 50, "d_k": 3, "hidden_size": 24, "num_attention_heads": 4, "intermediate_size": 32,
+    "max_position_embeddings": 20, "num_labels": 3,
+}  # fmt: skip
+
+
+def classifier(heads="add", **more):
+    torch.manual_seed(0)
+    config = IdentifiableEncoderConfig(**{**SIZES, "heads": heads, **more})
+    return IdentifiableEncoderForSequenceClassification(config).double().eval()
+
+
+def tokens(rows, length, seed=0):
+    return torch.randint(3, 50, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("heads", ["concat", "add"])
+@pytest.mark.parametrize("layers", [1, 3])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_changes_no_prediction(heads, layers, side):
+    model = classifier(heads, num_hidden_layers=layers)
+    ids = tokens(3, 9)
+    mask = torch.ones_like(ids)
+    lengths = [9, 5, 1]
+    for row, length in enumerate(lengths):
+        mask[row, : 9 - length] = 0 if side == "left" else 1
+        if side == "right":
+            mask[row, length:] = 0
+    found = model(ids * mask, mask).logits
+    for row, length in enumerate(lengths):
+        alone = ids[row : row + 1, 9 - length :] if side == "left" else ids[row : row + 1, :length]
+        torch.testing.assert_close(found[row], model(alone).logits[0], rtol=1e-10, atol=1e-10)
+
+
+def test_the_first_token_alone_gives_the_same_as_all_of_them():
+    model = classifier(num_hidden_layers=2)
+    ids = tokens(2, 8)
+    short = model(ids)
+    whole = model(ids, output_hidden_states=True)
+    torch.testing.assert_close(short.logits, whole.logits, rtol=1e-12, atol=1e-12)
+    assert short.hidden_states is None
+    assert [tuple(state.shape) for state in whole.hidden_states] == [(2, 8, 24)] * 3
+
+
+@pytest.mark.parametrize("heads", ["concat", "add"])
+@pytest.mark.parametrize("pairs", [False, True])
+def test_gradients_flow_to_every_parameter(heads, pairs):
+    model = classifier(heads, sentence_pairs=pairs).train()
+    more = {"pair_input_ids": tokens(4, 5, 1)} if pairs else {}
+    model(tokens(4, 7), labels=torch.tensor([0, 1, 2, 1]), **more).loss.backward()
+    still = [name for name, own in model.named_parameters() if own.grad is None or not own.grad.abs().sum() > 0]
+    # A key bias adds one number to all logits of a query, which softmax takes away again.
+    assert [name for name in still if not name.endswith("k_proj.bias")] == []
+
+
+@pytest.mark.parametrize("heads", ["concat", "add"])
+def test_eager_and_sdpa_agree(heads):
+    model = classifier(heads)
+    ids, mask = tokens(2, 8), torch.ones(2, 8, dtype=torch.long)
+    mask[1, 6:] = 0
+    found = {}
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        found[implementation] = model(ids, mask).logits
+    torch.testing.assert_close(found["eager"], found["sdpa"], rtol=1e-10, atol=1e-10)
+
+
+def test_weights_come_back_on_eager_attention_only():
+    model = classifier(num_hidden_layers=2)
+    model.set_attn_implementation("eager")
+    weights = model(tokens(2, 6), output_attentions=True).attentions
+    assert [tuple(layer.shape) for layer in weights] == [(2, 4, 6, 6)] * 2
+    torch.testing.assert_close(weights[0].sum(-1), torch.ones(2, 4, 6, dtype=torch.float64))
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(InputError, match='attn_implementation="eager"'):
+        model(tokens(2, 6), output_attentions=True)
+
+
+@pytest.mark.parametrize("heads", ["concat", "add"])
+def test_saved_and_loaded_by_every_way_it_is_the_same(heads, tmp_path):
+    model = classifier(heads, d_v=7).float()
+    model.save_pretrained(tmp_path)
+    ids = tokens(2, 6)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert (config.model_type, config.heads, config.d_k, config.d_v) == ("identifiable_encoder", heads, 3, 7)
+    for again in (
+        IdentifiableEncoderForSequenceClassification.from_pretrained(tmp_path),
+        AutoModelForSequenceClassification.from_pretrained(tmp_path),
+        idl.load(tmp_path).model,
+    ):
+        assert type(again) is IdentifiableEncoderForSequenceClassification
+        assert torch.equal(again.eval()(ids).logits, model(ids).logits)
+    body = AutoModel.from_pretrained(tmp_path).eval()
+    assert type(body) is IdentifiableEncoderModel
+    assert torch.equal(body(ids).last_hidden_state, model.encoder(ids).last_hidden_state)
+
+
+def test_a_pair_is_two_first_tokens_side_by_side():
+    model = classifier(sentence_pairs=True)
+    one, other = tokens(2, 6), tokens(2, 9, 1)
+    states = [model.encoder(ids).last_hidden_state[:, 0] for ids in (one, other)]
+    expected = model.classifier(torch.cat(states, -1))
+    torch.testing.assert_close(model(one, pair_input_ids=other).logits, expected)
+    with pytest.raises(InputError, match="pass pair_input_ids too"):
+        model(one)
+    with pytest.raises(InputError, match="leave pair_input_ids out"):
+        classifier()(one, pair_input_ids=other)
+
+
+def test_weights_start_as_the_paper_says():
+    model = IdentifiableEncoderModel(IdentifiableEncoderConfig(vocab_size=2000, heads="add"))
+    assert model.token_embeddings.weight.std().item() == pytest.approx(1, rel=0.01)
+    assert model.position_embeddings.weight.std().item() == pytest.approx(1, rel=0.01)
+    attention = model.layers[0].attention
+    bound = (6 / (512 + 8 * 512)) ** 0.5
+    assert attention.v_proj.weight.abs().max().item() == pytest.approx(bound, rel=1e-3)
+    assert not attention.q_proj.bias.any()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"heads": "sum"}, "heads must be concat or add; got 'sum'"),
+        ({"d_k": 0}, "d_k must be at least 1; got 0"),
+        ({"d_v": 0}, "d_v must be at least 1; got 0"),
+        ({"num_attention_heads": 0}, "num_attention_heads must be at least 1"),
+        ({"num_attention_heads": 5, "heads": "concat"}, "5 heads do not divide hidden_size 24"),
+    ],
+)
+def test_sizes_that_do_not_go_together(sizes, message):
+    with pytest.raises(InputError, match=message):
+        IdentifiableEncoderConfig(**{**SIZES, **sizes})
+
+
+def test_inputs_that_cannot_be_used():
+    model = classifier()
+    with pytest.raises(InputError, match="1 to 20 tokens for this model; got 21"):
+        model(tokens(1, 21))
+    with pytest.raises(InputError, match="1 to 20 tokens for this model; got 0"):
+        model(torch.empty(1, 0, dtype=torch.long))
+    with pytest.raises(InputError, match="labels must be 0 to 2; got 0 to 3"):
+        model(tokens(2, 4), labels=torch.tensor([0, 3]))
+    with pytest.raises(InputError, match="either input_ids or inputs_embeds"):
+        model.encoder()
+
+
+@pytest.mark.parametrize("heads", ["concat", "add"])
+def test_one_layer_with_keys_of_size_1_computes_whatever_larger_keys_compute(heads):
+    """The classified position has the same query in every text, so that its logits are one vector for each head."""
+    wide, narrow = (classifier(heads, d_k=d_k) for d_k in (5, 1))
+    others = {name: value for name, value in wide.state_dict().items() if "q_proj" not in name and "k_proj" not in name}
+    narrow.load_state_dict(others, strict=False)
+    of_wide, of_narrow = (model.encoder.layers[0].attention for model in (wide, narrow))
+    encoder = wide.encoder
+    with torch.no_grad():
+        first = encoder.token_embeddings.weight[3] + encoder.position_embeddings.weight[0]
+        queries = of_wide.q_proj(first).unflatten(-1, (4, 5)) * of_wide.scaling
+        of_narrow.q_proj.weight.zero_()
+        of_narrow.q_proj.bias.fill_(1)
+        of_narrow.k_proj.weight.copy_(torch.einsum("hk,hkd->hd", queries, of_wide.k_proj.weight.unflatten(0, (4, 5))))
+        of_narrow.k_proj.bias.copy_((queries * of_wide.k_proj.bias.unflatten(0, (4, 5))).sum(-1))
+    ids = torch.cat([torch.full((6, 1), 3), torch.randint(4, 50, (6, 9))], 1)
+    torch.testing.assert_close(narrow(ids).logits, wide(ids).logits, rtol=1e-12, atol=1e-12)

@@ -1,0 +1,183 @@
+import pytest
+import torch
+from polars.testing import assert_frame_equal
+
+from helpers.heads import random_weights
+from identilens.errors import InputError
+from identilens.lab.reversal.lstm import AttentionReverser
+from identilens.lab.reversal.result import Reversal
+from identilens.lab.reversal.settings import ReversalSettings
+from identilens.lab.reversal.study import train_reversal
+from identilens.lab.reversal.task import antidiagonal_match, best_range, reversal_pairs, threshold_sweep
+from identilens.lab.reversal.training import reversal_data
+
+N = 6
+J = torch.eye(N, dtype=torch.float64).flip(-1)
+SMALL = ReversalSettings(
+    length=5, vocabulary=4, hidden=24, train=1500, held_out=200, batch_size=50, epochs=25, learning_rate=1e-2, inputs=20
+)
+
+
+def test_the_antidiagonal_matches_itself():
+    found = antidiagonal_match(J)
+    assert (found.score, found.support, found.mass, found.empty_rows, found.shift) == (pytest.approx(1), 1, 1, 0, 0)
+
+
+def test_matches_by_hand():
+    uniform = antidiagonal_match(torch.full((N, N), 1 / N))
+    assert uniform.score == pytest.approx(N**-0.5)
+    assert uniform.support == pytest.approx(2 * N / (N * N + N))
+    half = J.clone()
+    half[:3] = 0
+    found = antidiagonal_match(half)
+    assert found.score == pytest.approx(0.5**0.5)
+    assert found.support == pytest.approx(2 * 3 / (3 + N))
+    assert (found.mass, found.empty_rows) == (0.5, 3)
+    assert antidiagonal_match(torch.zeros(N, N)).score == 0
+    identity = antidiagonal_match(torch.eye(N))
+    assert identity.score == 0
+
+
+@pytest.mark.parametrize("shift", [-2, 1])
+def test_a_shifted_antidiagonal_is_told(shift):
+    W = torch.zeros(N, N)
+    for row in range(N):
+        if 0 <= N - 1 - row + shift < N:
+            W[row, N - 1 - row + shift] = 1
+    found = antidiagonal_match(W)
+    assert (found.score, found.shift) == (0, shift)
+
+
+def test_the_sweep_finds_the_threshold_by_construction():
+    """0.51 on the antidiagonal and 0.11 elsewhere: nothing is cut up to 0.11, everything above 0.51."""
+    A = (0.4 * J + 0.11).expand(7, N, N)
+    sweep = threshold_sweep(A)
+    score, first, last = best_range(sweep)
+    assert score == pytest.approx(1)
+    assert (first, last) == (0.12, 0.5)
+    assert sweep.filter(sweep["threshold"] > 0.51)["score"].max() == 0
+    assert sweep["score"][0] == pytest.approx(0.51 / (0.51**2 + 5 * 0.11**2) ** 0.5)
+    assert sweep["kept"].to_list() == sorted(sweep["kept"].to_list(), reverse=True)
+    total = threshold_sweep(A, [0.4, 0.7, 0.8, 3.5, 3.6], scale="sum")
+    assert [round(value, 6) for value in total["support"]] == [
+        round(2 * N / (N * N + N), 6), round(2 * N / (N * N + N), 6), 1, 1, 0,
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_refusals():
+    with pytest.raises(InputError, match="square"):
+        antidiagonal_match(J[:3])
+    with pytest.raises(InputError, match="negative"):
+        antidiagonal_match(-J)
+    with pytest.raises(InputError, match="lies in"):
+        threshold_sweep(J[None], [1.2])
+    with pytest.raises(InputError, match="scale must be"):
+        threshold_sweep(J[None], scale="all")
+    with pytest.raises(InputError, match="at least 1 sequence, 2 places and 2 tokens; got 0, 20 and 10"):
+        reversal_pairs(0, 20, 10)
+    with pytest.raises(InputError, match="inputs of at most held_out = 200 test sequences; got 300"):
+        ReversalSettings(held_out=200, inputs=300)
+    with pytest.raises(InputError, match="lstm or transformer; got 'gru'"):
+        train_reversal(model="gru")
+    with pytest.raises(InputError, match="hidden as a multiple of the transformer's 4 heads; got 6"):
+        train_reversal(model="transformer", hidden=6)
+    assert ReversalSettings(hidden=6).rate == 3e-3
+    assert ReversalSettings(model="transformer").rate == 1e-3
+
+
+def test_sequences_are_drawn_anew_for_each_part():
+    data = reversal_data(SMALL)
+    assert data.train.shape == (1500, 5)
+    assert not torch.equal(data.validation, data.test)
+    assert set(data.train.unique().tolist()) == {0, 1, 2, 3}
+    torch.testing.assert_close(reversal_data(SMALL).train, data.train)
+
+
+def test_the_reverser_sees_only_what_was_written():
+    torch.manual_seed(0)
+    model = AttentionReverser(4, 8)
+    source = reversal_pairs(3, 5, 4)
+    logits = model(source, source.flip(-1))
+    weights = model.cross_attention(source).weights
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 3, 5, dtype=torch.float64), atol=1e-6, rtol=0)
+    changed = source.flip(-1).clone()
+    changed[:, -1] = (changed[:, -1] + 1) % 4
+    torch.testing.assert_close(model(source, changed), logits)
+    changed[:, 0] = (changed[:, 0] + 1) % 4
+    assert not torch.allclose(model(source, changed), logits)
+
+
+def test_writing_alone_follows_the_logits():
+    torch.manual_seed(0)
+    model = AttentionReverser(4, 8)
+    source = reversal_pairs(3, 5, 4)
+    written = model.write(source)
+    torch.testing.assert_close(model(source, written).argmax(-1), written)
+
+
+@pytest.fixture(scope="module")
+def lstm():
+    return train_reversal(settings=SMALL)
+
+
+def test_the_lstm_learns_to_reverse_and_looks_along_the_antidiagonal(lstm):
+    row = lstm.table.row(0, named=True)
+    assert row["accuracy"] > 0.95
+    assert row["written"] > 0.9
+    assert lstm.weights.shape == (1, 20, 5, 5)
+    torch.testing.assert_close(lstm.weights.sum(-1), torch.ones(1, 20, 5, dtype=torch.float64))
+    assert best_range(lstm.head_sweep())[0] > 0.8
+    assert lstm.course["epoch"].to_list() == list(range(1, len(lstm.course) + 1))
+    assert len(lstm.sweep) == 2 * 2 * 51
+    # Five encoder states against four tokens of the vocabulary.
+    assert lstm.heads["nullity"].to_list() == [1.0]
+    assert lstm.perturbations.is_empty()
+
+
+def test_the_same_seed_trains_the_same_model(lstm):
+    before = torch.random.get_rng_state()
+    again = train_reversal(settings=SMALL)
+    assert torch.equal(before, torch.random.get_rng_state())
+    torch.testing.assert_close(again.weights, lstm.weights)
+    assert_frame_equal(again.course, lstm.course)
+
+
+def test_the_transformer_goes_the_same_way(tmp_path):
+    notes = []
+    found = train_reversal(
+        model="transformer", length=5, vocabulary=4, hidden=16, train=1500, held_out=100, epochs=2, learning_rate=3e-3,
+        inputs=6, out=tmp_path / "run", progress=lambda *told: notes.append(told),
+    )  # fmt: skip
+    assert found.weights.shape == (4, 6, 5, 5)
+    torch.testing.assert_close(found.weights.sum(-1), torch.ones(4, 6, 5, dtype=torch.float64), atol=1e-5, rtol=0)
+    assert found.heads["nullity"].to_list() == [1.0] * 4
+    assert found.table["written"].to_list() == [None]
+    assert found.sweep["head"].unique().sort().to_list() == [0, 1, 2, 3]
+    assert set(found.perturbations["kind"]) == {"cross"}
+    assert (found.perturbations["hidden"] > 0).all()
+    assert notes[1][:2] == (0, 1)
+    assert notes[1][2].startswith("epoch 1 of at most 2, validation accuracy 0.")
+    again = Reversal.load(tmp_path / "run")
+    torch.testing.assert_close(again.effective, found.effective)
+    assert torch.equal(again.source, found.source)
+    page = again.to_html(tmp_path / "report.html").read_text("utf-8")
+    assert "transformer on 6 sequences of 5 tokens" in page
+    assert list(again.charts()) == ["course", "attention", "structures", "thresholds", "norms", "perturbations"]
+
+
+def test_the_finding_names_the_best_thresholds(lstm):
+    finding = lstm.summary()
+    score, first, last = best_range(lstm.head_sweep(lstm.best_head()))
+    assert finding.numbers["best_score"] == score
+    assert f"for l from {first:g} to {last:g} (cosine {score:.3f};" in finding.text
+    assert list(lstm.charts()) == ["course", "attention", "structures", "thresholds"]
+    panels = lstm.charts()["structures"].to_dict()["concat"]
+    assert panels[4]["title"] == "LSTM, l = 0.4"
+
+
+def test_weights_are_not_changed_by_the_sweep():
+    weights = random_weights(0, N, 2)[0].expand(3, N, N).clone()
+    kept = weights.clone()
+    threshold_sweep(weights, [0.0, 0.5])
+    torch.testing.assert_close(weights, kept)

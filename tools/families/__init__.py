@@ -1,0 +1,1 @@
+"""Trials of every model type of transformers, and the pages and tables made from them."""
