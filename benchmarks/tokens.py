@@ -21,7 +21,11 @@ from common import DATA, QUICK, not_measured, report
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from identilens.measures.tokens import LinearProbe, RidgeProbe, fit_ridge, look_up, split_sentences, token_rows
+from identilens.measures.tokens import LinearProbe
+from identilens.measures.tokens.closed_form import fit_ridge
+from identilens.measures.tokens.lookup import look_up
+from identilens.measures.tokens.probes import RidgeProbe
+from identilens.measures.tokens.splits import split_sentences, token_rows
 
 MRPC = DATA / "mrpc" / "dev.tsv.xz"
 CLAIM = "training a linear probe / its closed form"

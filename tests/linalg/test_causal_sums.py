@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from identilens.linalg import ProjectedValues
-from identilens.linalg.causal_sums import CausalSums, checked_rows
+from identilens.linalg.causal_rows import sampled_rows
 
 
 def example(n, d_v, repeated, dtype):
@@ -20,18 +20,24 @@ def example(n, d_v, repeated, dtype):
     return ProjectedValues(values, 4 * d_v), weights, types
 
 
+def without_even(sums):
+    """Return Σ a, ‖a‖², ‖P a‖² from sums of what remains when the even share m is subtracted."""
+    even, total, effective = sums.even, sums.raw + 1, sums.effective + 1
+    return total, sums.raw_square + 2 * even * total - even, sums.effective_square + 2 * even * effective - even
+
+
 def in_blocks(projected, weights, types, size, narrow=False):
     n = weights.shape[1]
-    causal = CausalSums(projected.projector(n, "causal"))
+    causal = projected.projector(n, "causal")
     parts, places, outputs = [], [], []
     for start in range(0, n, size):
         rows = slice(start, min(start + size, n))
         given = weights[:, rows, : rows.stop if narrow else n]
         raw = given @ types[:, : given.shape[-1]].to(given.dtype)
-        sums, checked, output = causal.add(rows, given, raw, types)
-        parts.append(sums)
-        places += [start + place for place in checked]
-        outputs.append(output)
+        found = causal.sums(rows, given, raw, types)
+        parts.append((*without_even(found.sums), found.received, found.sums.outside))
+        places += [start + place for place in found.places]
+        outputs.append(found.rebuilt)
     return [torch.cat(one, 1) for one in zip(*parts, strict=True)], places, torch.cat(outputs, 1)
 
 
@@ -49,17 +55,17 @@ def test_sums_of_blocks_are_those_of_effective_attention(n, d_v, repeated, size,
         expected = exact.sum(-1), exact.square().sum(-1), effective.square().sum(-1), effective @ types, outside
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other, atol=accuracy, rtol=accuracy)
-        assert places == checked_rows(slice(0, n))
+        assert places == sampled_rows(slice(0, n))
         torch.testing.assert_close(output, (effective @ projected.compact)[:, places], atol=2e-6, rtol=2e-6)
 
 
 def test_rows_far_into_a_text_are_checked_less_often():
-    assert checked_rows(slice(0, 300)) == [0, 32, 64, 96, 128, 256]
-    assert checked_rows(slice(70, 130)) == [96, 128]
+    assert sampled_rows(slice(0, 300)) == [0, 32, 64, 96, 128, 256]
+    assert sampled_rows(slice(70, 130)) == [96, 128]
 
 
 def test_rows_out_of_order_are_refused():
     projected, weights, types = example(20, 4, 0, torch.float64)
-    causal = CausalSums(projected.projector(20, "causal"))
+    causal = projected.projector(20, "causal")
     with pytest.raises(ValueError, match="expected row 0"):
-        causal.add(slice(4, 8), weights[:, 4:8], weights[:, 4:8] @ types, types)
+        causal.sums(slice(4, 8), weights[:, 4:8], weights[:, 4:8] @ types, types)

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from helpers.heads import causal, seeded
+from helpers.layers import measured
 from helpers.reference import effective_svd, rank_svd
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import FLOAT32_EPS, ProjectedValues, projected
-from identilens.measures.attention import SummaryBuilder, effective_attention, numerical_rank
+from identilens.measures.attention import effective_attention, numerical_rank
 
 
 def orthonormal(rows, columns, generator):
@@ -64,9 +65,7 @@ def test_one_rule_for_the_rank_with_ones(share, offset):
     assert int(found.rank) == d_v
     assert int(found.simplex_nullity) == n - int(found.simplex_span.rank) == found.simplex_space().nullity == expected
     assert int(numerical_rank(T).simplex_nullity) == expected
-    summary = SummaryBuilder(found.flat, 1)
-    summary.add(slice(0, 1), torch.full((1, 1, n), 1 / n).double(), T.mean(0)[None, None])
-    assert int(summary.finish().simplex_nullity) == expected
+    assert int(measured(found.flat, torch.full((1, 1, n), 1 / n).double()).simplex_nullity) == expected
     kept = found.simplex_space().kept
     assert (kept @ (kept.mT @ ones) - ones).abs().max() < 1e-14, "sums are kept exactly"
 

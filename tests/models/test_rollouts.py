@@ -5,7 +5,8 @@ import torch
 
 import identilens as idl
 from helpers.zoo import build, ids
-from identilens.measures.mixing import alti_contributions, attention_rollout, mean_over_heads
+from identilens.measures.mixing import alti_contributions
+from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
 from identilens.models.rollouts import final_rollouts, text_rollouts
 
 N = 7

@@ -90,7 +90,7 @@ def test_token_types_before_and_after_fine_tuning(data, tmp_path):
     assert sums["effective"].to_list() == pytest.approx([1.0] * 4)
     tuned = load(tmp_path / "tuned-cola").digest
     again = recipe.make(settings, tmp_path, resume=True, overwrite=False, progress=None)
-    assert again.settings["weights, cola, fine-tuned (sha256)"] == tuned
+    assert again.settings["parameters, cola, fine-tuned (sha256)"] == tuned
     with pytest.raises(OutputFolderError, match="epochs is 1 there and 2 here"):
         recipe.make(replace(settings, epochs=2), tmp_path, resume=True, overwrite=False, progress=None)
 

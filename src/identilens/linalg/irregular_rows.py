@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import certified_full_rank, certified_rank, factorise
+from identilens.linalg.row_sums import ProjectedRows, RowSums
 
 Tolerance = Callable[[int], float]
 _CHUNK = 64
@@ -52,6 +53,28 @@ class IrregularRows:
     def from_outputs(self, rows: slice, outputs: Float[Tensor, "head row r"]) -> Float[Tensor, "head row key"]:
         """Return effective attention from head outputs in the basis of ``compact``."""
         return self._assemble(rows, None, outputs)
+
+    def sums(
+        self, rows: slice, weights: Float[Tensor, "head row key"], raw: Float[Tensor, "head row type"],
+        types: Float[Tensor, "head key type"], *, heads: slice = slice(None), overwrite: bool = False,
+        back: Float[Tensor, "head k column"] | None = None,
+    ) -> ProjectedRows:  # fmt: skip
+        """Return sums over effective attention of some rows, which is computed; arguments as in `FullRows.sums`."""
+        given, seen = weights.double(), self.visible[rows]
+        ones = seen.double().expand_as(given)
+        effective, effective_ones = (self.effective(rows, one) for one in (given, ones))
+        even = 1 / self.row_sizes()[rows].double()
+        moved, moved_effective = ((one - even[:, None]).masked_fill(~seen, 0.0) for one in (given, effective))
+        sums = RowSums(
+            even=even,
+            raw=moved.sum(-1),
+            raw_square=moved.square().sum(-1),
+            effective=moved_effective.sum(-1),
+            effective_square=moved_effective.square().sum(-1),
+            cross=(moved * moved_effective).sum(-1),
+            outside=(ones - effective_ones).square().sum(-1),
+        )
+        return ProjectedRows(sums, effective @ types, list(range(weights.shape[1])), effective @ self.compact)
 
     def _assemble(self, rows: slice, weights: Tensor | None, outputs: Tensor) -> Tensor:
         first, stop, _ = rows.indices(len(self.visible))

@@ -8,7 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError, SettingError
-from identilens.measures.attention import certain_weights, norm_share
+from identilens.measures.attention import norm_share
+from identilens.measures.attention.determined import certain_weights
 from identilens.models.heads import Head
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind

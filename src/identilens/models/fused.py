@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from identilens.linalg.narrow import times_few
+from identilens.linalg.row_sums import times_few
 from identilens.models.at_once import texts_of_a_product
 from identilens.models.interface import AttentionCall
 

@@ -1,8 +1,7 @@
 """A model with its tokenizer, and methods to capture its internals while it runs."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from inspect import signature
 from typing import Any, Literal, TypeVar, cast
 
@@ -76,11 +75,8 @@ class Lens:
         >>> lens.run(texts).last_hidden_state.shape
         torch.Size([2, 8, 384])
         >>> lens.prove_once(texts)
-        >>> lens.prove_apart(texts)
         >>> lens.mixing_layers, list(lens.batches(texts, order=(1, 0), size=8))
         ((), [[1, 0]])
-        >>> lens.in_batches(lambda size: [len(texts[:size])], 8)
-        [2]
         >>> with lens.capturing(lambda call: call.attend()[0], texts[:1]):
         ...     states = lens.plain(texts[:1], lens.body).last_hidden_state
         >>> states.shape
@@ -243,19 +239,6 @@ class Lens:
         if self._kind_of_batch(items) not in self._proven:
             self.run(items, AttentionCall.run)
 
-    def prove_apart(self, items: Sequence[Item]) -> None:
-        """Run the proof on a batch for which no attention is needed: only the check that texts run as they do alone.
-
-        Raises:
-            JoinedTextsError: If a text in the batch differs from the same text alone.
-        """
-        try:
-            self.prove_once(items)
-        except JoinedTextsError:
-            raise
-        except (UnsupportedModelError, NumericalError):
-            pass
-
     def prove(self, items: Sequence[Item]) -> tuple[Check, ...]:
         """Return the checks of capture on one batch, each with its figure, passed or failed.
 
@@ -341,24 +324,35 @@ class Lens:
         items = self.read(inputs, max_length)
         self.sites(items[0])
 
-        def captured(numbers: Sequence[int], size: int) -> list[CapturedText]:
-            chunks = [[items[number] for number in batch] for batch in self.batches(items, numbers, size)]
-            return [text for chunk in chunks for text in self._captured(chunk, weights, hidden_states)]
-
-        for numbers in self.batches(items, range(len(items)), batch_size):
-            yield from self.in_batches(partial(captured, numbers), batch_size)
+        for batch in self.batches(items, range(len(items)), batch_size):
+            yield from self._captured([items[number] for number in batch], weights, hidden_states)
 
     def batches(self, items: Sequence[Item], order: Iterable[int], size: int) -> Iterator[list[int]]:
-        """Yield the numbers of items, in the given order, in batches of at most ``size`` that the model can run."""
+        """Yield the numbers of items, in the given order, in batches of at most ``size`` that the model can run.
+
+        Texts of which one runs otherwise in a batch than alone come one by one: the first batch of its kind is proven.
+        """
         limits = length_limits(self.model.config)
         batch: list[int] = []
         for number in order:
             if batch and (len(batch) == size or _apart([items[batch[0]], items[number]], limits)):
-                yield batch
+                yield from self._separated(items, batch)
                 batch = []
             batch.append(number)
         if batch:
-            yield batch
+            yield from self._separated(items, batch)
+
+    def _separated(self, items: Sequence[Item], batch: list[int]) -> list[list[int]]:
+        """Return a batch, or its texts one by one if one of them differs in it."""
+        if len(batch) > 1 and not self._joins_texts:
+            try:
+                self.prove_once([items[number] for number in batch])
+            except JoinedTextsError:
+                self._joins_texts = True
+            except (UnsupportedModelError, NumericalError):
+                # Hidden states alone need no attention; whoever uses it meets the error again.
+                pass
+        return [[number] for number in batch] if self._joins_texts else [batch]
 
     def _refuse_mixed(self, items: Sequence[Item]) -> None:
         """Raise for several texts of which each would run otherwise if it were alone."""
@@ -375,18 +369,6 @@ class Lens:
                 f"{who} cannot run these texts, of {lengths[0]} to {lengths[-1]} tokens, in one batch: their inputs "
                 f"differ in shape, or the longest changes the rotary positions of the others. {ONE_TEXT}"
             )
-
-    def in_batches(self, run: Callable[[int], T], size: int) -> T:
-        """Return the result of ``run`` with this batch size, or with single texts if a text differs in a batch.
-
-        In the second case ``run`` is called twice, so it must start from the beginning each time.
-        """
-        if not self._joins_texts:
-            try:
-                return run(size)
-            except JoinedTextsError:
-                self._joins_texts = True
-        return run(1)
 
     def _captured(self, items: Sequence[Item], weights: bool, hidden_states: bool) -> Iterator[CapturedText]:
         collector = Collector(self.sites(items[0]), items, weights)

@@ -7,7 +7,6 @@ from helpers.heads import causal, random_weights
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import (
-    analytic_centre,
     attention_intervals,
     certify_row,
     check_logit_alternative,
@@ -26,6 +25,7 @@ from identilens.measures.attention import (
     total_variation,
     uniform_alternatives,
 )
+from identilens.measures.attention.centre import analytic_centre
 
 METHODS = ("brunner", "bhardwaj", "uniform")
 

@@ -17,13 +17,13 @@ from identilens.measures.attention import (
     attention_intervals,
     certain_mass,
     certain_mass_bounds,
-    certain_weights,
     far_alternatives,
     functional_interval,
     sample_alternatives,
     simplex_space,
     total_variation,
 )
+from identilens.measures.attention.determined import certain_weights
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from helpers.gauge import KeyGroup, latent_gauge, normed_gauge
 from helpers.heads import causal, seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
-from identilens.measures.attention.gauge import KeyGroup, latent_gauge, normed_gauge
 from identilens.measures.attention.tied import TiedHeads, tied_alternative, tied_dimension
 
 ANGLES = (1.0, 0.37, 0.11)

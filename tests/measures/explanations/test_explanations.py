@@ -14,19 +14,16 @@ from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals
 from identilens.measures.explanations import (
     Interval,
-    OrderBounds,
-    area,
-    bootstrap_interval,
     comprehensiveness,
     explain_rows,
     normalised_area,
     order_bounds,
     rank_agreement,
-    removal_order,
-    removal_sets,
     sufficiency,
     value_zeroing,
 )
+from identilens.measures.explanations.bootstrap import bootstrap_interval
+from identilens.measures.explanations.orders import OrderBounds, area, removal_order, removal_sets
 
 
 def drawn(*shape, seed=0):

@@ -10,11 +10,11 @@ from identilens.measures.mixing import (
     box_statistics,
     by_relative_position,
     context_of_token,
-    find_token,
     neighbour_groups,
     rollout_correlation,
     track_token,
 )
+from identilens.measures.mixing.tracking import find_token
 
 
 @pytest.fixture

@@ -2,7 +2,8 @@
 
 import torch
 
-from identilens.measures.mixing import alti_contributions, attention_rollout, mean_over_heads
+from identilens.measures.mixing import alti_contributions
+from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
 
 
 def test_two_layers_by_hand():

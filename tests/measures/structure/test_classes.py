@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from helpers.heads import random_weights, seeded
 from identilens.errors import InputError
 from identilens.measures.attention.simplex import largest_step
-from identilens.measures.structure import RELATIONS, circularity, efficient_attention, equivalent
+from identilens.measures.structure import circularity, efficient_attention, equivalent
+from identilens.measures.structure.classes import RELATIONS
 
 
 def moved(weights, T, seed, share=0.5, ones=True):

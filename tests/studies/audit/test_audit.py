@@ -23,7 +23,7 @@ from helpers.zoo import BUILDERS, build, example, ids
 from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.linalg.factor import stored_rank
 from identilens.models import Lens
-from identilens.studies.audit import runner as audit_runner
+from identilens.studies.audit import auditor
 from identilens.studies.audit.heads import certain_error
 
 
@@ -198,7 +198,7 @@ def test_streaming_gives_the_same_table(family, monkeypatch):
     lens = Lens(build(family))
     inputs = [ids(40, 1), ids(23, 2)]
     whole = idl.audit(lens, inputs, stream="never")
-    monkeypatch.setattr(audit_runner, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(auditor, "_BLOCK_BYTES", 1)
     streamed = idl.audit(lens, inputs, stream="always")
     assert_frame_equal(whole.table, streamed.table, abs_tol=1e-5, rel_tol=0)
     assert_frame_equal(whole.token_types, streamed.token_types, abs_tol=1e-5, rel_tol=0)

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import identilens as idl
 from helpers.zoo import build, ids
-from identilens.models import at_once, fused
-from identilens.studies.audit import runner, study, text_measure
+from identilens.models import at_once, fused, layer_batch
+from identilens.studies.audit import auditor, study
 
 
 def test_saved_matrices_make_parts_smaller(monkeypatch):
@@ -29,7 +29,7 @@ def test_texts_measured_at_once_give_what_each_gives_alone(family, monkeypatch):
     lens = idl.Lens(build(family).double())
     texts = [ids(n, seed) for seed, n in enumerate((40, 40, 9, 40, 9))]
     together = idl.audit(lens, texts, examples=0).table
-    for module, limit in ((text_measure, "WEIGHTS_AT_ONCE"), (runner, "WEIGHTS_AT_ONCE"), (runner, "VALUES_AT_ONCE")):
+    for module, limit in ((layer_batch, "WEIGHTS_AT_ONCE"), (auditor, "WEIGHTS_AT_ONCE"), (auditor, "VALUES_AT_ONCE")):
         monkeypatch.setattr(module, limit, 1)
         fewer = idl.audit(lens, texts, examples=0).table
         assert_frame_equal(together.drop("reconstruction_error"), fewer.drop("reconstruction_error"), rel_tol=1e-8)
@@ -39,7 +39,7 @@ def test_texts_measured_at_once_give_what_each_gives_alone(family, monkeypatch):
 
 @pytest.fixture
 def as_on_a_gpu(monkeypatch):
-    for name, modules in (("texts_of_a_product", (fused, text_measure)), ("room", (text_measure, runner))):
+    for name, modules in (("texts_of_a_product", (fused, layer_batch)), ("room", (layer_batch, auditor))):
         on_a_gpu = partial(getattr(at_once, name), device=torch.device("cuda"))
         for module in modules:
             monkeypatch.setattr(module, name, lambda given, device, on_a_gpu=on_a_gpu: on_a_gpu(given))
@@ -90,18 +90,18 @@ def test_output_from_coordinates_gives_the_table_of_the_usual_way(real, accuracy
     texts = (
         ["The keys to the cabinet were on the table. " * 12, "A short text."] if real else [ids(40), ids(40, 1), ids(9)]
     )
-    taken, spanned = [], text_measure.TextMeasure._is_spanned
+    taken, spans = [], layer_batch.LayerBatch._spans.func
 
-    def note(measure):
-        taken.append(spanned(measure))
+    def note(layer):
+        taken.append(spans(layer))
         return taken[-1]
 
-    monkeypatch.setattr(text_measure.TextMeasure, "_is_spanned", note)
+    monkeypatch.setattr(layer_batch.LayerBatch, "_spans", property(note))
     short = idl.audit(lens, texts, examples=0, stream=stream).table
     # Texts with fewer than twice d_v keys go the usual way.
     assert any(taken)
     assert not all(taken)
-    monkeypatch.setattr(text_measure.TextMeasure, "_is_spanned", lambda measure: False)
+    monkeypatch.setattr(layer_batch.LayerBatch, "_spans", False)
     usual = idl.audit(lens, texts, examples=0, stream=stream).table
     assert short["reconstruction_error"].max() < accuracy
     assert_frame_equal(

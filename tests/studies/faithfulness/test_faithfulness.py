@@ -12,7 +12,8 @@ import identilens as idl
 from helpers.command import failing, identilens
 from helpers.zoo import build, ids
 from identilens.linalg import ProjectedValues
-from identilens.measures.explanations import explain_rows, removal_sets
+from identilens.measures.explanations import explain_rows
+from identilens.measures.explanations.orders import removal_sets
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness.determinacy import self_agreement

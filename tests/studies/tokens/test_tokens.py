@@ -10,8 +10,10 @@ from polars.testing import assert_frame_equal
 
 from helpers.zoo import build, ids
 from identilens.errors import InputError, NumericalError, OutputFolderError
-from identilens.measures.tokens import LinearProbe, fit_probes, look_up, split_sentences
-from identilens.measures.tokens.splits import keep_training_share, token_rows
+from identilens.measures.tokens import LinearProbe
+from identilens.measures.tokens.fitting import fit_probes
+from identilens.measures.tokens.lookup import look_up
+from identilens.measures.tokens.splits import keep_training_share, split_sentences, token_rows
 from identilens.models import Lens
 from identilens.studies.tokens import runner
 from identilens.studies.tokens.cells import ProbeKind

@@ -44,7 +44,8 @@ def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> 
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.attention import analytic_centre, simplex_space
+        >>> from identilens.measures.attention import simplex_space
+        >>> from identilens.measures.attention.centre import analytic_centre
         >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
         >>> analytic_centre(row, simplex_space(T)).point
         tensor([0.3333, 0.3333, 0.3333], dtype=torch.float64)

@@ -154,7 +154,8 @@ def tied_dimension(
     Examples:
         >>> import torch
         >>> from identilens.linalg import ProjectedValues
-        >>> from identilens.measures.attention import TiedHeads, tied_dimension
+        >>> from identilens.measures.attention import tied_dimension
+        >>> from identilens.measures.attention.tied import TiedHeads
         >>> draw = torch.Generator().manual_seed(0)
         >>> x, T, W = (torch.randn(10, size, generator=draw, dtype=torch.float64) for size in (10, 2, 9))
         >>> def logits(parameters):  # two heads with keys of size 3
@@ -200,7 +201,8 @@ def tied_alternative(
     Examples:
         >>> import torch
         >>> from identilens.linalg import ProjectedValues
-        >>> from identilens.measures.attention import TiedHeads, tied_alternative
+        >>> from identilens.measures.attention import tied_alternative
+        >>> from identilens.measures.attention.tied import TiedHeads
         >>> draw = torch.Generator().manual_seed(0)
         >>> x, T, W = (torch.randn(10, size, generator=draw, dtype=torch.float64) for size in (10, 2, 9))
         >>> def logits(parameters):  # two heads with keys of size 3

@@ -39,7 +39,7 @@ def bootstrap_interval(
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.explanations import bootstrap_interval
+        >>> from identilens.measures.explanations.bootstrap import bootstrap_interval
         >>> found = bootstrap_interval(torch.arange(10.0))
         >>> found.mean, found.low < 4.5 < found.high
         (4.5, True)

@@ -29,7 +29,7 @@ def removal_order(
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.explanations import removal_order
+        >>> from identilens.measures.explanations.orders import removal_order
         >>> removal_order(torch.tensor([0.1, 0.7, 0.2]))
         tensor([1, 2, 0])
     """
@@ -43,7 +43,7 @@ def removal_sets(order: Int[Tensor, "*row part"], sizes: Sequence[int]) -> Bool[
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.explanations import removal_sets
+        >>> from identilens.measures.explanations.orders import removal_sets
         >>> removal_sets(torch.tensor([1, 2, 0]), [1, 2])
         tensor([[False,  True, False],
                 [False,  True,  True]])
@@ -59,7 +59,7 @@ def area(effects: Float[Tensor, "*row size"]) -> Float[Tensor, "*row"]:
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.explanations import area
+        >>> from identilens.measures.explanations.orders import area
         >>> area(torch.tensor([0.2, 0.4]))
         tensor(0.3000)
     """
@@ -75,7 +75,8 @@ def normalised_area(areas: Float[Tensor, "*row"], bounds: OrderBounds, *, floor:
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.explanations import OrderBounds, normalised_area
+        >>> from identilens.measures.explanations import normalised_area
+        >>> from identilens.measures.explanations.orders import OrderBounds
         >>> normalised_area(torch.tensor([0.1, 0.4]), OrderBounds(0.0, 0.5))
         tensor([0.2000, 0.8000])
     """

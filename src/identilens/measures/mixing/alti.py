@@ -35,7 +35,7 @@ def alti_rollout(contributions: Float[Tensor, "layer query key"]) -> Float[Tenso
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.mixing import alti_rollout
+        >>> from identilens.measures.mixing.alti import alti_rollout
         >>> alti_rollout(torch.tensor([[[1.0, 0.0], [0.5, 0.5]]]).repeat(2, 1, 1))[-1]
         tensor([[1.0000, 0.0000],
                 [0.7500, 0.2500]])

@@ -17,7 +17,7 @@ def attention_rollout(weights: Float[Tensor, "layer query key"]) -> Float[Tensor
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.mixing import attention_rollout
+        >>> from identilens.measures.mixing.rollout import attention_rollout
         >>> weights = torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]).repeat(2, 1, 1)
         >>> attention_rollout(weights)[-1]
         tensor([[1.0000, 0.0000],
@@ -43,7 +43,7 @@ def mean_over_heads(weights: Float[Tensor, "head query key"]) -> Float[Tensor, "
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.mixing import mean_over_heads
+        >>> from identilens.measures.mixing.rollout import mean_over_heads
         >>> mean_over_heads(torch.tensor([[[1.0, 0.0], [0.5, 0.5]], [[1.0, 0.0], [0.9, 0.1]]]))
         tensor([[1.0000, 0.0000],
                 [0.7000, 0.3000]])
@@ -63,7 +63,7 @@ def norm_weights(
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.mixing import norm_weights
+        >>> from identilens.measures.mixing.rollout import norm_weights
         >>> values = torch.tensor([[[3.0, 4.0], [0.0, 0.0]], [[-3.0, -4.0], [1.0, 0.0]]])
         >>> norm_weights(torch.full((2, 1, 2), 0.5), values)
         tensor([[0.0000, 0.5000]])

@@ -86,7 +86,7 @@ def find_token(texts: Sequence[Sequence[str]], token: str) -> tuple[int, int]:
     The token is written as in the tables. The marks of a word's start or middle (" ", "Ġ", "▁", "##") may be left out.
 
     Examples:
-        >>> from identilens.measures.mixing import find_token
+        >>> from identilens.measures.mixing.tracking import find_token
         >>> find_token([["[CLS]", "a", "[SEP]"], ["[CLS]", "dog", "[SEP]"]], "dog")
         (1, 1)
 

@@ -47,7 +47,8 @@ def pattern_scores(weights: Float[Tensor, "q k"], special: Sequence[int] | None 
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.structure import pattern_of, pattern_scores
+        >>> from identilens.measures.structure import pattern_scores
+        >>> from identilens.measures.structure.patterns import pattern_of
         >>> scores = pattern_scores(torch.eye(6))
         >>> pattern_of(scores)
         PatternScore(pattern='diagonal', score=1.0, place=None)
@@ -87,7 +88,8 @@ def pattern_of(scores: Sequence[PatternScore]) -> PatternScore | None:
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.structure import pattern_of, pattern_scores
+        >>> from identilens.measures.structure import pattern_scores
+        >>> from identilens.measures.structure.patterns import pattern_of
         >>> pattern_of(pattern_scores(torch.full((6, 6), 1 / 6)))
         PatternScore(pattern='uniform', score=1.0, place=None)
     """

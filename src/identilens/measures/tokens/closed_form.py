@@ -43,7 +43,7 @@ def fit_ridge(
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.tokens import fit_ridge
+        >>> from identilens.measures.tokens.closed_form import fit_ridge
         >>> hidden = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
         >>> inputs = hidden @ torch.diag(torch.tensor([1.0, 2.0, 3.0]))
         >>> found = fit_ridge(hidden[:30], inputs[:30], hidden[30:], inputs[30:], penalties=[1e-6, 1.0])

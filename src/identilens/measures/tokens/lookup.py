@@ -57,7 +57,7 @@ def look_up(
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.tokens import look_up
+        >>> from identilens.measures.tokens.lookup import look_up
         >>> inputs = torch.eye(4)
         >>> found = look_up(inputs[[0, 1, 2, 2]], inputs, [2, 2], distance="cosine")
         >>> found.rate, found.chance

@@ -39,7 +39,7 @@ def split_sentences(
     about equally often (once or twice with 10 folds).
 
     Examples:
-        >>> from identilens.measures.tokens import split_sentences
+        >>> from identilens.measures.tokens.splits import split_sentences
         >>> split = split_sentences(20, folds=5)[0]
         >>> len(split.train), len(split.validation), len(split.test)
         (14, 3, 3)
@@ -83,7 +83,7 @@ def keep_training_share(split: Split, share: float) -> Split:
     least one training sentence remains.
 
     Examples:
-        >>> from identilens.measures.tokens import keep_training_share, split_sentences
+        >>> from identilens.measures.tokens.splits import keep_training_share, split_sentences
         >>> split = split_sentences(20, folds=5)[0]
         >>> len(keep_training_share(split, 0.5).train)
         7
@@ -103,7 +103,7 @@ def token_rows(lengths: Lengths, sentences: Sequence[int], *, offset: int = 0) -
     B.5). The row of the neighbour is the returned row plus k; k is negative for neighbours to the left.
 
     Examples:
-        >>> from identilens.measures.tokens import token_rows
+        >>> from identilens.measures.tokens.splits import token_rows
         >>> token_rows([3, 2, 4], [2, 0])
         tensor([5, 6, 7, 8, 0, 1, 2])
 

@@ -1,7 +1,7 @@
 """From summaries to the rows of the audit's tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
@@ -10,52 +10,56 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.measures.attention.parked import ParkedAttention
-from identilens.measures.attention.summary import AttentionSummary
+from identilens.measures.attention.layer import LayerMeasures
 from identilens.models.layout import Site
 from identilens.studies.audit.certain import mean_and_error
 from identilens.studies.audit.result import Audit
 
 _COUNTS = ("rank", "nullity", "simplex_nullity")
-_MEASURES = (*_COUNTS, "null_share", "simplex_null_share", "pearson", "reconstruction_error")
-_PARKED = tuple(field.name for field in fields(ParkedAttention))
+_MEASURES = (
+    *_COUNTS, "null_share", "simplex_null_share", "pearson", "reconstruction_error", "sink", "sink_mass",
+    "sink_norm_share", "sink_value_norm", "first_mass", "learned_sink", "output_share",
+)  # fmt: skip
 
-Certain = Sequence[Sequence[dict[str, Any]]]
-"""What is certain of the sampled rows of each head."""
 
-
-def scalars(summary: AttentionSummary, parked: ParkedAttention) -> Float[Tensor, "measure head"]:
+def scalars(measures: LayerMeasures) -> Float[Tensor, "measure head"]:
     """Return the measures that become columns, in a tensor of their own: what they were computed from is not kept."""
-    sources = [getattr(summary, name) for name in _MEASURES] + [getattr(parked, name) for name in _PARKED]
-    return torch.stack([source.double() for source in sources])
+    return torch.stack([getattr(measures, name).double() for name in _MEASURES])
 
 
-def table_columns(
-    texts: Sequence[int], site: Site, counts: Mapping[str, int], measures: Float[Tensor, "measure head"],
-    certain: Certain, keys: Sequence[Sequence[str]],
-) -> dict[str, list[Any]]:  # fmt: skip
-    """Return the columns of the audit table for the heads of a layer, one text after the other.
+@dataclass(frozen=True)
+class LayerRows:
+    """Rows of the audit table: the heads of a layer, one text after the other.
 
-    What is undefined becomes a missing value. ``counts`` are columns, ``measures`` are `scalars`, ``keys`` the tokens
-    at each text's keys.
+    Attributes:
+        counts: Columns that all rows share.
+        measures: The `scalars`.
+        certain: What is certain of the sampled rows of each head.
+        keys: The tokens at each text's keys.
     """
-    columns: dict[str, list[Any]] = dict(zip((*_MEASURES, *_PARKED), measures.tolist(), strict=True))
-    columns |= {name: [int(value) for value in columns[name]] for name in (*_COUNTS, "sink")}
-    columns["pearson"] = [None if isnan(value) else value for value in columns["pearson"]]
-    tokens = [names for names in keys for _ in range(site.heads)]
-    columns["sink_token"] = [names[place] for names, place in zip(tokens, columns["sink"], strict=True)]
-    masses = [[row["certain_mass"] for row in rows] for rows in certain]
-    means, errors = zip(*(mean_and_error(some, counts["n_query"]) for some in masses), strict=True)
-    columns |= {"certain_mass": [*means], "certain_mass_error": [*errors], "certain_rows": [*map(len, masses)]}
-    columns |= {"text": [text for text in texts for _ in range(site.heads)], "head": [*range(site.heads)] * len(texts)}
-    same = {"layer": site.layer, "kind": site.kind, **counts}
-    return columns | {name: [value] * len(masses) for name, value in same.items()}
 
+    texts: Sequence[int]
+    site: Site
+    counts: Mapping[str, int]
+    measures: Float[Tensor, "measure head"]
+    certain: Sequence[Sequence[dict[str, Any]]]
+    keys: Sequence[Sequence[str]]
 
-def certain_table_rows(text: int, site: Site, certain: Certain) -> list[dict[str, Any]]:
-    """Return the rows of the table of sampled rows."""
-    place = {"text": text, "layer": site.layer, "kind": site.kind}
-    return [place | {"head": head} | row for head, rows in enumerate(certain) for row in rows]
+    def columns(self) -> dict[str, list[Any]]:
+        """Return the columns of the table; what is undefined becomes a missing value."""
+        site, texts, certain = self.site, self.texts, self.certain
+        columns: dict[str, list[Any]] = dict(zip(_MEASURES, self.measures.tolist(), strict=True))
+        columns |= {name: [int(value) for value in columns[name]] for name in (*_COUNTS, "sink")}
+        columns["pearson"] = [None if isnan(value) else value for value in columns["pearson"]]
+        tokens = [names for names in self.keys for _ in range(site.heads)]
+        columns["sink_token"] = [names[place] for names, place in zip(tokens, columns["sink"], strict=True)]
+        masses = [[row["certain_mass"] for row in rows] for rows in certain]
+        means, errors = zip(*(mean_and_error(some, self.counts["n_query"]) for some in masses), strict=True)
+        columns |= {"certain_mass": [*means], "certain_mass_error": [*errors], "certain_rows": [*map(len, masses)]}
+        columns["text"] = [text for text in texts for _ in range(site.heads)]
+        columns["head"] = [*range(site.heads)] * len(texts)
+        same = {"layer": site.layer, "kind": site.kind, **self.counts}
+        return columns | {name: [value] * len(masses) for name, value in same.items()}
 
 
 class ReceivedSums:
@@ -65,10 +69,10 @@ class ReceivedSums:
         self.names = names
         self._sums: dict[Site, tuple[Tensor, Tensor]] = {}
 
-    def add(self, site: Site, queries: Float[Tensor, " type"], summary: AttentionSummary) -> None:
+    def add(self, site: Site, queries: Float[Tensor, " type"], measures: LayerMeasures) -> None:
         """Add some texts' share in one layer: how many queries of each type, and what they gave to each type."""
         counts, received = self._sums.get(site, (0, 0))
-        both = torch.stack([summary.raw_received, summary.effective_received]).unflatten(1, (-1, site.heads)).sum(1)
+        both = torch.stack([measures.raw_received, measures.effective_received]).unflatten(1, (-1, site.heads)).sum(1)
         self._sums[site] = (counts + queries, received + both)  # pyright: ignore[reportArgumentType] starts at 0
 
     def table(self) -> pl.DataFrame:

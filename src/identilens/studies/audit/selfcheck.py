@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from identilens.errors import JoinedTextsError
 from identilens.models.capture import Lengths
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
@@ -21,16 +22,15 @@ def selfcheck(lens: Lens, texts: Any, max_length: int | None = None) -> list[Che
         UnsupportedModelError: If the attention cannot be captured at all.
     """
     items = lens.read(texts, max_length)
-
-    def checked(size: int) -> list[Check]:
-        worst: dict[str, Check] = {}
-        for batch in [items] if size > 1 else [[item] for item in items]:
-            for check in _checks(lens, batch):
-                if check.name not in worst or not check.figure <= worst[check.name].figure:
-                    worst[check.name] = check
-        return list(worst.values())
-
-    return lens.in_batches(checked, len(items))
+    try:
+        checks = _checks(lens, items)
+    except JoinedTextsError:
+        checks = [check for item in items for check in _checks(lens, [item])]
+    worst: dict[str, Check] = {}
+    for check in checks:
+        if check.name not in worst or not check.figure <= worst[check.name].figure:
+            worst[check.name] = check
+    return list(worst.values())
 
 
 def _checks(lens: Lens, items: list[Item]) -> list[Check]:

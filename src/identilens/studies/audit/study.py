@@ -10,9 +10,9 @@ from identilens.models.layout import layers_in_words
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
+from identilens.studies.audit.auditor import Auditor
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import merge_token_types
-from identilens.studies.audit.runner import Runner
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.heads import LensStudy
 from identilens.studies.items import identities, read_items
@@ -71,7 +71,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         available = sorted({site.layer for site in sites})
         if missing := sorted(set(settings.layers or ()) - set(available)):
             raise InputError(f"the model has {layers_in_words(available)}; got {missing}. Layers count from 0.")
-        self.runner = Runner(lens, self.items, sites, settings, _kept_texts(self.items, settings))
+        self.auditor = Auditor(lens, self.items, sites, settings, _kept_texts(self.items, settings))
         self.parts = self._parts(sum(site.heads for site in sites))
 
     def identity(self) -> Identity:
@@ -85,7 +85,13 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
 
     def run(self, part: int) -> Output:
         """Return the rows and saved matrices of one part."""
-        return self.runner.run(self.parts[part])
+        auditor = self.auditor
+        auditor.start_part()
+        # Texts of like length share a batch, so that little is padded.
+        order = sorted(self.parts[part], key=lambda text: self.items[text].length)
+        for batch in self.lens.batches(self.items, order, self.settings.batch_size):
+            self.lens.run(auditor.start_batch(batch), auditor.measure)
+        return auditor.output()
 
     def _parts(self, heads: int) -> list[range]:
         """Return the parts: matrices stay in memory until their part is written, so they make parts smaller."""

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from identilens.charts.kit import AnyChart
 from identilens.charts.page import Section
 from identilens.errors import InputError
-from identilens.measures.mixing import find_token, track_token
+from identilens.measures.mixing import track_token
+from identilens.measures.mixing.tracking import find_token
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import table_of
 from identilens.studies.mixing import views

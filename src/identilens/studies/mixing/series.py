@@ -8,6 +8,7 @@ import polars as pl
 
 from identilens.errors import InputError
 from identilens.measures import mixing
+from identilens.measures.mixing.own import own_contributions
 
 CLASS_TOKENS = ("[CLS]", "<s>", "<cls>")
 SEPARATORS = ("[SEP]", "</s>", "<sep>")
@@ -46,7 +47,7 @@ class Series:
     @cached_property
     def own_rows(self) -> pl.DataFrame:
         """What each token contributes to its own hidden state."""
-        return mixing.own_contributions(self.table, self.tokens)
+        return own_contributions(self.table, self.tokens)
 
     @cached_property
     def own(self) -> pl.DataFrame:

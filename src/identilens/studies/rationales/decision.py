@@ -83,16 +83,9 @@ def class_probabilities(lens: Lens, items: Sequence[Item]) -> Float[Tensor, "tex
     if any("input_ids" not in item.tensors for item in items):
         raise InputError("expected texts; their tokens are removed.")
 
-    def decided(size: int) -> Tensor | None:
-        parts = []
-        for numbers in lens.batches(items, range(len(items)), size):
-            batch = [items[number] for number in numbers]
-            if len(batch) > 1:
-                lens.prove_apart(batch)
-            parts.append(lens.run(batch, whole=True).get("logits"))
-        return None if parts[0] is None else torch.cat(parts)
-
-    logits = lens.in_batches(decided, len(items))
+    batches = lens.batches(items, range(len(items)), len(items))
+    parts = [lens.run([items[number] for number in batch], whole=True).get("logits") for batch in batches]
+    logits = None if parts[0] is None else torch.cat(parts)
     if logits is None or logits.ndim != 2 or logits.shape[1] < 2:
         raise InputError(
             f"expected a model that classifies texts; {type(lens.model).__name__} gives no logits of two classes or "

@@ -71,8 +71,7 @@ def text_views(lens: Lens, items: Sequence[Item], numbers: range) -> Iterator[Te
     """
     sites, n = lens.sites(items[0]), items[0].length
     size = max(1, min(BATCH_SIZE, _WEIGHTS_AT_ONCE // (sum(site.heads for site in sites) * n * n)))
-    for start in range(0, len(numbers), size):
-        some = numbers[start : start + size]
+    for some in lens.batches(items, numbers, size):
         chunk = [items[number] for number in some]
         collector = Collector(sites, chunk, weights=True)
         output = lens.run(chunk, collector, output_hidden_states=True)

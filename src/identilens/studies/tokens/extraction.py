@@ -106,19 +106,13 @@ def layer_shape(lens: Lens, item: Item) -> tuple[int, int, np.dtype]:
 
 def _states(lens: Lens, items: list[Item]) -> list[Tensor]:
     """Return each item's states [layer, token, d]; of encoder-decoders, the encoder's."""
-
-    def states(size: int) -> list[Tensor]:
-        kept = []
-        for numbers in lens.batches(items, range(len(items)), size):
-            batch = [items[number] for number in numbers]
-            if len(batch) > 1:
-                lens.prove_apart(batch)
-            output, lengths = lens.run(batch, output_hidden_states=True), Lengths(batch)
-            kept += [split_states(output, lengths, index)["encoder"] for index in range(len(batch))]
-        return kept
-
+    states = []
     try:
-        return lens.in_batches(states, len(items))
+        for numbers in lens.batches(items, range(len(items)), len(items)):
+            batch = [items[number] for number in numbers]
+            output, lengths = lens.run(batch, output_hidden_states=True), Lengths(batch)
+            states += [split_states(output, lengths, index)["encoder"] for index in range(len(batch))]
+        return states
     except RuntimeError as error:
         raise InputError(
             f"the model's layers differ in width ({error}); probes need states of one width in all layers"

@@ -27,7 +27,7 @@ class KeyGroup:
         table: Number of entries of a head's table of position biases that the text uses; they are parameters too.
 
     Examples:
-        >>> from identilens.measures.attention import KeyGroup
+        >>> from helpers.gauge import KeyGroup
         >>> seen = range(1, 41)
         >>> sizes = {"query_inputs": 32, "key_inputs": 32, "counts": seen, "ranks": [min(m - 1, 4) for m in seen]}
         >>> turned, plain = KeyGroup(heads=2, turned=(1, 1, 1, 1), **sizes), KeyGroup(heads=2, plain=8, **sizes)
@@ -146,7 +146,7 @@ def latent_gauge(
     ``queries`` that see two keys: R (R − 1) / 2 + max(1, R (R + 1) / 2 − n + 1) more, for R <= H d_k and R <= d_model.
 
     Examples:
-        >>> from identilens.measures.attention import latent_gauge
+        >>> from helpers.gauge import latent_gauge
         >>> latent_gauge(4, 8, (1, 1))
         260
     """
@@ -164,7 +164,7 @@ def normed_gauge(heads: int, plain: int, turned: Sequence[int], *, unit_gain: bo
     p (p − 1) / 2 + Σ μ² more, for rotations of the plain coordinates and unitary matrices of each frequency's pairs.
 
     Examples:
-        >>> from identilens.measures.attention import normed_gauge
+        >>> from helpers.gauge import normed_gauge
         >>> normed_gauge(2, 0, (1, 1), unit_gain=True), normed_gauge(2, 0, (1, 1), unit_gain=False)
         (5, 3)
     """

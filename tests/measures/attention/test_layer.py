@@ -3,19 +3,14 @@
 import pytest
 import torch
 
+from helpers.layers import measured
 from helpers.reference import effective_svd
-from identilens.linalg import OutputFactor, ProjectedValues
-from identilens.measures.attention import SummaryBuilder, effective_attention
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention import effective_attention
 
 
 def summarise(values, projection, weights, visible, block):
-    n = weights.shape[1]
-    builder = SummaryBuilder(ProjectedValues.of(values, projection), n, visible)
-    for start in range(0, n, block):
-        rows = slice(start, min(start + block, n))
-        outputs = weights[:, rows].double() @ values.double() @ OutputFactor.of(projection).lower
-        builder.add(rows, weights[:, rows], outputs)
-    return builder.finish()
+    return measured(ProjectedValues.of(values, projection), weights, visible, block)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -104,10 +99,8 @@ def test_simplex_null_share_equals_a_projection_of_each_row(mask, n):
 
 def test_uniform_weights_have_no_correlation():
     compact = torch.randn(1, 20, 3, dtype=torch.float64)
-    builder = SummaryBuilder(ProjectedValues(compact, 3), 20)
     weights = torch.full((1, 20, 20), 1 / 20, dtype=torch.float64)
-    builder.add(slice(0, 20), weights, weights @ compact)
-    assert torch.isnan(builder.finish().pearson).all()
+    assert torch.isnan(measured(ProjectedValues(compact, 3), weights).pearson).all()
 
 
 @pytest.mark.parametrize("n", [6, 70])

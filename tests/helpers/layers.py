@@ -1,0 +1,45 @@
+"""A layer of heads made of tensors, as `measure_layer` takes it."""
+
+from dataclasses import dataclass
+
+import torch
+
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention.layer import Block, Layer, LayerMeasures, measure_layer
+
+
+@dataclass
+class TensorLayer(Layer):
+    """The heads of one text; their outputs are the weights times the compact values."""
+
+    projected: ProjectedValues
+    weights: torch.Tensor
+    visible: object = None
+    block: int = 10**9
+
+    has_sink = False
+    keeps_maps = False
+
+    def __post_init__(self):
+        self.heads, self.queries, self.keys = self.weights.shape
+        self.projector = self.projected.projector(self.queries, self.visible)
+        self.query_types, self.key_types = (
+            torch.ones(self.heads, size, 1, dtype=torch.float64) for size in (self.queries, self.keys)
+        )
+        self.structural = torch.zeros(1, self.keys, dtype=torch.bool)
+
+    def lengths(self):
+        return torch.linalg.vector_norm(self.projected.compact, dim=-1)
+
+    def blocks(self):
+        for start in range(0, self.queries, self.block):
+            rows = slice(start, min(start + self.block, self.queries))
+            weights = self.weights[:, rows]
+            norms = (weights.double() @ self.lengths()[..., None])[..., 0].to(weights.dtype)
+            outputs = weights.double() @ self.projected.compact
+            yield Block(slice(None), rows, weights, norms, weights @ self.key_types.to(weights.dtype), outputs)
+
+
+def measured(projected: ProjectedValues, weights: torch.Tensor, visible=None, block: int = 10**9) -> LayerMeasures:
+    """Return the measures of heads, given their projected values and weights."""
+    return measure_layer(TensorLayer(projected, weights, visible, block))
