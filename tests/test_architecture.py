@@ -11,7 +11,7 @@ from typing import get_args, get_origin
 import pytest
 
 import identilens
-from identilens.reproduce.registry import REPRODUCTIONS
+from identilens.reproduce.registry import REPRODUCTIONS, figure_named
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
 from identilens.studies.registry import STUDIES, study_named
@@ -248,11 +248,8 @@ def test_every_public_name_can_be_had():
 
 
 def test_every_reproduction_can_be_imported():
-    from importlib import import_module
-
-    for entry in REPRODUCTIONS.values():
-        module, _, member = entry.place.partition(":")
-        assert hasattr(import_module(module), member), entry.place
+    for name in REPRODUCTIONS:
+        assert figure_named(name).source, name
 
 
 def lengths() -> dict[str, int]:
