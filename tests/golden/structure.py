@@ -8,7 +8,7 @@ import identilens as idl
 from golden.common import SHORT, real, tiny
 from golden.stored import Case, Tables, single
 from helpers.zoo import ids
-from identilens.lab.reversal.settings import TaskSettings
+from identilens.lab.reversal.task import TaskSettings
 from identilens.reproduce.structure2025 import FIGURES
 
 

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import rule, scatter
 from identilens.errors import InputError
-from identilens.lab.encoder.logit_ranks.study import logit_ranks
+from identilens.lab.encoder.logit_ranks import logit_ranks
 from identilens.lab.encoder.rank_lengths import rank_by_length
 from identilens.lab.encoder.readers import read_hub, read_local
 from identilens.lab.encoder.settings import EncoderSettings, HeadsName, TaskName, TrainingSettings

@@ -9,9 +9,15 @@ import polars as pl
 
 from identilens.charts.encoding import AnyChart
 from identilens.lab.reversal.result import Reversal
-from identilens.lab.reversal.settings import RATES, ReversalSettings, TaskSettings
 from identilens.lab.reversal.study import train_reversal
-from identilens.lab.reversal.task import DRAFT_THRESHOLD, antidiagonal_match, best_range
+from identilens.lab.reversal.task import (
+    DRAFT_THRESHOLD,
+    RATES,
+    ReversalSettings,
+    TaskSettings,
+    antidiagonal_match,
+    best_range,
+)
 from identilens.lab.reversal.views import attention, structures, thresholds
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
