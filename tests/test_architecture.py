@@ -11,7 +11,7 @@ from typing import get_args, get_origin
 import pytest
 
 import identilens
-from identilens.reproduce.registry import REPRODUCTIONS
+from identilens.reproduce.registry import REPRODUCTIONS, figure_named
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
 from identilens.studies.registry import STUDIES, study_named
@@ -176,15 +176,14 @@ def test_starting_imports_nothing_heavy():
     assert heavy_imports("import polars; sys.exit()") == ["polars"], "else the test would see nothing"
 
 
-def test_every_study_folder_is_registered_and_has_the_same_files():
-    folders = {file.parent for place in ("studies", "lab") for file in (SOURCE / place).rglob("study.py")}
-    registered = {modules()[entry.place.partition(":")[0]].parent for entry in STUDIES.values()}
-    assert folders == registered
-    for folder in folders:
-        held = {file.name for file in folder.glob("*.py")}
-        shares_result = folder.name == "analyse"
-        assert {"__init__.py", "study.py"} <= held
-        assert shares_result or {"result.py", "views.py"} <= held, folder
+def test_every_study_is_registered_and_those_of_the_core_have_the_same_files():
+    registered = {entry.place.partition(":")[0] for entry in STUDIES.values()}
+    studies = {name for name, file in modules().items() if " = study_function(" in file.read_text(encoding="utf-8")}
+    assert studies == registered
+    for name in studies:
+        if package(name) == "studies":
+            held = {file.name for file in modules()[name].parent.glob("*.py")}
+            assert {"__init__.py", "study.py", "result.py", "views.py"} <= held, name
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -248,11 +247,8 @@ def test_every_public_name_can_be_had():
 
 
 def test_every_reproduction_can_be_imported():
-    from importlib import import_module
-
-    for entry in REPRODUCTIONS.values():
-        module, _, member = entry.place.partition(":")
-        assert hasattr(import_module(module), member), entry.place
+    for name in REPRODUCTIONS:
+        assert figure_named(name).source, name
 
 
 def lengths() -> dict[str, int]:

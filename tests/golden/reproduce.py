@@ -1,6 +1,5 @@
 """Reproductions in small."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,27 +11,17 @@ from golden.encoder import SMALL, corpus, task, untrained
 from golden.stored import AFTER_TRAINING, Case, Tables, single
 from helpers.dycks import MEASURING
 from identilens.lab.dyck.settings import DyckSetting
-from identilens.reproduce import (
-    wen2023,
-    wen2023_figure1,
-    wen2023_figure2,
-    wen2023_figure3,
-    wen2023_figure4,
-    wen2023_figure7,
-    wen2023_table1,
-)
-from identilens.reproduce.bhardwaj2021_figure2 import rank_figure
-from identilens.reproduce.bhardwaj2021_figure5 import figure5
-from identilens.reproduce.bhardwaj2021_table1 import Table1Settings, table1
-from identilens.reproduce.record import Reproduction
-from identilens.reproduce.wen2023 import Run, WenSettings
+from identilens.reproduce import wen2023
+from identilens.reproduce.bhardwaj2021 import Table1Settings, figure5, rank_figure, table1
+from identilens.reproduce.registry import figure_named
+from identilens.reproduce.wen2023 import WenSettings
 from identilens.reproduce.wen2023_corollary2 import Corollary2Settings, corollary2
 
 
 def bhardwaj_ranks() -> Tables:
     texts, found = corpus(4, 90), {}
     for figure, heads, d_v in (("2", "concat", 16), ("6", "add", None)):
-        made = rank_figure(figure, untrained(heads, d_v, texts), texts, lengths=(8, 80), per_length=3)
+        made = rank_figure(untrained(heads, d_v, texts), texts, "", lengths=(8, 80), per_length=3)
         found |= {f"figure{figure}_{name}": table for name, table in made.tables.items()}
     return found
 
@@ -48,7 +37,7 @@ def bhardwaj_table1() -> Tables:
     return {"runs": found.tables["runs"].drop("seconds"), "table1": found.tables["table1"]}
 
 
-def wen(make: Callable[[Path, Run], Reproduction], *shared: str) -> Tables:
+def wen(name: str, *shared: str) -> Tables:
     """Return the tables of a reproduction whose study is run with everything but its size."""
 
     def shrunk(settings: list[DyckSetting], **options: Any) -> idl.lab.DyckRuns:
@@ -56,7 +45,7 @@ def wen(make: Callable[[Path, Run], Reproduction], *shared: str) -> Tables:
         return idl.lab.train_dyck(smaller, **{**options, **MEASURING})
 
     with TemporaryDirectory() as folder, patch.object(wen2023, "train_dyck", shrunk):
-        found = make(Path(folder), Run(WenSettings(seeds=2, epochs=1)))
+        found = figure_named(f"wen2023-{name}").make(WenSettings(seeds=2, epochs=1), Path(folder))
     own = set(found.tables) - {"means", "variation", "heads", "misleading"}
     return {name: found.tables[name] for name in sorted(own | set(shared))}
 
@@ -70,12 +59,12 @@ CASES: dict[str, Case] = {
     "bhardwaj_ranks": single(bhardwaj_ranks, False),  # 0.1 s
     "bhardwaj_figure5": single(bhardwaj_figure5, False),  # 0.1 s
     "bhardwaj_table1": single(bhardwaj_table1, False),  # 1.6 s
-    "wen_figure1": single(lambda: wen(wen2023_figure1.figure1), False),  # 1.0 s
-    "wen_figure2": single(lambda: wen(wen2023_figure2.figure2), False),  # 0.8 s
-    "wen_figure3": single(lambda: wen(wen2023_figure3.figure3, "misleading"), False),  # 0.8 s
-    "wen_figure4": single(lambda: wen(wen2023_figure4.figure4, "misleading"), False),  # 2.8 s
-    "wen_figure7": single(lambda: wen(wen2023_figure7.figure7), False),  # 0.7 s
-    "wen_figure10": single(lambda: wen(wen2023_figure3.figure10), False),  # 0.6 s
+    "wen_figure1": single(lambda: wen("figure1"), False),  # 1.0 s
+    "wen_figure2": single(lambda: wen("figure2"), False),  # 0.8 s
+    "wen_figure3": single(lambda: wen("figure3", "misleading"), False),  # 0.8 s
+    "wen_figure4": single(lambda: wen("figure4", "misleading"), False),  # 2.8 s
+    "wen_figure7": single(lambda: wen("figure7"), False),  # 0.7 s
+    "wen_figure10": single(lambda: wen("figure10"), False),  # 0.6 s
     "wen_corollary2": single(wen_corollary2, False),  # 0.2 s
-    "wen_table1": single(lambda: wen(wen2023_table1.table1, "variation"), False, AFTER_TRAINING),  # 2.5 s
+    "wen_table1": single(lambda: wen("table1", "variation"), False, AFTER_TRAINING),  # 2.5 s
 }

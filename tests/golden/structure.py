@@ -8,9 +8,8 @@ import identilens as idl
 from golden.common import SHORT, real, tiny
 from golden.stored import Case, Tables, single
 from helpers.zoo import ids
-from identilens.lab.reversal.settings import TaskSettings
-from identilens.reproduce.structure2025_figure1 import structure2025_figure1
-from identilens.reproduce.structure2025_figure2 import structure2025_figure2
+from identilens.lab.reversal.task import TaskSettings
+from identilens.reproduce.structure2025 import FIGURES
 
 
 def structure(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
@@ -64,7 +63,8 @@ def reversal() -> Tables:
 
 
 def reversal_figures() -> Tables:
-    first, second = structure2025_figure1(TaskSettings(**REVERSAL)), structure2025_figure2(TaskSettings(**REVERSAL))
+    settings = TaskSettings(**REVERSAL)
+    first, second = (FIGURES[f"structure2025-figure{number}"].make(settings) for number in (1, 2))
     sweep_ = second.tables["sweep"].filter(pl.col("head") == 0)
     return {
         **{f"one_{name}": first.tables[name] for name in ("match", "attention")},

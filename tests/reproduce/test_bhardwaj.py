@@ -12,10 +12,10 @@ from identilens.lab.encoder import IdentifiableEncoderConfig, IdentifiableEncode
 from identilens.lab.encoder.published import D_K, TABLE_1, published_accuracy
 from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.tokenizer import build_tokenizer
-from identilens.reproduce.bhardwaj2021_figure2 import rank_figure
-from identilens.reproduce.bhardwaj2021_figure5 import figure5
+from identilens.reproduce.bhardwaj2021 import figure5, rank_figure
 from identilens.reproduce.record import write_reproduction
 
+NAME = "bhardwaj2021-figure2"
 WORDS = [f"word{number}" for number in range(300)]
 
 
@@ -37,12 +37,12 @@ def lens(heads, d_v, corpus, **sizes):
 @pytest.mark.parametrize(("figure", "heads", "d_v"), [("2", "concat", 16), ("6", "add", None)])
 def test_rank_figures(figure, heads, d_v, tmp_path):
     corpus = texts(4, 90)
-    found = rank_figure(figure, lens(heads, d_v, corpus), corpus, lengths=(8, 40, 80), per_length=3)
+    found = rank_figure(lens(heads, d_v, corpus), corpus, "Published:", lengths=(8, 40, 80), per_length=3)
     assert len(found.tables["ranks"]) == 9
     reach = 8 if figure == "2" else 40
     assert f"nullity 0 in every review up to d_s = {reach}" in found.findings
     assert "Published" in found.findings
-    paths = write_reproduction(found, tmp_path)
+    paths = write_reproduction(NAME, "Figure", found, tmp_path)
     assert {path.name for path in paths} == {
         "ranks.parquet", "ranks.csv", "by_length.parquet", "by_length.csv", "ranks.png", "ranks.svg", "README.md",
         "provenance.json",
@@ -74,8 +74,8 @@ def test_published_table_is_whole():
 
 def test_a_reproduction_refuses_unknown_formats(tmp_path):
     corpus = texts(4, 20)
-    found = rank_figure("6", lens("add", None, corpus), corpus, lengths=(8,), per_length=2)
+    found = rank_figure(lens("add", None, corpus), corpus, "Published:", lengths=(8,), per_length=2)
     with pytest.raises(InputError, match="formats"):
-        write_reproduction(found, tmp_path / "new", formats=("gif",))
+        write_reproduction(NAME, "Figure", found, tmp_path / "new", formats=("gif",))
     assert not (tmp_path / "new").exists()
     assert isinstance(found.tables["by_length"], pl.DataFrame)

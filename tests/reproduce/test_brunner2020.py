@@ -1,4 +1,4 @@
-"""The recipes of Brunner et al. 2020 and of Sun and Marasović 2021, run small on the bundled encoder."""
+"""The figures of Brunner et al. 2020 and of Sun and Marasović 2021, run small on the bundled encoder."""
 
 import json
 import lzma
@@ -10,7 +10,7 @@ import pytest
 from identilens.errors import OutputFolderError
 from identilens.models.loading import load
 from identilens.reproduce.record import write_reproduction
-from identilens.reproduce.registry import recipe_named
+from identilens.reproduce.registry import figure_named
 
 SENTENCES = [
     "The ferry left the harbour before dawn .",
@@ -60,10 +60,10 @@ def data(tmp_path_factory):
     ],
 )  # fmt: skip
 def test_published_numbers_beside_measured_ones(name, options, chart, quantity, data, tmp_path):
-    recipe = recipe_named(f"brunner2020-{name}")
-    settings = recipe.settings_type.of(None, {"data": data, **options})
-    found = recipe.make(settings, tmp_path, resume=False, overwrite=False, progress=None)
-    write_reproduction(found, tmp_path, ("svg",))
+    figure = figure_named(f"brunner2020-{name}")
+    settings = figure.settings_type.of(None, {"data": data, **options})
+    found = figure.make(settings, tmp_path, resume=False, overwrite=False, progress=None)
+    write_reproduction("name", figure.source, found, tmp_path, ("svg",))
     assert chart in found.charts
     comparison = found.tables["comparison"]
     assert any(quantity in one for one in comparison["quantity"])
@@ -72,34 +72,34 @@ def test_published_numbers_beside_measured_ones(name, options, chart, quantity, 
 
 
 def test_maps_of_figure_6_add_up(data, tmp_path):
-    recipe = recipe_named("brunner2020-figure6")
-    found = recipe.make(
-        recipe.settings_type(data=data, layer=1), tmp_path, resume=False, overwrite=False, progress=None
+    figure = figure_named("brunner2020-figure6")
+    found = figure.make(
+        figure.settings_type(data=data, layer=1), tmp_path, resume=False, overwrite=False, progress=None
     )
     shares = found.tables["places"].group_by("head", "attention").agg(total="share")
     assert [sum(one) for one in shares["total"]] == pytest.approx([1.0] * len(shares))
 
 
 def test_token_types_before_and_after_fine_tuning(data, tmp_path):
-    recipe = recipe_named("sun2021")
-    settings = recipe.settings_type(data=data, tasks=("mrpc", "cola"), limit=2, **TUNING)
-    table = recipe.make(settings, tmp_path, resume=False, overwrite=False, progress=None).tables["token_types"]
+    figure = figure_named("sun2021")
+    settings = figure.settings_type(data=data, tasks=("mrpc", "cola"), limit=2, **TUNING)
+    table = figure.make(settings, tmp_path, resume=False, overwrite=False, progress=None).tables["token_types"]
     sums = table.group_by("task", "checkpoint").agg(pl.col("raw", "effective").sum())
     assert len(sums) == 4
     assert sums["raw"].to_list() == pytest.approx([1.0] * 4)
     assert sums["effective"].to_list() == pytest.approx([1.0] * 4)
     tuned = load(tmp_path / "tuned-cola").digest
-    again = recipe.make(settings, tmp_path, resume=True, overwrite=False, progress=None)
+    again = figure.make(settings, tmp_path, resume=True, overwrite=False, progress=None)
     assert again.settings["parameters, cola, fine-tuned (sha256)"] == tuned
     with pytest.raises(OutputFolderError, match="epochs is 1 there and 2 here"):
-        recipe.make(replace(settings, epochs=2), tmp_path, resume=True, overwrite=False, progress=None)
+        figure.make(replace(settings, epochs=2), tmp_path, resume=True, overwrite=False, progress=None)
 
 
 def test_faithfulness_of_fine_tuned_classifiers(data, tmp_path):
-    recipe = recipe_named("faithfulness-tasks")
+    figure = figure_named("deyoung2020")
     options = {"tasks": ("cola", "mrpc"), "limit": 2, "repeats": 2, "draws": 2, "attribution": False, **TUNING}
-    settings = recipe.settings_type(data=data, **options)
-    found = recipe.make(settings, tmp_path, resume=False, overwrite=False, progress=None)
+    settings = figure.settings_type(data=data, **options)
+    found = figure.make(settings, tmp_path, resume=False, overwrite=False, progress=None)
     assert found.tables["accuracy"].select("task", "seed").rows() == [
         ("cola", 0), ("cola", 1), ("mrpc", 0), ("mrpc", 1)
     ]  # fmt: skip
@@ -108,8 +108,8 @@ def test_faithfulness_of_fine_tuned_classifiers(data, tmp_path):
     assert mean == pytest.approx(table["sufficiency"].mean())
     tuned = next(tmp_path.glob("seed1/tuned-cola/*.safetensors"))
     written = tuned.stat().st_mtime_ns
-    again = recipe.make(settings, tmp_path, resume=True, overwrite=False, progress=None)
+    again = figure.make(settings, tmp_path, resume=True, overwrite=False, progress=None)
     assert again.tables["rationales"].equals(found.tables["rationales"])
     assert tuned.stat().st_mtime_ns == written
     assert "Sufficiency, difference to random tokens" in found.findings
-    write_reproduction(found, tmp_path, ("svg",))
+    write_reproduction("name", figure.source, found, tmp_path, ("svg",))

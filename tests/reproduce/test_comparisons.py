@@ -5,9 +5,9 @@ from unittest.mock import Mock
 import polars as pl
 import pytest
 
-from identilens.reproduce import brunner2020_figure1, brunner2020_figure2, brunner2020_figure3
-from identilens.reproduce.brunner2020 import BrunnerSettings
-from identilens.reproduce.registry import recipe_named
+from identilens.reproduce import brunner2020
+from identilens.reproduce.inputs import CorpusSettings
+from identilens.reproduce.registry import figure_named
 from identilens.studies.audit.result import Audit
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.tokens.result import TokenIdentifiability
@@ -18,7 +18,7 @@ def test_each_measure_has_its_own_peak_and_only_the_separator_the_papers_words()
         "layer": [0, 0, 0, 0, 1, 1, 1, 1], "head": [0, 0, 1, 1] * 2, "key_type": ["[CLS]", "[SEP]"] * 4,
         "raw": [0.1, 0.2, 0.1, 0.2, 0.3, 0.5, 0.5, 0.7], "effective": [0.04, 0.03, 0.02, 0.01, 0.01, 0.0, 0.01, 0.0],
     })  # fmt: skip
-    rows = brunner2020_figure1.peaks(Mock(spec=Audit, received=lambda: received))
+    rows = brunner2020.peaks(Mock(spec=Audit, received=lambda: received))
     assert [(figure, quantity.rpartition(" ")[2], measured) for figure, quantity, _, measured in rows] == [
         ("1b", "[CLS]", "0.4000 (layer 2, from 1)"), ("1c", "[CLS]", "0.0300 (layer 1, from 1)"),
         ("1b", "[SEP]", "0.6000 (layer 2, from 1)"), ("1c", "[SEP]", "0.0200 (layer 1, from 1)"),
@@ -34,7 +34,7 @@ def test_rates_by_share_are_published_for_l2_alone():
         "probe": ["mlp"] * 4, "distance": ["cosine", "cosine", "l2", "l2"], "share": [0.5, 1.0, 0.5, 0.7],
         "layer_tested": [5] * 4, "rate": [0.6, 0.7, 0.8, 0.9],
     })  # fmt: skip
-    rows = brunner2020_figure2.data_share(Mock(spec=TokenIdentifiability, means=lambda: means))
+    rows = brunner2020.data_share(Mock(spec=TokenIdentifiability, means=lambda: means))
     assert [row[2] for row in rows] == ["not given", "not given", "74 % (layer 11)", "not given"]
 
 
@@ -42,14 +42,14 @@ def test_nouns_are_compared_with_determiners_in_one_row():
     speech = pl.DataFrame({
         "layer": [1, 1, 6, 6], "tag": ["NN", "DT", "NN", "DT"], "median": [0.42, 0.43, 0.218, 0.062]
     })  # fmt: skip
-    rows = brunner2020_figure3.speech(Mock(spec=Mixing, series=Mock(speech=speech)))
+    rows = brunner2020.speech(Mock(spec=Mixing, series=Mock(speech=speech)))
     assert [row[0] for row in rows] == ["26", "26", "26", "37"]
     assert rows[0][3] == "no such token"
     assert rows[-1][1:] == (
         "median own contribution, NN − DT, layer 6", "nouns above determiners", "+15.6 points (21.8 % − 6.2 %)"
     )  # fmt: skip
     nouns = Mock(spec=Mixing, series=Mock(speech=speech.filter(tag="NN")))
-    assert brunner2020_figure3.speech(nouns)[-1][3] == "no such tokens"
+    assert brunner2020.speech(nouns)[-1][3] == "no such tokens"
 
 
 class AskedError(Exception):
@@ -63,8 +63,8 @@ def test_each_figure_has_the_papers_number_of_texts(figure, corpus, most, monkey
     def texts(_, *asked):
         raise AskedError(*asked)
 
-    monkeypatch.setattr(BrunnerSettings, "texts", texts)
-    recipe = recipe_named(f"brunner2020-figure{figure}")
+    monkeypatch.setattr(CorpusSettings, "texts", texts)
+    published = figure_named(f"brunner2020-figure{figure}")
     with pytest.raises(AskedError) as found:
-        recipe.make(recipe.settings_type(), tmp_path)
+        published.make(published.settings_type(), tmp_path)
     assert found.value.args == (corpus, most)

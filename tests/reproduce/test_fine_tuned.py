@@ -10,8 +10,8 @@ import pytest
 
 from identilens.errors import InputError, OutputFolderError
 from identilens.models.loading import load
-from identilens.reproduce import fine_tuned
-from identilens.reproduce.fine_tuned import RECORD, FineTuning, tuned_model, tuning_record
+from identilens.reproduce import inputs
+from identilens.reproduce.inputs import RECORD, FineTuning, tuned_model, tuning_record
 
 HOW = FineTuning(epochs=1, rows=4)
 cached = cache(load)
@@ -29,8 +29,8 @@ def trained(tmp_path, monkeypatch):
         (folder / "model.safetensors").write_text(f"{task} {how.seed}")
         seeds.append(how.seed)
 
-    monkeypatch.setattr(fine_tuned, "fine_tune", fine_tune)
-    monkeypatch.setattr(fine_tuned, "load", cached)
+    monkeypatch.setattr(inputs, "fine_tune", fine_tune)
+    monkeypatch.setattr(inputs, "load", cached)
     return seeds
 
 
@@ -96,7 +96,7 @@ def test_a_stopped_replacement_leaves_no_record(trained, tmp_path, monkeypatch):
     def stopped(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(fine_tuned, "fine_tune", stopped)
+    monkeypatch.setattr(inputs, "fine_tune", stopped)
     with pytest.raises(KeyboardInterrupt):
         made(tmp_path, FineTuning(epochs=2), overwrite=True)
     assert not (tmp_path / "out/tuned-mrpc" / RECORD).exists()

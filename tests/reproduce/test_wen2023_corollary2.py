@@ -7,7 +7,7 @@ import pytest
 
 from identilens.errors import InputError
 from identilens.reproduce.record import write_reproduction
-from identilens.reproduce.wen2023_corollary2 import RECIPE, Corollary2Settings, corollary2, nearest
+from identilens.reproduce.wen2023_corollary2 import COROLLARY2, Corollary2Settings, corollary2, nearest
 
 SMALL = Corollary2Settings(lengths=(4, 6), strengths=(1e-2, 1e-4), hidden=12, seeds=2, iterations=60)
 
@@ -38,7 +38,7 @@ def test_the_nearest_to_the_minimiser_has_the_least_objective(found):
 
 
 def test_the_page_says_what_was_measured(found, tmp_path):
-    write_reproduction(found, tmp_path, ("svg",))
+    write_reproduction("wen2023-corollary2", COROLLARY2.source, found, tmp_path, ("svg",))
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     runs = found.tables["runs"]
     for length in (4, 6):
@@ -62,4 +62,4 @@ def test_the_page_says_what_was_measured(found, tmp_path):
 )
 def test_impossible_settings(options, message):
     with pytest.raises(InputError, match=message):
-        RECIPE.settings_type(**options)
+        COROLLARY2.settings_type(**options)

@@ -16,7 +16,7 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError, OutputFolderError
-from identilens.lab.encoder.logit_ranks.study import LogitRankSettings, LogitRankStudy
+from identilens.lab.encoder.logit_ranks import LogitRankSettings, LogitRankStudy
 from identilens.runs.columns import hub_dataset
 from identilens.runs.corpus import Corpus
 from identilens.runs.parquet import expanded

@@ -9,7 +9,7 @@ linearly to 0, weight decay 0.01, batches of 32 pairs, at most 128 tokens.
 import argparse
 from pathlib import Path
 
-from identilens.reproduce.fine_tuned import FineTuning, fine_tune
+from identilens.reproduce.inputs import FineTuning, fine_tune
 
 
 def main() -> None:

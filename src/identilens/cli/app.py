@@ -78,9 +78,9 @@ def make_app(file: SettingsFile | None = None) -> App:
         place = f"identilens.cli.commands:{name.replace(' ', '__').replace('-', '_')}"
         group = None if parent else QUESTIONS
         apps[parent].command(place, name=last, help=entry.help, group=group, sort_key=order)
-    for name, entry in REPRODUCTIONS.items():
+    for name, words in REPRODUCTIONS.items():
         place = f"identilens.cli.reproductions:{name.replace('-', '_')}"
-        apps["reproduce"].command(place, name=name, help=entry.help)
+        apps["reproduce"].command(place, name=name, help=words)
     for order, (name, (group, place, words)) in enumerate(COMMANDS.items()):
         app.command(place, name=name, help=words, group=group, sort_key=order)
     return app

@@ -1,137 +1,486 @@
-"""Shared parts of the reproductions of Brunner et al. 2020: texts, options, and published numbers beside ours."""
+"""Brunner et al. 2020: every figure, on any model; published numbers stand beside measured ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import polars as pl
+import torch
 from annotated_types import Ge
-from cyclopts import Parameter
+from jaxtyping import Float
+from torch import Tensor
 
-from identilens.errors import InputError
+from identilens.charts.cells import token_map
+from identilens.charts.encoding import AnyChart
 from identilens.models.lens import Lens
 from identilens.models.loading import load
-from identilens.reproduce.record import Recipe, Reproduction
+from identilens.reproduce.inputs import Corpus, CorpusSettings, FineTuning, tuned_model
+from identilens.reproduce.record import Figure, Reproduction
+from identilens.runs.matrices import MatrixKey
+from identilens.runs.progress import Progress
 from identilens.runs.result import Result
-from identilens.runs.settings import NOT_RECORDED, Settings
+from identilens.runs.settings import LIST, Settings
 from identilens.runs.tables import markdown_table
-from identilens.runs.texts import read_texts
+from identilens.studies.audit.result import Audit
+from identilens.studies.audit.settings import AuditSettings
+from identilens.studies.audit.study import audit
+from identilens.studies.mixing.result import Mixing
+from identilens.studies.mixing.study import MixingSettings, mixing
+from identilens.studies.tokens.result import TokenIdentifiability
+from identilens.studies.tokens.settings import ProbeName, TokenSettings
+from identilens.studies.tokens.study import token_identifiability
 
-Corpus = Literal["mrpc", "cola", "mnli", "ewt", "wiki"]
 Rows = list[tuple[str, str, str, str]]
 """Rows of a comparison: figure, quantity, published, measured."""
+PASSAGE = (
+    "research into military brats has consistently shown them to be better behaved than their civilian counterparts.",
+    "hypothesizes as to why brats are better behaved: firstly, military parents have a lower threshold for "
+    "misbehavior in their children; secondly, the mobility of teenagers might make them less likely to attract "
+    "attention to themselves, as many want to fit in and are less secure with their surroundings; and thirdly, "
+    "normative constraints are greater, with brats knowing that their behavior is under scrutiny and can affect "
+    "the military member's career. teenage years are typically a period when people establish independence by "
+    "taking some risks away from their",
+)
+"""The passage of Figure 6."""
 
-FILES: dict[Corpus, tuple[str, tuple[str, ...]]] = {
-    "mrpc": ("mrpc/dev.tsv.xz", ("#1 String", "#2 String")),
-    "cola": ("cola/dev.tsv", ()),
-    "mnli": ("mnli/dev_matched.tsv.xz", ("premise", "hypothesis")),
-    "ewt": ("ud_ewt/en_ewt-ud-test.conllu.xz", ()),
-    "wiki": ("wiki_en/segments_1000.jsonl.xz", ("par1", "par2")),
+# What the paper says. Of other quantities it shows curves.
+SEPARATORS = {
+    "raw": "“the [SEP] tokens attract more in middle layers”",
+    "effective": "“the peak of [SEP] token observed by raw attention has disappeared”",
 }
-"""File of each corpus, and the columns of its texts."""
+MAPS = {
+    "raw": "mostly structural or near the diagonal",
+    "effective": "structural weights vanish",
+    "null": "carries the structural weights",
+}
+CHANCE = {"2a": "1.7 %", "38": "9 %", "39": "2.6 %"}
+ACROSS = (
+    ("first", "last", "“drops quickly to below 70% at layers 11 and 12”"),
+    ("last", "last", "94 %"),
+    ("last", "first", "“almost monotonically increases when testing on earlier layers”"),
+)
+TUNED = {"l2": "a remarkable decrease", "cosine": "affected much less"}
+SHARES = {0.5: "74 %", 0.8: "80 %", 0.9: "81 %", 1.0: "82 %"}
+"""Rates of an MLP on layer 11 by the share of the training data (B.2, with L2 as in its Figure 7)."""
+OWN = {"first": ("30.6 %", "0"), "middle": ("14.4 %", "18 %"), "last": ("10.7 %", "30 %")}
+"""Median own contribution on MRPC, and share of tokens that are not their own largest contributor, by layer."""
+SPEECH = {"[CLS]": "over 40 %", "NN": "less than 35 %", "DT": "less than 35 %"}
+"""Median own contribution of some parts of speech in the first layer (Fig. 26)."""
+TREEBANK = (
+    "Figures 26 to 37 are measured here on single sentences of UD English EWT; the paper's section C.5 names no corpus."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrunnerSettings(Settings):
-    """The model and the number of texts; the paper's model is bert-base-uncased.
+class AuditFigure(CorpusSettings, AuditSettings):
+    """The audit: the paper cuts texts to 128 tokens."""
+
+    max_length: Annotated[int | None, Ge(1)] = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixingFigure(CorpusSettings, MixingSettings):
+    """The norms of derivatives, and the texts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenFigure(CorpusSettings, TokenSettings):
+    """Probes and their training; all numbers are the paper's by default."""
+
+    probes: Annotated[tuple[ProbeName, ...], LIST] = ("naive", "linear", "mlp")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SameLayer(TokenFigure):
+    """Probes tested on the layer on which they were trained."""
+
+    experiment: Literal["same-layer"] = "same-layer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcrossLayers(TokenFigure):
+    """Probes trained on one layer and tested on all."""
+
+    experiment: Literal["across-layers"] = "across-layers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerToLayer(TokenFigure):
+    """Probes from a layer to the one before it."""
+
+    experiment: Literal["layer-to-layer"] = "layer-to-layer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours(TokenFigure):
+    """Probes for tokens at other positions."""
+
+    experiment: Literal["neighbours"] = "neighbours"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataShare(TokenFigure):
+    """Probes trained on a part of the training sentences."""
+
+    experiment: Literal["data-share"] = "data-share"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedFigure(CorpusSettings, FineTuning):
+    """The model, its fine-tuning, and the splits.
 
     Attributes:
-        model: Hub id or local folder of a model, or a bundled one.
-        data: Folder with the data sets, each in a folder of its own: mrpc, cola, mnli, ud_ewt, wiki_en.
-        limit: Number of texts, from the first on. Default: as many as in the paper.
+        folds: Number of random splits of the sentences.
     """
 
-    model: Annotated[str, Parameter(alias="-m")] = "bundled"
-    data: Annotated[Path, NOT_RECORDED] = Path("data")
-    limit: Annotated[int | None, Ge(1)] = None
-
-    def texts(self, corpus: Corpus, most: int | None = None) -> Sequence[Any]:
-        """Return the first texts of a corpus: ``limit`` of them, by default the ``most`` of the paper, or all.
-
-        Raises:
-            InputError: If its file cannot be read.
-        """
-        file, columns = FILES[corpus]
-        limit = most if self.limit is None else self.limit
-        if corpus == "cola":  # Its file has no header.
-            return cola_sentences(self.data / file)[:limit]
-        return read_texts(self.data / file, columns=columns, pairs=len(columns) == 2, limit=limit)
+    folds: Annotated[int, Ge(1)] = 10
 
 
-@dataclass(frozen=True)
-class Figures:
-    """Figures that one run of a study gives.
+@dataclass(frozen=True, kw_only=True)
+class HeadFigure(CorpusSettings):
+    """The head; the paper shows one of layer 4 of BERT-base.
 
     Attributes:
-        name: Name of the reproduction, such as ``brunner2020-figure1``.
-        source: Numbers of the figures, such as "Figures 1 and 5".
+        layer: Layer, counted from 0.
+        head: Head, counted from 0. Default: the one with the most raw attention on the first token and the separators.
+    """
+
+    layer: Annotated[int, Ge(0)] = 3
+    head: Annotated[int, Ge(0)] | None = None
+
+
+def percent(value: float | None) -> str:
+    """Return a share in per cent."""
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def reproduction(
+    rows: Rows, result: Result, used: Mapping[str, Any], tables: Mapping[str, pl.DataFrame],
+    charts: Mapping[str, AnyChart], note: str = "",
+) -> Reproduction:  # fmt: skip
+    """Return published numbers beside measured ones, tables, and charts."""
+    columns = ["figure", "quantity", "published (BERT-base)", "measured"]
+    comparison = pl.DataFrame(rows, schema=columns, orient="row")
+    findings = (
+        f"{markdown_table(comparison)}\n\nPublished numbers are those in the paper's text; it gives others only as "
+        f"curves. {note}{' ' if note else ''}{result.summary().text}"
+    )
+    return Reproduction(used, {"comparison": comparison, **tables}, findings, charts)
+
+
+def record(settings: Settings, lens: Lens, texts: str) -> dict[str, Any]:
+    """Return the settings, the texts and the digest of the model."""
+    return {**settings.recorded(), "texts": texts, "parameters (sha256)": lens.digest}
+
+
+def chosen_charts(result: Result, *beginnings: str) -> dict[str, AnyChart]:
+    """Return the charts of a result whose names begin so."""
+    return {name: chart for name, chart in result.charts().items() if name.startswith(beginnings)}
+
+
+def figure(
+    study: Callable[..., Result], options: type[Settings], tables: Callable[[Any], Mapping[str, pl.DataFrame]],
+    settings_type: type[Settings], numbers: str, corpus: Corpus, compare: Callable[[Any], Rows], *charts: str,
+    most: int | None = None, note: str = "",
+) -> Figure:  # fmt: skip
+    """Return figures that one run of a study on a corpus gives; the run is in the folder ``run`` of the output.
+
+    Args:
+        study: The study's function.
+        options: The study's settings.
+        tables: Returns further tables by file name.
+        settings_type: Options of the command: those of the study, of the model and the texts.
+        numbers: Numbers of the figures, such as "Figures 1 and 5".
         corpus: The texts.
-        compare: Function that returns rows of (figure, quantity, published, measured).
-        charts: Beginnings of the names of the charts.
-        tables: Function that returns further tables by file name.
+        compare: Returns the rows of the comparison.
+        *charts: Beginnings of the names of the charts.
         most: Number of texts in the paper, the first of the corpus; None where it takes all.
         note: A sentence on how the data differ from the paper's.
     """
 
-    name: str
-    source: str
-    corpus: Corpus
-    compare: Callable[[Any], Rows]
-    charts: tuple[str, ...]
-    tables: Callable[[Any], Mapping[str, pl.DataFrame]]
-    most: int | None = None
-    note: str = ""
-
-
-def figures(study: Callable[..., Result], options: type[Settings], settings_type: Any, one: Figures) -> Recipe:
-    """Return the recipe of figures: the study runs on the corpus, in the folder ``run`` of the output."""
-
     def make(settings: Any, out: Path, **run: Any) -> Reproduction:
-        lens, texts = load(settings.model), settings.texts(one.corpus, one.most)
+        lens, texts = load(settings.model), settings.texts(corpus, most)
         result = study(lens, texts, settings=options(**settings.values_of(options)), out=out / "run", **run)
-        return reproduction(one, settings, lens, result, len(texts))
+        used = record(settings, lens, f"{len(texts)} of {corpus}")
+        drawn = chosen_charts(result, *charts)
+        return reproduction(compare(result), result, used, tables(result), drawn, note)
 
-    make.__doc__ = f"Reproduce {one.source} of Brunner et al. 2020 with any model."
-    return Recipe(settings_type, make, "texts")
-
-
-def reproduction(
-    one: Figures, settings: Settings, lens: Lens, result: Result, count: int, more: Mapping[str, str] | None = None
-) -> Reproduction:
-    """Return the reproduction: published numbers beside measured ones, tables, and the charts that are drawn.
-
-    ``more`` are further facts for the record, by name.
-    """
-    comparison = pl.DataFrame(
-        one.compare(result), schema=["figure", "quantity", "published (BERT-base)", "measured"], orient="row"
-    )
-    findings = (
-        f"{markdown_table(comparison)}\n\nPublished numbers are those in the paper's text; it gives others only as "
-        f"curves. {one.note}{' ' if one.note else ''}{result.summary().text}"
-    )
-    charts = {name: chart for name, chart in result.charts().items() if name.startswith(one.charts)}
-    inputs = {"texts": f"{count} of {one.corpus}", "parameters (sha256)": lens.digest}
-    used = {**settings.recorded(), **inputs, **(more or {})}
-    tables = {"comparison": comparison, **one.tables(result)}
-    return Reproduction(one.name, f"Brunner et al. 2020, {one.source}", used, tables, findings, charts)
+    return Figure(f"Brunner et al. 2020, {numbers}", settings_type, make, "texts")
 
 
-def cola_sentences(file: Path) -> list[str]:
-    """Return the sentences of CoLA's own file format: source, label, star, sentence.
+def raw_and_effective(result: Audit) -> Rows:
+    """Return the comparison of Figure 1: correlation, null space, and where structural tokens receive most."""
+    table, d_v = result.table, int(result.table["d_v"][0])
+    bounded = table.select(((pl.col("n_key") - pl.col("d_v")).clip(0) == pl.col("nullity")).mean()).item()
+    short, lengths = table.filter(pl.col("n_key") <= d_v)["pearson"], result.by_length().sort("n_key")
+    first, last = lengths.row(0, named=True), lengths.row(-1, named=True)
+    rows = [
+        ("1a", "correlation, texts of at most d_v tokens", "1",
+         "no such text" if short.is_empty() else f"{short.mean():.6f}"),
+        ("1a", "correlation, shortest and longest texts", "falls with length",
+         f"{first['pearson']:.3f} (n = {first['n_key']}), {last['pearson']:.3f} (n = {last['n_key']})"),
+        ("1a", "maps whose nullity is max(n − d_v, 0)", "all", f"{100 * bounded:.1f} % (d_v = {d_v})"),
+    ]  # fmt: skip
+    return rows + peaks(result)
 
-    Raises:
-        InputError: If the file cannot be read.
-    """
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError(
-            f"{file} cannot be read: {error.strerror}. Name the folder of the data sets by --data."
-        ) from error
-    return [line.split("\t")[3] for line in lines if line]
+
+def peaks(result: Audit) -> Rows:
+    """Return where each structural token receives most raw, and most effective attention, in the mean of a layer."""
+    structural = result.received().filter(pl.col("key_type").is_in(["[CLS]", "<s>", "[SEP]", "</s>"]))
+    layers = structural.group_by("key_type", "layer").agg(pl.col("raw", "effective").mean())
+    rows: Rows = []
+    for token in layers["key_type"].unique().sort():
+        for number, measure in (("1b", "raw"), ("1c", "effective")):
+            most = layers.filter(key_type=token).sort("layer").sort(measure, maintain_order=True).row(-1, named=True)
+            published = SEPARATORS[measure] if token in ("[SEP]", "</s>") else "curve only"
+            measured = f"{most[measure]:.4f} (layer {most['layer'] + 1}, from 1)"
+            rows.append((number, f"largest layer mean of {measure} attention on {token}", published, measured))
+    return rows
 
 
-def percent(value: float | None, digits: int = 1) -> str:
-    """Return a share in per cent."""
-    return "" if value is None else f"{100 * value:.{digits}f} %"
+def audit_tables(result: Audit) -> dict[str, pl.DataFrame]:
+    """Return correlation by length, and attention by token type."""
+    return {"by_length": result.by_length(), "received": result.received(), "token_types": result.token_types}
+
+
+def figure6(settings: HeadFigure, out: Path, **run: Any) -> Reproduction:
+    """Return raw, effective and null attention of one head on the passage of the paper."""
+    lens = load(settings.model)
+    result = audit(lens, [PASSAGE], layers=settings.layer, matrices=True, certain_rows=0, out=out / "run", **run)
+    names, rows, maps = result.tokens[0]["encoder"], [], {}
+    outer = torch.tensor([index == 0 or name in ("[SEP]", "</s>") for index, name in enumerate(names)])
+    index = torch.arange(len(names))
+    near = ((index[:, None] - index).abs() <= 1) & ~outer
+    where = {"first token and separators": outer.expand(len(names), -1), "within 1 token": near}
+    where["elsewhere"] = ~(where["first token and separators"] | near)
+    for head, maps[head] in sorted(maps_by_head(result).items()):
+        for attention, weights in maps[head].items():
+            size = weights.double().abs()
+            for place, cells in where.items():
+                share = float(size[cells].sum() / size.sum())
+                rows.append({"head": head, "attention": attention, "place": place, "share": share})
+    shares = pl.DataFrame(rows)
+    head = settings.head
+    if head is None:
+        structural = shares.filter(attention="raw", place="first token and separators")
+        head = int(structural.sort("share", descending=True)["head"][0])
+    compared = [
+        ("6", f"{attention} attention of head {head}: structural, within 1 token, elsewhere", words,
+         ", ".join(percent(share) for share in shares.filter(head=head, attention=attention)["share"]))
+        for attention, words in MAPS.items()
+    ]  # fmt: skip
+    charts = {"maps": token_map(maps[head], names, names, f"Layer {settings.layer}, head {head}", side=420)}
+    used = {**record(settings, lens, "the paper's passage"), "head": head}
+    return reproduction(compared, result, used, {"places": shares}, charts)
+
+
+def maps_by_head(result: Audit) -> dict[int, dict[str, Float[Tensor, "n n"]]]:
+    """Return raw, effective and null attention by head."""
+    maps: dict[int, dict[str, Tensor]] = {}
+    for name in result.matrices:
+        if key := MatrixKey.parse(name):
+            maps.setdefault(key.head, {})[key.name] = result.matrices[name]
+    order = ("raw", "effective")
+    return {
+        head: {name: pair[name] for name in order} | {"null": pair["raw"] - pair["effective"]}
+        for head, pair in maps.items()
+    }
+
+
+def rates(means: pl.DataFrame, probe: str, distance: str, **where: object) -> pl.DataFrame:
+    """Return the rows of one probe and distance by the layer tested; ``where`` are values of other columns."""
+    return means.filter(probe=probe, distance=distance, **where).sort("layer_tested", "layer_trained")
+
+
+def same_layer(number: str, result: TokenIdentifiability) -> Rows:
+    """Return the comparison of Figure 2a, 38 or 39."""
+    same = result.same_layer()
+    last = same["layer_tested"].max()
+    rows = [(number, "chance", CHANCE[number], percent(same["chance"][0]))]
+    for probe, distance in same.select("probe", "distance").unique(maintain_order=True).iter_rows():
+        published = "93 % (layer 12)" if (number, probe, distance) == ("2a", "linear", "cosine") else "curve only"
+        cell = rates(same, probe, distance, layer_tested=last)
+        rows.append((number, f"{probe}, {distance}, layer {last}", published, percent(cell["rate"][0])))
+    return rows
+
+
+def across_layers(result: TokenIdentifiability) -> Rows:
+    """Return the comparison of Figures 2 and 7 to 10."""
+    means, rows = result.means(), same_layer("2a", result)
+    ends = {"first": means["layer_trained"].min(), "last": means["layer_trained"].max()}
+    for trained, tested, published in ACROSS:
+        cell = rates(means, "linear", "cosine", layer_trained=ends[trained], layer_tested=ends[tested])
+        if len(cell):
+            quantity = f"linear, cosine, trained on {ends[trained]}, tested on {ends[tested]}"
+            rows.append(("2b", quantity, published, percent(cell["rate"][0])))
+    for probe in ("linear", "mlp"):
+        cell = rates(result.same_layer(), probe, "l2", layer_tested=ends["last"])
+        if len(cell):
+            quantity = f"{probe}, L2, training and test, layer {ends['last']}"
+            measured = f"{percent(cell['train_rate'][0])}, {percent(cell['rate'][0])}"
+            rows.append(("7", quantity, "both overfit to the same degree", measured))
+    return rows
+
+
+def by_layer(number: str, published: str, columns: Sequence[str], result: TokenIdentifiability) -> Rows:
+    """Return a comparison with a curve of the paper: rates of every probe at the first and the last layer."""
+    means = result.means()
+    ends = (means["layer_tested"].min(), means["layer_tested"].max())
+    cells = means.filter(pl.col("layer_tested").is_in(ends)).group_by(
+        "probe", "distance", "layer_tested", *columns, maintain_order=True
+    ).agg(pl.col("rate").first())  # fmt: skip
+    rows: Rows = []
+    for row in cells.iter_rows(named=True):
+        rate = row.pop("rate")
+        quantity = ", ".join(f"{name.removesuffix('_tested')} {value}" for name, value in row.items())
+        rows.append((number, quantity, published, percent(rate)))
+    return rows
+
+
+def data_share(result: TokenIdentifiability) -> Rows:
+    """Return the comparison of section B.2."""
+    rows: Rows = []
+    for row in result.means().filter(probe="mlp").sort("distance", "share").iter_rows(named=True):
+        share, distance = row["share"], row["distance"]
+        published = f"{SHARES[share]} (layer 11)" if distance == "l2" and share in SHARES else "not given"
+        quantity = f"MLP, {distance}, layer {row['layer_tested']}, {share:.0%} of the sentences"
+        rows.append(("B.2", quantity, published, percent(row["rate"])))
+    return rows
+
+
+def token_tables(result: TokenIdentifiability) -> dict[str, pl.DataFrame]:
+    """Return the means over folds."""
+    return {"means": result.means()}
+
+
+def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
+    """Return Figure 12 or 13: naive look-up from layer to layer before and after fine-tuning."""
+
+    def make(settings: TunedFigure, out: Path, *, progress: Progress | None, **run: bool) -> Reproduction:
+        how = FineTuning(**settings.values_of(FineTuning))
+        overwrite = run.get("overwrite", False)
+        tuned = tuned_model(task, settings.model, settings.data, out, how, progress, overwrite=overwrite)
+        # The paper looks up tokens of MRPC in both figures.
+        lens, texts = load(settings.model), settings.texts("mrpc")
+        result = token_identifiability(
+            lens, texts, experiment="layer-to-layer", probes="naive", folds=settings.folds, compare_model=str(tuned),
+            out=out / "run", progress=progress, **run,
+        )  # fmt: skip
+        means, rows = result.means(), []
+        last = means["layer_tested"].max()
+        for distance, published in TUNED.items():
+            cells = rates(means, "naive", distance, layer_tested=last)
+            before, after = (cells.filter(checkpoint=name)["rate"][0] for name in ("model", "compared"))
+            quantity = f"naive, {distance}, layer {last}, before and after"
+            rows.append((number, quantity, published, f"{percent(before)}, {percent(after)}"))
+        used = record(settings, lens, f"{len(texts)} of mrpc")
+        used["fine-tuned parameters (sha256)"] = result.provenance["settings"]["compared"]["sha256"]
+        return reproduction(rows, result, used, token_tables(result), chosen_charts(result, "rate_by_layer"))
+
+    return Figure(f"Brunner et al. 2020, Figure {number}", TunedFigure, make, "folds")
+
+
+def ends_of(result: Mixing) -> list[dict[str, Any]]:
+    """Return the rows of the first, the middle and the last layer."""
+    layers = result.by_layer().sort("layer")
+    return [layers.row(index, named=True) for index in (0, (len(layers) - 1) // 2, -1)]
+
+
+def own_contributions(result: Mixing) -> Rows:
+    """Return the comparison of Figures 3 and 4."""
+    rows = []
+    for (name, (median, share)), row in zip(OWN.items(), ends_of(result), strict=True):
+        layer = f"layer {row['layer']} ({name})"
+        rows.append(("3a", f"median own contribution, {layer}", median, percent(row["median_own"])))
+        rows.append(("3b", f"not their own largest contributor, {layer}", share, percent(row["not_largest"])))
+    return rows + neighbours("4a", result)
+
+
+def other_corpus(first: str, second: str, result: Mixing) -> Rows:
+    """Return the comparison for another corpus: the paper gives curves only."""
+    rows = [
+        (first, f"median own contribution and not largest, layer {row['layer']}", "curve only",
+         f"{percent(row['median_own'])}, {percent(row['not_largest'])}")
+        for row in ends_of(result)
+    ]  # fmt: skip
+    return rows + neighbours(second, result)
+
+
+def neighbours(number: str, result: Mixing) -> Rows:
+    """Return the layer in which the closest and the farthest neighbours contribute most."""
+    frame = result.series.neighbours
+    groups = frame["group"].unique(maintain_order=True)
+    rows: Rows = []
+    for name, published in zip((*groups[:1], *groups[-1:]), ("the first layers", "deep layers"), strict=False):
+        peak = frame.filter(group=name).sort("share").row(-1, named=True)
+        measured = f"{peak['layer']} ({percent(peak['share'])})"
+        rows.append((number, f"layer with most of group {name}", published, measured))
+    return rows
+
+
+def speech(result: Mixing) -> Rows:
+    """Return the comparison of Figures 26 to 37: parts of speech in the first and the last layer."""
+    frame = result.series.speech
+    first, last = frame["layer"].min(), frame["layer"].max()
+    medians = {(row["layer"], row["tag"]): row["median"] for row in frame.iter_rows(named=True)}
+    rows: Rows = []
+    for tag, published in SPEECH.items():
+        measured = percent(medians.get((first, tag))) or "no such token"
+        rows.append(("26", f"median own contribution of {tag}, layer {first}", published, measured))
+    noun, determiner = medians.get((last, "NN")), medians.get((last, "DT"))
+    difference = "no such tokens"
+    if noun is not None and determiner is not None:
+        difference = f"{100 * (noun - determiner):+.1f} points ({percent(noun)} − {percent(determiner)})"
+    return [*rows, ("37", f"median own contribution, NN − DT, layer {last}", "nouns above determiners", difference)]
+
+
+def mixing_tables(result: Mixing) -> dict[str, pl.DataFrame]:
+    """Return the tables behind the figures."""
+    series = result.series
+    frames = {"own_by_layer": series.own, "neighbours": series.neighbours, "positions": series.positions}
+    frames |= {f"class_token_{number}": context.frame for number, context in enumerate(series.class_context)}
+    frames["part_of_speech"] = series.speech
+    return {name: frame for name, frame in frames.items() if len(frame)}
+
+
+tokens = partial(figure, token_identifiability, TokenSettings, token_tables)
+mixed = partial(figure, mixing, MixingSettings, mixing_tables, MixingFigure)
+CURVES = ("own_contribution", "not_largest", "neighbours", "relative_positions")
+FIGURES = {
+    "brunner2020-figure1": figure(
+        audit, AuditSettings, audit_tables, AuditFigure, "Figures 1 and 5", "wiki", raw_and_effective,
+        "correlation_by_length", "token_types", "attention_to_type",
+    ),
+    "brunner2020-figure2": tokens(
+        AcrossLayers, "Figures 2 and 7 to 10", "mrpc", across_layers,
+        "rate_by_layer", "train_and_test", "across_layers",
+    ),
+    "brunner2020-figure3": mixed(
+        "Figures 3, 4 and 18 to 25", "mrpc", own_contributions, *CURVES, "class_token", "tracked_token"
+    ),
+    "brunner2020-figure6": Figure("Brunner et al. 2020, Figure 6", HeadFigure, figure6, "texts"),
+    "brunner2020-figure11": tokens(
+        LayerToLayer, "Figure 11", "mrpc", partial(by_layer, "11", "falls in later layers, L2 below cosine", ()),
+        "rate_by_layer",
+    ),
+    "brunner2020-figure12": tuned_figure("12", "mrpc"),
+    "brunner2020-figure13": tuned_figure("13", "cola"),
+    "brunner2020-figure14": tokens(
+        Neighbours, "Figures 14 to 17", "mrpc",
+        partial(by_layer, "14 to 17", "falls with distance and depth", ("offset",)), "neighbours",
+    ),
+    "brunner2020-figure26": mixed("Figures 26 to 37", "ewt", speech, "part_of_speech", note=TREEBANK),
+    "brunner2020-figure38": tokens(
+        SameLayer, "Figure 38 (CoLA)", "cola", partial(same_layer, "38"), "rate_by_layer"
+    ),
+    "brunner2020-figure39": tokens(
+        SameLayer, "Figure 39 (MNLI)", "mnli", partial(same_layer, "39"), "rate_by_layer", most=500
+    ),
+    "brunner2020-figure40": mixed("Figures 40 and 41 (CoLA)", "cola", partial(other_corpus, "40", "41"), *CURVES),
+    "brunner2020-figure42": mixed(
+        "Figures 42 and 43 (MNLI)", "mnli", partial(other_corpus, "42", "43"), *CURVES, most=4000
+    ),
+    "brunner2020-b2": tokens(DataShare, "section B.2", "mrpc", data_share, "rate_by_share"),
+}  # fmt: skip

@@ -16,11 +16,9 @@ from identilens.runs.settings import Settings
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A reproduction of a published table or figure.
+    """The result of repeating a published table or figure.
 
     Attributes:
-        name: Name on the command line, such as ``wen2023-figure1``.
-        source: Paper and number, such as "Wen et al. 2023, Figure 1".
         settings: All settings that change the numbers; JSON types only.
         tables: Tables by file name without ending.
         findings: Markdown: measured and published numbers, and where and why they differ.
@@ -28,8 +26,6 @@ class Reproduction:
         seed: Seed of the random numbers, if any are drawn.
     """
 
-    name: str
-    source: str
     settings: Mapping[str, Any]
     tables: Mapping[str, pl.DataFrame]
     findings: str
@@ -38,54 +34,66 @@ class Reproduction:
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """The parts of a reproduction's command.
+class Figure:
+    """A published table or figure that can be repeated.
 
     ``make`` is called with ``(settings, out, *, resume, overwrite, progress)``, and with ``engine`` if workers can
-    share its runs; runs that can be resumed are in folders under ``out``. The first line of its docstring is the
-    command's help.
+    share its runs; runs that can be resumed are in folders under ``out``.
 
     Attributes:
+        source: Paper and number, such as "Wen et al. 2023, Figure 1".
         settings_type: Class of its options.
         make: Function that runs it.
         unit: The unit that progress counts.
         shared: Whether workers can share its runs.
     """
 
+    source: str
     settings_type: type[Settings]
     make: Callable[..., Reproduction]
     unit: str = "steps"
     shared: bool = False
 
 
-def write_reproduction(result: Reproduction, out: str | Path, formats: Sequence[str] = ("png", "svg")) -> list[Path]:
+def write_reproduction(
+    name: str, source: str, result: Reproduction, out: str | Path, formats: Sequence[str] = ("png", "svg")
+) -> list[Path]:
     """Write a reproduction into a folder and return the paths.
 
     Tables are written as Parquet and CSV, charts in each format, settings, command and findings to ``README.md``, and
     the provenance to ``provenance.json``. Files of the same names are replaced; other files are not changed.
+
+    Args:
+        name: Name on the command line, such as ``wen2023-figure1``.
+        source: Paper and number, such as "Wen et al. 2023, Figure 1".
+        result: The reproduction.
+        out: Folder to write to.
+        formats: Formats of the charts.
 
     Raises:
         InputError: For a format that is not supported; then nothing is written.
         OutputFolderError: If the folder cannot be written.
     """
     folder, endings, paths = Path(out), check_formats(formats), []
-    for name, table in result.tables.items():
-        paths += [folder / f"{name}.parquet", folder / f"{name}.csv"]
-        write_table(paths[-2], table)
-        write_atomically(paths[-1], table.write_csv)
+    for table, frame in result.tables.items():
+        paths += [folder / f"{table}.parquet", folder / f"{table}.csv"]
+        write_table(paths[-2], frame)
+        write_atomically(paths[-1], frame.write_csv)
     drawn = save_charts(result.charts, folder, endings)
-    shown = [path.name for path in drawn if path.suffix == f".{endings[0]}"]
-    write_text(folder / "README.md", _page(result, shown))
-    record = provenance(result.name, Identity({"name": result.source}, [], seed=result.seed), result.settings)
+    images = [path for path in drawn if path.suffix == f".{endings[0]}"]
+    used = [f"- {setting}: {value}" for setting, value in result.settings.items()]
+    if result.seed is not None:
+        used.append(f"- seed: {result.seed}")
+    parts = [
+        f"# {source}",
+        "    " + " ".join(command_line() or ["identilens", "reproduce", name]),
+        result.findings.strip(),
+        "\n\n".join(f"![{path.stem}]({path.name})" for path in images),
+        "## Settings",
+        "\n".join(used),
+        "Tables: " + ", ".join(f"[{table}.csv]({table}.csv)" for table in result.tables) + ".",
+    ]
+    write_text(folder / "README.md", "\n\n".join(part for part in parts if part) + "\n")
+    record = provenance(name, Identity({"name": source}, [], seed=result.seed), result.settings)
     write_json(folder / "provenance.json", {**record, "finished": True})
     return [*paths, *drawn, folder / "README.md", folder / "provenance.json"]
-
-
-def _page(result: Reproduction, images: Sequence[str]) -> str:
-    settings = "\n".join(f"- {name}: {value}" for name, value in result.settings.items())
-    seed = "" if result.seed is None else f"\n- seed: {result.seed}"
-    figures = "\n\n".join(f"![{name.rpartition('.')[0]}]({name})" for name in images)
-    command = "    " + " ".join(command_line() or ["identilens", "reproduce", result.name])
-    tables = "Tables: " + ", ".join(f"[{name}.csv]({name}.csv)" for name in result.tables) + "."
-    parts = [f"# {result.source}", command, result.findings.strip(), figures, "## Settings", settings + seed, tables]
-    return "\n\n".join(part for part in parts if part) + "\n"

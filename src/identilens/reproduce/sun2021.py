@@ -13,9 +13,8 @@ from annotated_types import Ge
 
 from identilens.charts.kit import bars, choose
 from identilens.models.loading import load
-from identilens.reproduce.brunner2020 import BrunnerSettings
-from identilens.reproduce.fine_tuned import FineTuning, Task, held_out, tuned_model
-from identilens.reproduce.record import Recipe, Reproduction
+from identilens.reproduce.inputs import CorpusSettings, FineTuning, Task, held_out, tuned_model
+from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
 from identilens.runs.settings import LIST
 from identilens.runs.tables import markdown_table
@@ -24,7 +23,7 @@ from identilens.studies.audit.study import audit
 
 
 @dataclass(frozen=True, kw_only=True)
-class SunSettings(BrunnerSettings, FineTuning):
+class SunSettings(CorpusSettings, FineTuning):
     """The tasks, and how the model is fine-tuned on them.
 
     Attributes:
@@ -51,20 +50,26 @@ def sun2021(settings: SunSettings, out: Path, *, progress: Progress | None = Non
             weights[f"parameters, {task}, {name} (sha256)"] = result.provenance["model"]["sha256"]
             tables.append(by_type(result).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
     table = pl.concat(tables).select("task", "checkpoint", "key_type", "raw", "effective")
+    outer = table.filter(pl.col("key_type").is_in(["[CLS]", "[SEP]"]))
+    sums = outer.group_by("task", "checkpoint", maintain_order=True).agg(pl.col("raw", "effective").sum())
+    measured = [
+        f"{row['task']}, {row['checkpoint']}: {row['raw']:.3f} raw, {row['effective']:.3f} effective"
+        for row in sums.iter_rows(named=True)
+    ]
     findings = (
         f"{markdown_table(table)}\n\nMean attention that each type of token receives, in absolute value, as a share of "
         "the sum over types; mean over layers and heads. Published: effective attention is less associated with the "
-        f"separator than raw attention; the paper's numbers are of BERT-base on other tasks. {_finding(table)}"
+        "separator than raw attention; the paper's numbers are of BERT-base on other tasks. Measured on [CLS] and "
+        f"[SEP] together: {'; '.join(measured)}."
     )
     long = table.unpivot(["raw", "effective"], index=["task", "checkpoint", "key_type"], variable_name="attention")
     chart = bars(
-        long.filter(pl.col("checkpoint") == "fine-tuned"), "key_type", "value", "attention", x_title="Token type",
+        long.filter(checkpoint="fine-tuned"), "key_type", "value", "attention", x_title="Token type",
         y_title="Share of attention received", color_title="Attention", title="Attention by token type, fine-tuned",
     )  # fmt: skip
-    return Reproduction(
-        "sun2021", "Sun and Marasović 2021", {**settings.recorded(), **weights}, {"token_types": table}, findings,
-        {"token_types": choose(chart, "task", "Task", list(settings.tasks))}, settings.seed,
-    )  # fmt: skip
+    charts = {"token_types": choose(chart, "task", "Task", list(settings.tasks))}
+    used = {**settings.recorded(), **weights}
+    return Reproduction(used, {"token_types": table}, findings, charts, settings.seed)
 
 
 def by_type(result: Audit) -> pl.DataFrame:
@@ -74,14 +79,4 @@ def by_type(result: Audit) -> pl.DataFrame:
     return share.group_by("key_type").agg(pl.col("raw", "effective").mean()).sort("raw", descending=True)
 
 
-def _finding(table: pl.DataFrame) -> str:
-    outer = table.filter(pl.col("key_type").is_in(["[CLS]", "[SEP]"]))
-    sums = outer.group_by("task", "checkpoint", maintain_order=True).agg(pl.col("raw", "effective").sum())
-    said = [
-        f"{row['task']}, {row['checkpoint']}: {row['raw']:.3f} raw, {row['effective']:.3f} effective"
-        for row in sums.iter_rows(named=True)
-    ]
-    return f"Measured on [CLS] and [SEP] together: {'; '.join(said)}."
-
-
-RECIPE = Recipe(SunSettings, sun2021, "texts")
+FIGURES = {"sun2021": Figure("Sun and Marasović 2021", SunSettings, sun2021, "texts")}

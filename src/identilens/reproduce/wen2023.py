@@ -1,38 +1,53 @@
-"""Shared parts of the reproductions of Wen et al. 2023: settings of models, a run that can be resumed, and a page."""
+"""Wen et al. 2023: attention of trained Dyck models by seed, their balance, and what it is used for."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import isnan
 from pathlib import Path
 from typing import Annotated, Any
 
 import polars as pl
+import torch
 from annotated_types import Ge
 
 from identilens.errors import InputError
+from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import Minimal
+from identilens.lab.dyck.evaluation import closing_accuracy
+from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
-from identilens.lab.dyck.settings import Data, DyckSetting, DyckTraining
+from identilens.lab.dyck.settings import LONG, Data, DyckSetting, DyckTraining
+from identilens.lab.dyck.stacked import stack_parameters
+from identilens.lab.dyck.train.measuring import probe_patterns, probe_tokens, variation_table
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import folder_name, train_dyck
-from identilens.reproduce.record import Recipe, Reproduction
+from identilens.reproduce.record import Figure, Reproduction
+from identilens.reproduce.wen2023_corollary2 import COROLLARY2
 from identilens.runs.progress import Progress
-from identilens.runs.settings import Settings
+from identilens.runs.settings import NOT_RECORDED, Settings
 from identilens.runs.tables import markdown_table
 
 CONTRAST = 0.3
 """λ of the contrastive term."""
-
+DECAYS = (1.0, 0.1, 0.01)
+"""Decoupled weight decays of AdamW; the first setting has 0. Corollary 2 has another loss and regularisation."""
 ACCURATE = 0.97
 """Accuracy in distribution that counts as learned; the paper's own (section 4.1) is missing in the available text."""
+LENGTHS = (16, 28, 56, 112)
+"""Numbers of brackets of the prefixes of Figure 8."""
 
 LOST = "The paper's numbers of this table or figure are missing in the available text; only our measurements are given."
-
 RANDOM = (
     "Random patterns are treated as the models' are: causal, over all tokens with the start token, whose row and "
     "column are then left out without scaling the rest."
 )
 """How random patterns are compared with the models' where the start token is left out."""
+REIMPLEMENTED = (
+    "An independent reimplementation found, by argmax and threshold on all positions of prefixes of 400, .92 to .98 "
+    f"and .84 to .88 without the contrastive term and 1.00 and .998 to 1.00 with λ = {CONTRAST}."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,57 +81,129 @@ class ManySeeds(WenSettings):
     seeds: Annotated[int, Ge(2)] = 40
 
 
-@dataclass(frozen=True)
-class Run:
-    """How a reproduction runs; progress counts seeds, ``choices`` are those of every run (resume, engine, ...)."""
+@dataclass(frozen=True, kw_only=True)
+class PrefixSettings(WenSettings):
+    """The models, and the number of prefixes.
 
-    settings: WenSettings
-    progress: Progress | None = None
-    choices: Mapping[str, Any] = field(default_factory=dict)
+    Attributes:
+        trained: Folder `run` of a finished reproduction of Figure 1 (footnote 13) or 7 (Figure 8), whose models are
+            used, however many seeds and epochs they have. Default: train them.
+        prefixes: Number of random prefixes of each length.
+    """
 
-
-def recipe(make: Callable[[Path, Run], Reproduction], settings_type: type[WenSettings] = WenSettings) -> Recipe:
-    """Return the recipe of a figure or table of trained models."""
-
-    def made(settings: WenSettings, out: Path, *, progress: Progress | None = None, **choices: Any) -> Reproduction:
-        return make(out, Run(settings, progress, choices))
-
-    made.__doc__ = make.__doc__
-    return Recipe(settings_type, made, "seeds", shared=True)
+    trained: Annotated[Path | None, NOT_RECORDED] = None
+    prefixes: Annotated[int, Ge(1)] = 10
 
 
-def gpt(
-    layers: int = 2, *, types: int = 2, depth: int = 4, positions: str = "none", hidden: int = 50
-) -> dict[str, Any]:
-    """Return the options of a standard transformer of the paper's experiments."""
+def standard(
+    name: str, layers: int = 2, *, rate: float = 3e-3, data: Data = "complete", hidden: int = 50,
+    uniform: bool = False, **config: Any,
+) -> DyckSetting:  # fmt: skip
+    """Return a setting of standard transformers with 2 or 3 layers (D.1)."""
     sizes = {"hidden_size": hidden, "intermediate_size": hidden}
-    return {"bracket_types": types, "max_depth": depth, "num_hidden_layers": layers, "positions": positions, **sizes}
+    kinds = {"bracket_types": 2, "max_depth": 4, "num_hidden_layers": layers, "positions": "none"}
+    attention = "uniform" if uniform else "learned"
+    training = DyckTraining(learning_rate=rate, data=data, epochs=40, attention=attention)
+    return DyckSetting(name, {**kinds, **sizes, **config}, training)
 
 
-def behind(first_layer: Minimal) -> dict[str, Any]:
-    """Return the options of a model after a minimal first layer."""
-    return {"block": "minimal", "first_layer": first_layer, "num_hidden_layers": 1}
+def minimal(
+    name: str, first_layer: Minimal = "one-hot", *, rate: float = 1e-2, epochs: int = 10, **changed: Any
+) -> DyckSetting:
+    """Return a setting of models after a minimal first layer (D.1); Eq. 20 and 21 need over 10 epochs."""
+    config = {"block": "minimal", "first_layer": first_layer, "num_hidden_layers": 1}
+    return DyckSetting(name, config, DyckTraining(learning_rate=rate, epochs=epochs, **changed))
 
 
-def deep(rate: float = 3e-3, data: Data = "complete") -> DyckTraining:
-    """Return the training settings of 2- and 3-layer models (D.1)."""
-    return DyckTraining(learning_rate=rate, data=data, epochs=40)
+def regularised(data: Data) -> list[DyckSetting]:
+    """Return the settings of Figures 3 and 10: with and without the contrastive term, and with weight decay."""
+    return [
+        minimal("no regularisation", data=data),
+        minimal(f"λ = {CONTRAST}", data=data, contrast=CONTRAST),
+        *(minimal(f"weight decay {decay:g}", data=data, weight_decay=decay) for decay in DECAYS),
+    ]
 
 
-def shallow(rate: float = 1e-2, epochs: int = 10, **changed: Any) -> DyckTraining:
-    """Return the training settings of models after a minimal first layer (D.1); Eq. 20 and 21 need over 10 epochs."""
-    return DyckTraining(learning_rate=rate, epochs=epochs, **changed)
+POSITIONS = {"none": "no positions", "linear": "linear positions"}
+EMBEDDINGS: dict[Minimal, str] = {"one-hot": "Eq. 19", "type-depth": "Eq. 20", "angle": "Eq. 21"}
+SETTINGS = {
+    "table1": [
+        standard(
+            f"{types} types, depth {depth}, {layers} layers", layers, bracket_types=types, max_depth=depth
+        )
+        for types in (2, 3) for depth in (4, 8) for layers in (2, 3)
+    ],
+    "figure1": [
+        standard(f"{label}, rate {rate:g}", rate=rate, positions=positions)
+        for positions, label in POSITIONS.items() for rate in (3e-3, 3e-4)
+    ],
+    "figure2": [
+        minimal(f"{label} ({kind}), rate {rate:g}", kind, rate=rate, epochs=10 if kind == "one-hot" else 40)
+        for kind, label in EMBEDDINGS.items() for rate in (1e-2, 3e-3)
+    ],
+    "figure3": regularised("complete"),
+    "figure4": [
+        standard(
+            f"{layers} layers, {heads} {'head' if heads == 1 else 'heads'}", layers, hidden=48,
+            num_attention_heads=heads,
+        )
+        for layers in (2, 3) for heads in (1, 2, 4)
+    ],
+    "figure7": [
+        *(standard(label, positions=positions, data="prefixes") for positions, label in POSITIONS.items()),
+        minimal("Eq. 19 (one-hot)", data="prefixes"),
+        minimal("Eq. 21 (angle)", "angle", data="prefixes", epochs=40),
+    ],
+    "figure10": regularised("prefixes"),
+    "footnote4": [
+        *(standard(f"2 layers, {label}", positions=positions, uniform=True) for positions, label in POSITIONS.items()),
+        minimal("Eq. 19 (one-hot)", attention="uniform"),
+    ],
+    "c7": [
+        standard(f"Eq. 6, {label}, rate {rate:g}", rate=rate, positions=positions, block="paper")
+        for positions, label in POSITIONS.items() for rate in (3e-3, 3e-4)
+    ],
+}  # fmt: skip
+"""Settings of each figure's models."""
+
+Report = Callable[[DyckRuns, Sequence[DyckSetting], WenSettings], tuple[str, dict[str, pl.DataFrame]]]
+"""Returns findings and further tables of trained models, by file name."""
 
 
-def run_settings(out: Path, settings: Sequence[DyckSetting], run: Run) -> DyckRuns:
-    """Return the trained models of a reproduction; the run is in ``out/run`` and can be resumed."""
-    how = run.settings
-    if how.epochs is not None:
-        settings = [replace(one, training=replace(one.training, epochs=how.epochs)) for one in settings]
-    return train_dyck(
-        settings, seeds=range(how.seeds), at_once=how.at_once, device=how.device,
-        out=out / "run", progress=run.progress, **run.choices,
-    )  # fmt: skip
+def figure(
+    source: str, name: str, report: Report, options: type[WenSettings] = WenSettings, charts: tuple[str, ...] = ("",)
+) -> Figure:
+    """Return a figure of trained models; the run is in ``out/run`` and can be resumed.
+
+    Args:
+        source: Its number in the paper.
+        name: Name of the settings of its models.
+        report: Function that measures them.
+        options: Options of the command.
+        charts: Beginnings of the names of the charts; all by default.
+    """
+    settings = SETTINGS[name]
+
+    def make(how: WenSettings, out: Path, *, progress: Progress | None = None, **run: Any) -> Reproduction:
+        if isinstance(how, PrefixSettings) and how.trained is not None:
+            result = trained_run(how.trained, settings)
+        else:
+            chosen = settings
+            if how.epochs is not None:
+                chosen = [replace(one, training=replace(one.training, epochs=how.epochs)) for one in settings]
+            result = train_dyck(
+                chosen, seeds=range(how.seeds), at_once=how.at_once, device=how.device, out=out / "run",
+                progress=progress, **run,
+            )  # fmt: skip
+        findings, tables = report(result, settings, how)
+        tables = {
+            "runs": result.table, "means": result.means(), "variation": result.variation, "heads": result.heads,
+            "misleading": result.misleading(), **tables,
+        }  # fmt: skip
+        drawn = {title: chart for title, chart in result.charts().items() if title.startswith(charts)}
+        return Reproduction(used_settings(result, settings), tables, f"{accuracy(result)}\n\n{findings}", drawn, 0)
+
+    return Figure(f"Wen et al. 2023, {source}", options, make, "seeds", shared=True)
 
 
 def trained_run(folder: Path, settings: Sequence[DyckSetting]) -> DyckRuns:
@@ -126,19 +213,20 @@ def trained_run(folder: Path, settings: Sequence[DyckSetting]) -> DyckRuns:
         InputError: If it has none of a setting's name, or made them with another configuration.
         OutputFolderError: If the folder contains no finished run.
     """
-    found = DyckRuns.load(folder)
-    there = training_of(found)
-    for one in settings:
-        if one.name not in there:
-            raise InputError(f"{folder} has no models of the setting {one.name!r}; it has {', '.join(there)}.")
-        if there[one.name]["config"] != one.config:
-            raise InputError(f"{folder} has other models of the setting {one.name!r}: {there[one.name]['config']}.")
-    return found
+    result = DyckRuns.load(folder)
+    records = training_records(result)
+    for setting in settings:
+        if setting.name not in records:
+            raise InputError(f"{folder} has no models of the setting {setting.name!r}; it has {', '.join(records)}.")
+        config = records[setting.name]["config"]
+        if config != setting.config:
+            raise InputError(f"{folder} has other models of the setting {setting.name!r}: {config}.")
+    return result
 
 
-def training_of(found: DyckRuns) -> dict[str, dict[str, Any]]:
+def training_records(result: DyckRuns) -> dict[str, dict[str, Any]]:
     """Return configuration, and settings of training, of each setting of a run, by its name."""
-    return {one["name"]: one for one in map(json.loads, found.provenance["settings"]["settings"])}
+    return {record["name"]: record for record in map(json.loads, result.provenance["settings"]["settings"])}
 
 
 def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
@@ -155,44 +243,27 @@ def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
     return [DyckForCausalLM.from_pretrained(place).eval() for place in places]
 
 
-def reproduction(
-    name: str, source: str, result: DyckRuns, settings: Sequence[DyckSetting], run: Run, findings: str,
-    tables: Mapping[str, pl.DataFrame] | None = None, figures: tuple[str, ...] = ("",),
-) -> Reproduction:  # fmt: skip
-    """Return a reproduction with the tables and figures that all have, and further tables by file name.
-
-    ``figures`` are the beginnings of the names of figures to draw; all by default.
-    """
-    charts = {title: chart for title, chart in result.charts().items() if title.startswith(figures)}
-    shared = {
-        "runs": result.table, "means": result.means(), "variation": result.variation, "heads": result.heads,
-        "misleading": result.misleading(),
-    }  # fmt: skip
-    used = used_settings(result, settings)
-    return Reproduction(
-        name, source, used, {**shared, **(tables or {})}, f"{accuracy(result)}\n\n{findings}", charts, 0
-    )
-
-
-def used_settings(found: DyckRuns, settings: Sequence[DyckSetting]) -> dict[str, Any]:
+def used_settings(result: DyckRuns, settings: Sequence[DyckSetting]) -> dict[str, Any]:
     """Return how the models of some settings were trained, by the record of their run."""
-    records, names = training_of(found), [one.name for one in settings]
-    used: dict[str, Any] = {"seeds": found.table.filter(pl.col("setting").is_in(names))["seed"].n_unique()}
+    records, names = training_records(result), [setting.name for setting in settings]
+    used: dict[str, Any] = {"seeds": result.table.filter(pl.col("setting").is_in(names))["seed"].n_unique()}
     for name in names:
         training = {key: value for key, value in records[name].items() if key not in ("name", "config")}
         used[name] = ", ".join(f"{key} {value}" for key, value in {**records[name]["config"], **training}.items())
-    other = {records[one.name]["epochs"] for one in settings if records[one.name]["epochs"] != one.training.epochs}
-    return used | ({"epochs, instead of the paper's": ", ".join(map(str, sorted(other)))} if other else {})
+    pairs = [(records[setting.name]["epochs"], setting.training.epochs) for setting in settings]
+    if others := sorted({epochs for epochs, published in pairs if epochs != published}):
+        used["epochs, instead of the paper's"] = ", ".join(map(str, others))
+    return used
 
 
 def accuracy(result: DyckRuns) -> str:
     """Return accuracies as a Markdown table, and how many models have learned the language in distribution."""
-    shown = ["setting", "seeds", "argmax", "threshold", "long_argmax", "long_threshold"]
+    columns = ["setting", "seeds", "argmax", "threshold", "long_argmax", "long_threshold"]
     models = result.table.sort("argmax")
     reached = int((models["argmax"] >= ACCURATE).sum())
     least = models.row(0, named=True)
     return (
-        f"{markdown_table(result.means().select(shown))}\n\n"
+        f"{markdown_table(result.means().select(columns))}\n\n"
         f"In distribution {reached} of {len(models)} models close at least {100 * ACCURATE:.0f} % of the brackets "
         "correctly. The paper gives one number that all its models reach; it is missing in the available text. The "
         f"least is {100 * least['argmax']:.2f} % ({least['setting']}, seed {least['seed']}). Long prefixes have 400 to "
@@ -205,16 +276,185 @@ def variations(result: DyckRuns) -> str:
     rows = result.variation.with_columns(
         pl.col("error").fill_nan(None), start=pl.when("with_start").then(pl.lit("in")).otherwise(pl.lit("out"))
     )
-    shown = rows.select(
+    table = rows.select(
         "setting", "layer", "head", "start", "size", "seeds", "value", "error", "even_on_simplex", "softmax_of_normals"
     )
     return (
-        f"{markdown_table(shown)}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds, "
+        f"{markdown_table(table)}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds, "
         "patterns causal, with its standard error over seeds; the last two columns are random causal patterns: rows "
         f"uniform on the simplex, and softmax of standard normal logits. {RANDOM}"
     )
 
 
-def misleading(result: DyckRuns) -> str:
-    """Return how many heads look like a stack and are used, as a Markdown table."""
-    return markdown_table(result.misleading())
+def varied(words: str, with_heads: bool, result: DyckRuns, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
+    """Return the variation, what the paper says of it and, on request, how many heads look like a stack."""
+    heads = f"\n\n{markdown_table(result.misleading())}" if with_heads else ""
+    return f"{variations(result)}\n\n{words}{heads}", {}
+
+
+def only(words: str, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
+    """Return words alone: the accuracy, which every page has, is the finding."""
+    return words, {}
+
+
+def table1(result: DyckRuns, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
+    """Return variation with a column for each layer, without the start token."""
+    rows = result.variation.filter(~pl.col("with_start"))
+    # Two seeds have no standard error.
+    cells = [
+        f"{value:.3f}" + ("" if isnan(error) else f" ± {error:.3f}")
+        for value, error in rows.select("value", "error").iter_rows()
+    ]
+    layers = [f"layer {layer + 1}" for layer in rows["layer"]]
+    rows = rows.with_columns(pl.Series("cell", cells, pl.String), pl.Series("place", layers, pl.String))
+    index = ["setting", "seeds", "size", "even_on_simplex"]
+    table = rows.pivot("place", index=index, values="cell").rename({"even_on_simplex": "random rows"})
+    findings = (
+        f"{markdown_table(table, 2)}\n\n{LOST} Variation is the mean of ‖A₁ − A₂‖² over pairs of seeds, ± standard "
+        "error over seeds, on the prefix with all brackets at all depths, for causal patterns without the start token. "
+        "variation.csv has the same with the start token. Random rows: uniform on the simplex. "
+        f"{RANDOM}"
+    )
+    return findings, {"table1": table}
+
+
+def balance(
+    result: DyckRuns, settings: Sequence[DyckSetting], _: WenSettings
+) -> tuple[str, dict[str, pl.DataFrame]]:  # fmt: skip
+    """Return balance violation beside accuracy on long prefixes: rank correlations, and the constant of Theorem 2."""
+    both = result.table.filter(pl.col("setting").is_in(result.settings[:2])).with_columns(setting=pl.lit("both"))
+    measures = ("long_argmax", "long_threshold", "loss")
+    correlations = pl.concat([result.table, both]).group_by("setting", maintain_order=True).agg(
+        pl.len().alias("seeds"), pl.col("violation").mean(), pl.col("largest_violation").mean(),
+        *(pl.corr("violation", name, method="spearman").fill_nan(None).alias(f"with {name}") for name in measures),
+    )  # fmt: skip
+    constant = pl.col("largest_violation") * settings[0].training.length
+    bound = result.table.select("setting", "seed", "loss", "long_argmax", constant.alias("C"))
+    windows = pl.concat([accuracy_windows(result, setting) for setting in settings])
+    findings = (
+        "Accuracy by argmax and threshold depends on the positions that count: all prefixes of texts of 400 brackets, "
+        f"or only prefixes of 400 to 500 brackets:\n\n{markdown_table(windows)}\n\n"
+        f"Rank correlation of the balance violation with accuracy on long prefixes and with the training loss:\n\n"
+        f"{markdown_table(correlations)}\n\n{REIMPLEMENTED} {LOST}\n\nTheorem 2 says S ≤ (C/N) P for all queries and "
+        "pairs, with a constant C, when the loss on length N is near its least. The least C that each model needs, N "
+        "times its largest S/P, is in bound.csv: mean "
+        f"{bound['C'].mean():.2f} over all models, largest {bound['C'].max():.2f}. The settings with weight decay "
+        "(AdamW's, decoupled, on cross-entropy) do not test Corollary 2, which says this of minimisers of the "
+        "squared loss as L2 regularisation goes to 0. `identilens reproduce wen2023-corollary2` tests it."
+    )
+    return findings, {"correlations": correlations, "bound": bound, "windows": windows}
+
+
+def accuracy_windows(result: DyckRuns, setting: DyckSetting) -> pl.DataFrame:
+    """Return mean, least and largest accuracy over seeds on two windows of positions: up to 400, and 400 to 500."""
+    models, rows = models_of(result, setting), []
+    config: DyckConfig = models[0].config
+    draw = torch.Generator().manual_seed(2_000_004)
+    tokens = with_start(config.language.sample_prefixes(100, LONG[0], draw))
+    all_positions = closing_accuracy(config, stack_parameters(models), tokens)
+    of_setting = result.table.filter(setting=setting.name)
+    for measure in ("argmax", "threshold"):
+        shares = {
+            "all up to 400": pl.Series([getattr(accuracy, measure) for accuracy in all_positions]),
+            "400 to 500": of_setting[f"long_{measure}"],
+        }
+        rows += [
+            {"setting": setting.name, "measure": measure, "positions": name, "seeds": len(values),
+             "mean": values.mean(), "least": values.min(), "largest": values.max()}
+            for name, values in shares.items()
+        ]  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+def stack_like(result: DyckRuns, *_: Any) -> tuple[str, dict[str, pl.DataFrame]]:
+    """Return, for every head, how stack-like it looks, and the effect of changing its attention."""
+    examples = result.heads.sort("stack_weight", descending=True).select(
+        "setting", "seed", "layer", "head", "stack_weight", "accuracy", "removed", "even", "random", "used"
+    )
+    correlation: float = result.heads.select(pl.corr("stack_weight", "largest_fall", method="spearman")).item()
+    turned = result.heads.filter(pl.col("stack_weight") >= 2 * pl.col("even_weight"))
+    unused = turned.filter(~pl.col("used"))
+    findings = (
+        f"{markdown_table(result.misleading())}\n\nA head looks like a stack if closing brackets put half of their "
+        "attention or more "
+        "on the last unmatched bracket. It is used if removing it, or making its attention uniform or random, costs "
+        "more than one point of accuracy. Rank correlation of looking like a stack and this cost, over all heads: "
+        f"{correlation:.2f}. With a weaker criterion, at least twice the weight of uniform attention there, "
+        f"{len(turned)} of {len(result.heads)} heads look like a stack, and {len(unused)} of these are "
+        "not used. The ten most stack-like heads:\n\n"
+        f"{markdown_table(examples.head(10))}\n\n"
+        "The paper shows single examples of misleading heads (Fig. 4, 5) and of both kinds in one model (Fig. 6) "
+        "and does not say how often they occur."
+    )
+    return findings, {"most_stack_like": examples.head(50)}
+
+
+def by_prefix(
+    lengths: Sequence[int], result: DyckRuns, settings: Sequence[DyckSetting], how: WenSettings
+) -> tuple[str, dict[str, pl.DataFrame]]:
+    """Return the attention variation on random prefixes of some lengths, besides that with all brackets."""
+    if not isinstance(how, PrefixSettings):
+        raise TypeError(f"expected PrefixSettings, got {how}")
+    tables = []
+    for setting in settings:
+        models = models_of(result, setting)
+        config: DyckConfig = models[0].config
+        prefixes = [("all brackets", probe_tokens(config))]
+        for length in lengths:
+            draw = torch.Generator().manual_seed(length)
+            drawn = with_start(config.language.sample_prefixes(how.prefixes, length, draw))
+            prefixes += [(f"{length} random", tokens) for tokens in drawn]
+        for name, tokens in prefixes:
+            patterns = [
+                {"setting": setting.name, "seed": seed, "layer": layer, "head": head, "size": len(weights),
+                 "weights": weights.flatten().tolist()}
+                for seed, model in enumerate(models) for layer, head, weights in probe_patterns(model, tokens)
+            ]  # fmt: skip
+            measured = variation_table(pl.DataFrame(patterns)).filter(~pl.col("with_start"))
+            tables.append(measured.with_columns(prefix=pl.lit(name), brackets=pl.lit(len(tokens) - 1)))
+    table = pl.concat(tables)
+    means = table.group_by("setting", "layer", "prefix", maintain_order=True).agg(
+        pl.len().alias("prefixes"), pl.col("brackets").first(), pl.col("value").mean(),
+        pl.col("value").min().alias("least"), pl.col("value").max().alias("largest"),
+        pl.col("even_on_simplex").mean().alias("random rows"),
+        (pl.col("value") / pl.col("even_on_simplex")).mean().alias("over random"),
+    )  # fmt: skip
+    findings = (
+        f"{markdown_table(means)}\n\nVariation as in wen2023-figure1, without the start token. {RANDOM} *all "
+        f"brackets* is the prefix with all brackets at all depths, the others are drawn from Definition 1. {LOST} "
+        "It says that variation is also high on other prefixes, and that the difference is even larger on longer ones."
+    )
+    return findings, {"prefixes": table, "by_prefix": means}
+
+
+FIGURES = {
+    "wen2023-table1": figure("Table 1", "table1", table1, FewSeeds),
+    "wen2023-figure1": figure("Figure 1", "figure1", partial(varied, (
+        f"{LOST} Its claim is that patterns of standard training vary nearly as much as random ones and are mostly not "
+        "stack-like; an independent reimplementation found 1.02 without positions and 0.54 with linear positions (16 "
+        "tokens, without the start token, causal; its layer and learning rate are not known)."
+    ), True)),
+    "wen2023-figure2": figure("Figure 2", "figure2", partial(varied, (
+        f"{LOST} It says that variation is smaller after a minimal first layer than in standard models; an independent "
+        "reimplementation found 0.13 for Eq. 19 (without the start token)."
+    ), False)),
+    "wen2023-figure3": figure("Figure 3", "figure3", balance, ManySeeds, ("violation", "generalisation")),
+    "wen2023-figure4": figure("Figures 4 to 6", "figure4", stack_like, FewSeeds),
+    "wen2023-figure7": figure("Figures 7 to 9", "figure7", partial(varied, (
+        f"{LOST} It says that variation is low after a minimal first layer and surprisingly high in standard models, "
+        "with and without positions."
+    ), True)),
+    "wen2023-figure8": figure("Figure 8", "figure7", partial(by_prefix, LENGTHS), PrefixSettings),
+    "wen2023-figure10": figure("Figure 10", "figure10", balance, ManySeeds, ("violation", "generalisation")),
+    "wen2023-footnote4": figure("footnote 4", "footnote4", partial(only, (
+        "W_Q and W_K are 0 and not trained, so that every position attends equally to all positions up to its own. The "
+        "paper says that such models fit the distribution almost perfectly; its number is missing in the available "
+        "text."
+    )), FewSeeds),
+    "wen2023-footnote13": figure("footnote 13", "figure1", partial(by_prefix, LENGTHS[:1]), PrefixSettings),
+    "wen2023-c7": figure("section C.7", "c7", partial(varied, (
+        "The paper says that models of Eq. 6 learn bounded Dyck languages (its accuracy is missing in the available "
+        "text), and that their attention is as little interpretable as that of standard models."
+    ), True), FewSeeds),
+    "wen2023-corollary2": COROLLARY2,
+}  # fmt: skip

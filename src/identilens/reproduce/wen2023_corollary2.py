@@ -10,9 +10,9 @@ from annotated_types import Ge, Gt
 
 from identilens.errors import SettingError
 from identilens.lab.dyck.configuration import DyckConfig
-from identilens.lab.dyck.minimiser import Minimum, minimise
+from identilens.lab.dyck.minimiser import minimise
 from identilens.lab.dyck.prefixes import all_prefixes
-from identilens.reproduce.record import Recipe, Reproduction
+from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
 from identilens.runs.settings import LIST, Settings
 from identilens.runs.tables import markdown_table
@@ -49,32 +49,52 @@ class Corollary2Settings(Settings):
         if not self.strengths or list(self.strengths) != sorted(self.strengths, reverse=True):
             raise SettingError("strengths", "with at least one value, the largest first", self.strengths)
 
-    def config(self) -> DyckConfig:
-        """Return the model: Eq. 6 after the first layer of Eq. 19, g fully connected with three hidden layers."""
-        return DyckConfig(
-            bracket_types=self.types, max_depth=self.depth, block="paper", first_layer="one-hot",
-            num_hidden_layers=1, hidden_size=self.hidden, projection_widths=[[self.hidden] * 3],
-            projection_residual=False, norm_constant=self.norm_constant, initializer_range=0.8 / self.hidden**0.5,
-        )  # fmt: skip
-
 
 def corollary2(
     settings: Corollary2Settings, out: Path | None = None, *, progress: Progress | None = None, **run: Any
 ) -> Reproduction:
-    """Balance of minimisers of the squared loss as L2 regularisation goes to 0."""
+    """Return the balance of minimisers of the squared loss as L2 regularisation goes to 0.
+
+    The model is Eq. 6 after the first layer of Eq. 19, with g fully connected with three hidden layers.
+    """
+    config = DyckConfig(
+        bracket_types=settings.types, max_depth=settings.depth, block="paper", first_layer="one-hot",
+        num_hidden_layers=1, hidden_size=settings.hidden, projection_widths=[[settings.hidden] * 3],
+        projection_residual=False, norm_constant=settings.norm_constant,
+        initializer_range=0.8 / settings.hidden**0.5,
+    )  # fmt: skip
     rows, runs = [], list(product(settings.lengths, range(settings.seeds)))
     for done, (length, seed) in enumerate(runs, 1):
-        prefixes = all_prefixes(settings.config().language, length)
-        minima = minimise(settings.config(), prefixes, settings.strengths, seed, settings.iterations)
-        rows += [_row(length, seed, minimum) for minimum in minima]
+        prefixes = all_prefixes(config.language, length)
+        for minimum in minimise(config, prefixes, settings.strengths, seed, settings.iterations):
+            balance = minimum.balance
+            rows.append({
+                "length": length, "strength": minimum.strength, "seed": seed, "objective": minimum.objective,
+                "loss": minimum.loss, "norm": minimum.norm, "gradient": minimum.gradient,
+                "violation": balance.violation, "largest_violation": balance.largest,
+                "constant": length * balance.largest, "condition": balance.condition,
+            })  # fmt: skip
         if progress:
             progress(done, len(runs), f"N = {length}, seed {seed}")
     table = pl.DataFrame(rows)
     best = nearest(table)
-    return Reproduction(
-        "wen2023-corollary2", "Wen et al. 2023, Corollary 2", settings.recorded(), {"runs": table, "best": best},
-        _findings(table, best), seed=0,
-    )  # fmt: skip
+    small = pl.col("strength", "loss", "objective").map_elements(lambda value: f"{value:.1e}", return_dtype=pl.String)
+    ends = table.sort("strength", descending=True).group_by("length", "seed", maintain_order=True)
+    fallen = ends.agg(fell=pl.col("violation").last() < pl.col("violation").first())["fell"]
+    least = table.filter(pl.col("strength") == pl.col("strength").min())
+    largest = least.group_by("length", maintain_order=True).agg(pl.col("constant").max())
+    constants = ", ".join(f"{value:.2f} (N = {length})" for length, value in largest.iter_rows())
+    findings = (
+        "Corollary 2 says that approximate balance holds for minimisers of the squared loss with L2 regularisation, as "
+        "its strength λ goes to 0: S ≤ (C/N) P for all queries and pairs, with one constant C. For each N and λ the "
+        "seed with the least objective, and the range of the violation over seeds:\n\n"
+        f"{markdown_table(best.drop('norm', 'condition').with_columns(small))}\n\n"
+        "`constant` is N times the largest S/P, the least C that the model needs; `gradient` is the norm of the "
+        "gradient divided by λ ‖θ‖. At the least λ the largest constant of any seed is "
+        f"{constants}. From the largest to the least λ the violation fell in {fallen.sum()} of {len(fallen)} runs. "
+        "Minima are local: different seeds end in different minima."
+    )
+    return Reproduction(settings.recorded(), {"runs": table, "best": best}, findings, seed=0)
 
 
 def nearest(table: pl.DataFrame) -> pl.DataFrame:
@@ -85,32 +105,4 @@ def nearest(table: pl.DataFrame) -> pl.DataFrame:
     return ranked.unique(groups, keep="first", maintain_order=True).sort("length", "strength", descending=[False, True])
 
 
-def _row(length: int, seed: int, minimum: Minimum) -> dict[str, Any]:
-    balance = minimum.balance
-    return {
-        "length": length, "strength": minimum.strength, "seed": seed, "objective": minimum.objective,
-        "loss": minimum.loss, "norm": minimum.norm, "gradient": minimum.gradient, "violation": balance.violation,
-        "largest_violation": balance.largest, "constant": length * balance.largest, "condition": balance.condition,
-    }  # fmt: skip
-
-
-def _findings(table: pl.DataFrame, best: pl.DataFrame) -> str:
-    small = pl.col("strength", "loss", "objective").map_elements(lambda value: f"{value:.1e}", return_dtype=pl.String)
-    shown = best.drop("norm", "condition").with_columns(small)
-    ends = table.sort("strength", descending=True).group_by("length", "seed", maintain_order=True)
-    fallen = ends.agg(fell=pl.col("violation").last() < pl.col("violation").first())["fell"]
-    least = table.filter(pl.col("strength") == pl.col("strength").min())
-    largest = least.group_by("length", maintain_order=True).agg(pl.col("constant").max())
-    constants = ", ".join(f"{value:.2f} (N = {length})" for length, value in largest.iter_rows())
-    return (
-        "Corollary 2 says that approximate balance holds for minimisers of the squared loss with L2 regularisation, as "
-        "its strength λ goes to 0: S ≤ (C/N) P for all queries and pairs, with one constant C. For each N and λ the "
-        f"seed with the least objective, and the range of the violation over seeds:\n\n{markdown_table(shown)}\n\n"
-        "`constant` is N times the largest S/P, the least C that the model needs; `gradient` is the norm of the "
-        "gradient divided by λ ‖θ‖. At the least λ the largest constant of any seed is "
-        f"{constants}. From the largest to the least λ the violation fell in {fallen.sum()} of {len(fallen)} runs. "
-        "Minima are local: different seeds end in different minima."
-    )
-
-
-RECIPE = Recipe(Corollary2Settings, corollary2, "runs")
+COROLLARY2 = Figure("Wen et al. 2023, Corollary 2", Corollary2Settings, corollary2, "runs")

@@ -45,11 +45,11 @@ STUDIES: dict[str, Entry] = {
         "Are the tokens that explain a decision needed, and are they enough.",
     ),
     "lab dyck train": Entry("identilens.lab.dyck.train.study:DyckTrainStudy", "Train Dyck models from several seeds."),
-    "lab dyck analyse": Entry("identilens.lab.dyck.analyse.study:DyckAnalyseStudy", "Measure saved Dyck models."),
+    "lab dyck analyse": Entry("identilens.lab.dyck.analyse:DyckAnalyseStudy", "Measure saved Dyck models."),
     "lab dyck construct": Entry(
-        "identilens.lab.dyck.construct.study:DyckConstructStudy", "Models with uniform and balanced attention."
+        "identilens.lab.dyck.construct:DyckConstructStudy", "Models with uniform and balanced attention."
     ),
-    "lab dyck prune": Entry("identilens.lab.dyck.prune.study:DyckPruneStudy", "Prune random transformers to a target."),
+    "lab dyck prune": Entry("identilens.lab.dyck.prune:DyckPruneStudy", "Prune random transformers to a target."),
     "lab encoder train": Entry(
         "identilens.lab.encoder.train.study:TrainStudy", "Train an identifiable encoder on a task."
     ),
@@ -57,7 +57,7 @@ STUDIES: dict[str, Entry] = {
         "identilens.lab.encoder.sweep.study:SweepStudy", "Train encoders over tasks, heads, d_k and seeds."
     ),
     "lab encoder logit-ranks": Entry(
-        "identilens.lab.encoder.logit_ranks.study:LogitRankStudy",
+        "identilens.lab.encoder.logit_ranks:LogitRankStudy",
         "Could queries and keys of this size give alternatives.",
     ),
     "lab reversal": Entry("identilens.lab.reversal.study:ReversalStudy", "Attention of models that reverse sequences."),

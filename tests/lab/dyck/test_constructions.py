@@ -10,16 +10,14 @@ import identilens as idl
 from identilens.errors import InputError
 from identilens.lab.dyck.approximation import Search, approximation_error
 from identilens.lab.dyck.balance import measure_balance
-from identilens.lab.dyck.constructions import off_balance, score_construction
 from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.plain import run_layers, small_target, without_dead_units
-from identilens.lab.dyck.pruning import Sizes, is_pruning, prune_to, random_transformer
+from identilens.lab.dyck.pruning import Sizes, closest_subsets, is_pruning, prune_to, random_transformer
 from identilens.lab.dyck.stacked import stack_parameters
-from identilens.lab.dyck.subset_sum import closest_subsets
 from identilens.lab.dyck.sufficiency import balanced_scores, sufficient_model
-from identilens.lab.dyck.train.misleading import dyck_lens
+from identilens.lab.dyck.train.measuring import dyck_lens
 from identilens.lab.dyck.uniform import uniform_second_layer, uniform_transformer
 
 QUICK = Search(inputs=100, starts=4, steps=30)
@@ -76,11 +74,9 @@ def test_balanced_attention_of_any_shape_suffices(types, depth, spread):
 
 
 def test_off_balance_breaks_it_more_the_longer_the_prefix():
-    language = Dyck(2, 3)
-    scores = {}
-    for size, length in itertools.product((0.0, 0.5), (20, 300)):
-        model, _ = off_balance(language, size, seed=1)
-        scores[size, length] = score_construction(language, model, length, 10, 0).argmax
+    built = idl.lab.construct_dyck(depth=3, lengths=(20, 300), count=10, off_balance=(0.0, 0.5), seed=1)
+    balanced = built.table.filter(construction="balanced").select("off_balance", "length", "argmax")
+    scores = {(size, length): argmax for size, length, argmax in balanced.iter_rows()}
     assert scores[0.0, 20] == scores[0.0, 300] == 1
     assert scores[0.5, 300] < 0.95
     assert scores[0.5, 300] < scores[0.5, 20]

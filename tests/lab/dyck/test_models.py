@@ -10,7 +10,7 @@ from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, DyckModel
 from identilens.lab.dyck.stacked import mapped_logits, stack_parameters, stacked_logits, unstack_parameters
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
-from identilens.lab.dyck.train.misleading import dyck_lens
+from identilens.lab.dyck.train.measuring import dyck_lens
 from identilens.lab.dyck.training import new_model
 
 CONFIGS = {

@@ -6,8 +6,7 @@ import pytest
 
 from helpers.made_tasks import write_trec
 from identilens.errors import InputError
-from identilens.lab.encoder.readers import Examples, read_hub, read_local
-from identilens.lab.encoder.splits import read_splits
+from identilens.lab.encoder.readers import Examples, read_hub, read_local, read_splits
 from identilens.lab.encoder.tasks import TASKS, task_named
 
 TSV = {

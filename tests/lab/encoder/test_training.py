@@ -70,9 +70,9 @@ def test_the_best_epoch_is_the_first_one_of_the_highest_validation_accuracy(fold
 
 
 def test_the_model_is_the_one_that_was_measured(run, folder):
-    from identilens.lab.encoder.batches import EncodedExamples, collate_examples
     from identilens.lab.encoder.readers import read_local
     from identilens.lab.encoder.tasks import TASKS
+    from identilens.lab.encoder.training import EncodedExamples, collate_examples
 
     lens = idl.load(run.model_path)
     examples = read_local(TASKS["trec"], folder, "test")

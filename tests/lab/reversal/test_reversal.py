@@ -4,12 +4,16 @@ from polars.testing import assert_frame_equal
 
 from helpers.heads import random_weights
 from identilens.errors import InputError
-from identilens.lab.reversal.lstm import AttentionReverser
+from identilens.lab.reversal.models import AttentionReverser, reversal_data
 from identilens.lab.reversal.result import Reversal
-from identilens.lab.reversal.settings import ReversalSettings
 from identilens.lab.reversal.study import train_reversal
-from identilens.lab.reversal.task import antidiagonal_match, best_range, reversal_pairs, threshold_sweep
-from identilens.lab.reversal.training import reversal_data
+from identilens.lab.reversal.task import (
+    ReversalSettings,
+    antidiagonal_match,
+    best_range,
+    reversal_pairs,
+    threshold_sweep,
+)
 
 N = 6
 J = torch.eye(N, dtype=torch.float64).flip(-1)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -55,8 +54,19 @@ def approximation_error(
     The first coordinates of the large layers are those of the target; their other outputs must be zero. Cost: a forward
     pass of ``inputs`` sequences, and ``steps`` forward and backward passes of ``starts`` sequences.
     """
-    errors = partial(_token_errors, target, [without_dead_units(layer) for layer in pruned])
-    x = _random_inputs(target[0].value.shape[0], search)
+    pruned = [without_dead_units(layer) for layer in pruned]
+    size = target[0].value.shape[0]
+    padding = (0, pruned[0].value.shape[0] - size)
+
+    def errors(x: Float[Tensor, "batch n m"]) -> Float[Tensor, "batch n"]:
+        expected = torch.nn.functional.pad(run_layers(target, x), padding)
+        return torch.linalg.vector_norm(run_layers(pruned, torch.nn.functional.pad(x, padding)) - expected, dim=-1)
+
+    generator = torch.Generator().manual_seed(search.seed)
+    x = torch.randn(search.inputs, search.length, size, dtype=torch.float64, generator=generator)
+    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    # Half of the sequences have tokens of norm 1, the others also shorter tokens.
+    x[::2] *= torch.rand(len(x[::2]), search.length, 1, dtype=torch.float64, generator=generator)
     with torch.no_grad():
         sampled = torch.cat([errors(part) for part in x.split(200)]).amax(1)
     worst_first = x[sampled.argsort(descending=True)]
@@ -70,39 +80,29 @@ def ascend(errors: Callable[[Tensor], Tensor], x: Float[Tensor, "start n m"], st
     """Return the largest token error that projected gradient ascent finds from some sequences.
 
     In the first half, steps become shorter and every step is taken, so that kinks of the ReLUs do not stop the search.
-    In the second half, each sequence ascends from its worst input so far.
-    """
-    climbing = steps // 2
-    return float(_climb(errors, _wander(errors, x, steps - climbing), climbing).max())
-
-
-def _wander(errors: Callable[[Tensor], Tensor], x: Tensor, steps: int) -> Float[Tensor, "start n m"]:
-    """Return the worst inputs, including the start, along steps that are always taken."""
-    worst = x
-    best, gradient = _slope(errors, x)
-    for step in range(steps):
-        x = _moved(x, gradient, _LONGEST * (_SHORTEST / _LONGEST) ** (step / steps))
-        found, gradient = _slope(errors, x)
-        worst = torch.where((found > best)[:, None, None], x, worst)
-        best = best.maximum(found)
-    return worst
-
-
-def _climb(errors: Callable[[Tensor], Tensor], x: Tensor, steps: int) -> Float[Tensor, " start"]:
-    """Return the errors after steps that are taken only if the error grows.
-
+    In the second half, each sequence ascends from its worst input so far: a step is taken only if the error grows.
     After such a step the next step of the sequence is longer; otherwise it is shorter.
     """
+    climbing = steps // 2
+    taken = steps - climbing
+    worst = x
+    best, gradient = _slope(errors, x)
+    for step in range(taken):
+        x = _moved(x, gradient, _LONGEST * (_SHORTEST / _LONGEST) ** (step / taken))
+        error, gradient = _slope(errors, x)
+        worst = torch.where((error > best)[:, None, None], x, worst)
+        best = best.maximum(error)
+    x = worst
     best, gradient = _slope(errors, x)
     size = torch.full_like(best, _LONGEST)[:, None, None]
-    for _ in range(steps):
+    for _ in range(climbing):
         moved = _moved(x, gradient, size)
-        found, slope = _slope(errors, moved)
-        better = (found > best)[:, None, None]
-        best = best.maximum(found)
+        error, slope = _slope(errors, moved)
+        better = (error > best)[:, None, None]
+        best = best.maximum(error)
         x, gradient = torch.where(better, moved, x), torch.where(better, slope, gradient)
         size = size * torch.where(better, 1.5, 0.5)
-    return best
+    return float(best.max())
 
 
 def _moved(x: Tensor, gradient: Tensor, size: Tensor | float) -> Float[Tensor, "start n m"]:
@@ -117,20 +117,3 @@ def _slope(errors: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Float[Tensor,
     largest = errors(x).amax(1)
     (gradient,) = torch.autograd.grad(largest.sum(), x)
     return largest.detach(), gradient
-
-
-def _random_inputs(size: int, search: Search) -> Float[Tensor, "input n m"]:
-    """Return random sequences; half have tokens of norm 1, the others also shorter tokens."""
-    generator = torch.Generator().manual_seed(search.seed)
-    x = torch.randn(search.inputs, search.length, size, dtype=torch.float64, generator=generator)
-    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    x[::2] *= torch.rand(len(x[::2]), search.length, 1, dtype=torch.float64, generator=generator)
-    return x
-
-
-def _token_errors(
-    target: Sequence[PlainLayer], pruned: Sequence[PlainLayer], x: Float[Tensor, "batch n m"]
-) -> Float[Tensor, "batch n"]:
-    padding = (0, pruned[0].value.shape[0] - x.shape[-1])
-    expected = torch.nn.functional.pad(run_layers(target, x), padding)
-    return torch.linalg.vector_norm(run_layers(pruned, torch.nn.functional.pad(x, padding)) - expected, dim=-1)

@@ -61,26 +61,6 @@ class DyckConfig(PreTrainedConfig):
         if self.projection_widths is None:
             self.projection_widths = [[self.intermediate_size]] * self.num_hidden_layers
         super().__post_init__(**kwargs)
-        self._check()
-
-    @property
-    def language(self) -> Dyck:
-        """The language."""
-        return Dyck(self.bracket_types, self.max_depth, self.open_probability)
-
-    @property
-    def d_in(self) -> int:
-        """Input size of the first layer: that of a minimal embedding for the minimal block, else the hidden size."""
-        if self.block != "minimal" or self.first_layer not in MINIMAL:
-            return self.hidden_size
-        return embedding_size(self.language, self.first_layer)
-
-    @property
-    def has_output_projection(self) -> bool:
-        """Whether head outputs are projected by weights: Eq. 6 has one head and no W_O."""
-        return self.block == "gpt" or self.num_attention_heads > 1
-
-    def _check(self) -> None:
         language = self.language
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise InputError(
@@ -109,3 +89,20 @@ class DyckConfig(PreTrainedConfig):
                 f"expected hidden widths of the projection function for each of {self.num_hidden_layers} layers, got "
                 f"{self.projection_widths}"
             )
+
+    @property
+    def language(self) -> Dyck:
+        """The language."""
+        return Dyck(self.bracket_types, self.max_depth, self.open_probability)
+
+    @property
+    def d_in(self) -> int:
+        """Input size of the first layer: that of a minimal embedding for the minimal block, else the hidden size."""
+        if self.block != "minimal" or self.first_layer not in MINIMAL:
+            return self.hidden_size
+        return embedding_size(self.language, self.first_layer)
+
+    @property
+    def has_output_projection(self) -> bool:
+        """Whether head outputs are projected by weights: Eq. 6 has one head and no W_O."""
+        return self.block == "gpt" or self.num_attention_heads > 1

@@ -76,34 +76,26 @@ def minimise(
     if config.block != "paper" or config.first_layer == "learned" or config.num_hidden_layers > 1:
         raise InputError("expected one layer of the paper's block after a minimal first layer; choose block paper")
     model = new_model(config, seed).double()
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for strength in strengths:
-        _descend(model, prefixes, strength, iterations)
-        yield _minimum(model, prefixes, strength)
+        optimiser = torch.optim.LBFGS(
+            parameters, max_iter=iterations, max_eval=2 * iterations, history_size=_REMEMBERED,
+            line_search_fn="strong_wolfe", tolerance_grad=0.0, tolerance_change=0.0,
+        )  # fmt: skip
 
+        def objective(strength: float = strength, optimiser: torch.optim.Optimizer = optimiser) -> float:
+            optimiser.zero_grad()
+            value = _loss(model, prefixes) + strength / 2 * _squares(parameters)
+            value.backward()
+            return float(value.detach())
 
-def _descend(model: DyckForCausalLM, prefixes: Prefixes, strength: float, iterations: int) -> None:
-    optimiser = torch.optim.LBFGS(
-        _trained(model), max_iter=iterations, max_eval=2 * iterations, history_size=_REMEMBERED,
-        line_search_fn="strong_wolfe", tolerance_grad=0.0, tolerance_change=0.0,
-    )  # fmt: skip
-
-    def objective() -> float:
-        optimiser.zero_grad()
-        value = _loss(model, prefixes) + strength / 2 * _squares(_trained(model))
-        value.backward()
-        return float(value.detach())
-
-    optimiser.step(objective)
-
-
-def _minimum(model: DyckForCausalLM, prefixes: Prefixes, strength: float) -> Minimum:
-    parameters = _trained(model)
-    loss = _loss(model, prefixes)
-    gradients = torch.autograd.grad(loss + strength / 2 * _squares(parameters), parameters)
-    layer = second_layer(model.get_buffer("dyck.embeddings.symbol_table"), *attention_weights(model, 0))
-    norm, slope = (float(_squares(parts).detach().sqrt()) for parts in (parameters, gradients))
-    balance = measure_balance(model.config.language, layer)
-    return Minimum(strength, float(loss.detach()), norm, slope / (strength * norm), balance)
+        optimiser.step(objective)
+        loss = _loss(model, prefixes)
+        gradients = torch.autograd.grad(loss + strength / 2 * _squares(parameters), parameters)
+        layer = second_layer(model.get_buffer("dyck.embeddings.symbol_table"), *attention_weights(model, 0))
+        norm, slope = (float(_squares(parts).detach().sqrt()) for parts in (parameters, gradients))
+        balance = measure_balance(config.language, layer)
+        yield Minimum(strength, float(loss.detach()), norm, slope / (strength * norm), balance)
 
 
 def _loss(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, ""]:
@@ -112,7 +104,3 @@ def _loss(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, ""]:
 
 def _squares(parts: Sequence[Tensor]) -> Float[Tensor, ""]:
     return torch.stack([part.square().sum() for part in parts]).sum()
-
-
-def _trained(model: DyckForCausalLM) -> list[torch.nn.Parameter]:
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]

@@ -181,25 +181,19 @@ def behind_nests(
 
 def check_memory(config: DyckConfig, members: int, training: DyckTraining, device: str | torch.device) -> None:
     """Raise InputError if this many members at once need more memory than is free."""
-    each, free = _member_bytes(config, training), _free_bytes(torch.device(device))
+    positions = training.batch_size * training.length * (1 if training.contrast == 0 else 3)
+    widest = max(config.hidden_size, config.intermediate_size)
+    kinds = 2 * config.bracket_types * config.max_depth + 1
+    maps = config.num_attention_heads * training.length
+    # Activations for the backward pass: about 16 of the hidden size and 3 maps per layer, and the first layer's counts.
+    activations = config.num_hidden_layers * (16 * widest + 3 * maps) + 4 * kinds
+    each = 4 * positions * activations + 4 * 200 * widest**2
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if torch.device(device).type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
     if members * each > _MEMORY_SHARE * free:
         fit = max(1, int(_MEMORY_SHARE * free / each))
         raise InputError(
             f"{members} seeds at once need about {members * each / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; "
             f"train them in stacks of {fit} (at_once={fit}, --at-once {fit})"
         )
-
-
-def _member_bytes(config: DyckConfig, training: DyckTraining) -> int:
-    places = training.batch_size * training.length * (1 if training.contrast == 0 else 3)
-    widest = max(config.hidden_size, config.intermediate_size)
-    kinds = 2 * config.bracket_types * config.max_depth + 1
-    maps = config.num_attention_heads * training.length
-    # Activations for the backward pass: about 16 of the hidden size and 3 maps per layer, and the first layer's counts.
-    return 4 * places * (config.num_hidden_layers * (16 * widest + 3 * maps) + 4 * kinds) + 4 * 200 * widest**2
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from identilens.errors import InputError
 from identilens.lab.encoder.configuration import Heads, IdentifiableEncoderConfig
-from identilens.lab.encoder.initialise import initialise
-from identilens.lab.encoder.layer import IdentifiableEncoderLayer
+from identilens.lab.encoder.layer import IdentifiableEncoderLayer, initialise
 
 
 class IdentifiableTransformerLayer(nn.Module):

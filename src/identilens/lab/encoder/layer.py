@@ -1,10 +1,12 @@
-"""One post-norm encoder layer with free sizes of keys, queries and values, and heads concatenated or added."""
+"""One post-norm encoder layer with free sizes of keys, queries and values, and its initial weights."""
 
+import math
 from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import initialization as init
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
@@ -110,3 +112,24 @@ class IdentifiableEncoderLayer(nn.Module):
             return self.output_norm(given + self.dropout(mapped))
         inner = self.dropout(nn.functional.relu(self.linear1(middle)))
         return self.output_norm(middle + self.dropout(self.linear2(inner)))
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, embedding_std: float) -> None:
+    """Set the initial weights of a module.
+
+    Embeddings are normal (Bhardwaj et al. 2021, section 6: N(0, 1)). Maps to queries, keys and values are Xavier
+    uniform. Other linear maps have torch's default.
+    """
+    if isinstance(module, nn.Embedding):
+        init.normal_(module.weight, std=embedding_std)
+    elif isinstance(module, nn.LayerNorm):
+        init.ones_(module.weight)
+        init.zeros_(module.bias)
+    elif isinstance(module, XavierLinear):
+        init.xavier_uniform_(module.weight)
+        init.zeros_(module.bias)
+    elif isinstance(module, nn.Linear):
+        bound = 1 / math.sqrt(module.in_features)
+        init.uniform_(module.weight, -bound, bound)
+        init.uniform_(module.bias, -bound, bound)

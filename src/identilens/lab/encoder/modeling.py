@@ -13,8 +13,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from identilens.errors import InputError
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
-from identilens.lab.encoder.initialise import initialise
-from identilens.lab.encoder.layer import IdentifiableAttention, IdentifiableEncoderLayer
+from identilens.lab.encoder.layer import IdentifiableAttention, IdentifiableEncoderLayer, initialise
 from identilens.models.registration import EFFECTIVE
 
 

@@ -7,7 +7,6 @@ import torch
 
 from identilens.errors import InputError
 from identilens.measures.attention.rank import numerical_rank
-from identilens.models.heads import Head
 from identilens.models.lens import Lens
 
 
@@ -42,20 +41,16 @@ def rank_by_length(
         order = torch.randperm(len(fitting), generator=generator)[:per_length].tolist()
         chosen = [fitting[index] for index in order]
         captured = lens.capture([ids[index][:length] for index in chosen])
-        rows += [
-            _row(length, index, head)
-            for index, text in zip(chosen, captured, strict=True)
-            for head in text.layers[layer].heads
-            if head.head in heads
-        ]
+        for index, text in zip(chosen, captured, strict=True):
+            for head in text.layers[layer].heads:
+                if head.head not in heads:
+                    continue
+                measured = numerical_rank(head.projected)
+                rows.append({
+                    "seq_len": length, "text": index, "head": head.head, "d_v": head.values.shape[1],
+                    "rank": int(measured.rank), "nullity": int(measured.nullity),
+                    "simplex_nullity": int(measured.simplex_nullity),
+                })  # fmt: skip
         if progress:
             progress(done, len(lengths))
     return pl.DataFrame(rows)
-
-
-def _row(length: int, text: int, head: Head) -> dict[str, int]:
-    measured = numerical_rank(head.projected)
-    return {
-        "seq_len": length, "text": text, "head": head.head, "d_v": head.values.shape[1],
-        "rank": int(measured.rank), "nullity": int(measured.nullity), "simplex_nullity": int(measured.simplex_nullity),
-    }  # fmt: skip

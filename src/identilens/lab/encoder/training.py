@@ -1,27 +1,58 @@
 """Training an identifiable encoder on one task with transformers' Trainer, as in Bhardwaj et al. 2021, section 6."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import polars as pl
 import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
 from transformers import EvalPrediction, PreTrainedTokenizerFast, TrainerCallback, TrainingArguments, set_seed
 
 from identilens.errors import InputError
-from identilens.lab.encoder.batches import EncodedExamples, collate_examples
 from identilens.lab.encoder.checkpoints import CHECKPOINTS, keep_last
 from identilens.lab.encoder.configuration import Heads, IdentifiableEncoderConfig
 from identilens.lab.encoder.modeling import IdentifiableEncoderForSequenceClassification
-from identilens.lab.encoder.readers import Text
+from identilens.lab.encoder.readers import Examples, Splits
 from identilens.lab.encoder.settings import EncoderSettings
-from identilens.lab.encoder.splits import Splits
 from identilens.lab.encoder.tasks import Task
 from identilens.lab.encoder.tokenizer import build_tokenizer
 from identilens.models.saving import save_model
 from identilens.runs.files import translated_write_errors, write_folder
+
+
+class EncodedExamples(Dataset):
+    """Examples as token ids, cut to the tokenizer's length; the sentences of a pair are encoded separately."""
+
+    def __init__(self, examples: Examples, tokenizer: PreTrainedTokenizerFast) -> None:
+        pairs = isinstance(examples.texts[0], tuple)
+        sides: list[Any] = list(zip(*examples.texts, strict=True)) if pairs else [examples.texts]
+        encoded = [tokenizer(list(side), truncation=True).input_ids for side in sides]
+        names = (*("input_ids", "pair_input_ids")[: len(sides)], "labels")
+        self._rows = [dict(zip(names, row, strict=True)) for row in zip(*encoded, examples.labels, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return self._rows[index]
+
+
+def collate_examples(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    """Return a batch: ids padded with 0 on the right, their masks, and labels."""
+    batch = {"labels": torch.tensor([row["labels"] for row in rows])}
+    for name in (name for name in ("input_ids", "pair_input_ids") if name in rows[0]):
+        ids = [torch.tensor(row[name]) for row in rows]
+        batch[name] = pad_sequence(ids, batch_first=True)
+        lengths = torch.tensor([len(row) for row in ids])
+        mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
+        batch[name.replace("input_ids", "attention_mask")] = mask.long()
+    return batch
+
 
 Watch = Callable[[int, str], None]
 """Called with the number of steps done and a note on the last epoch."""
@@ -55,13 +86,24 @@ def train_encoder(
     # Importing the Trainer needs a second or more, and only training uses it.
     from transformers import PrinterCallback, Trainer
 
-    tokenizer = build_tokenizer(
-        _sentences(parts.train.texts), max_words=settings.max_words, max_length=settings.max_length
-    )
+    sentences = [sentence for text in parts.train.texts for sentence in (text if isinstance(text, tuple) else (text,))]
+    tokenizer = build_tokenizer(sentences, max_words=settings.max_words, max_length=settings.max_length)
     model = build_model(task, tokenizer, settings)
+    batch, accelerated = settings.batch_size // processes, torch.accelerator.is_available()
+    arguments = TrainingArguments(
+        output_dir=str(folder / CHECKPOINTS), num_train_epochs=settings.epochs, seed=settings.seed,
+        per_device_train_batch_size=batch, per_device_eval_batch_size=batch, ddp_find_unused_parameters=False,
+        learning_rate=settings.learning_rate, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=0.0,
+        train_sampling_strategy="group_by_length", remove_unused_columns=False,
+        eval_strategy="epoch", save_strategy="epoch", logging_strategy="epoch",
+        load_best_model_at_end=True, metric_for_best_model="accuracy",
+        bf16=settings.precision == "bf16", fp16=settings.precision == "fp16",
+        use_cpu=not accelerated, dataloader_pin_memory=accelerated,
+        report_to="none", disable_tqdm=True, log_level="error",
+    )  # fmt: skip
     trainer = Trainer(
         model=model,
-        args=_arguments(folder / CHECKPOINTS, settings, processes),
+        args=arguments,
         data_collator=collate_examples,
         train_dataset=EncodedExamples(parts.train, tokenizer),
         eval_dataset=EncodedExamples(parts.validation, tokenizer),
@@ -86,21 +128,6 @@ def train_encoder(
         "train_rows": len(parts.train), "validation_rows": len(parts.validation), "test_rows": len(parts.test),
         "vocabulary": len(tokenizer), "parameters": model.num_parameters(), "processes": processes, "seconds": seconds,
     }  # fmt: skip
-
-
-def _arguments(checkpoints: Path, settings: EncoderSettings, processes: int) -> TrainingArguments:
-    batch, accelerated = settings.batch_size // processes, torch.accelerator.is_available()
-    return TrainingArguments(
-        output_dir=str(checkpoints), num_train_epochs=settings.epochs, seed=settings.seed,
-        per_device_train_batch_size=batch, per_device_eval_batch_size=batch, ddp_find_unused_parameters=False,
-        learning_rate=settings.learning_rate, lr_scheduler_type="constant", weight_decay=0.0, max_grad_norm=0.0,
-        train_sampling_strategy="group_by_length", remove_unused_columns=False,
-        eval_strategy="epoch", save_strategy="epoch", logging_strategy="epoch",
-        load_best_model_at_end=True, metric_for_best_model="accuracy",
-        bf16=settings.precision == "bf16", fp16=settings.precision == "fp16",
-        use_cpu=not accelerated, dataloader_pin_memory=accelerated,
-        report_to="none", disable_tqdm=True, log_level="error",
-    )  # fmt: skip
 
 
 class _Reporter(TrainerCallback):
@@ -139,10 +166,6 @@ def _epochs(history: list[dict[str, float]]) -> pl.DataFrame:
         for entry in history if "eval_accuracy" in entry
     ]  # fmt: skip
     return pl.DataFrame(rows).sort("epoch")
-
-
-def _sentences(texts: tuple[Text, ...]) -> list[str]:
-    return [sentence for text in texts for sentence in (text if isinstance(text, tuple) else (text,))]
 
 
 def processes() -> Any:

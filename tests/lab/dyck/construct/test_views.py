@@ -6,7 +6,7 @@ import pytest
 import identilens as idl
 from helpers.browsing import Visit
 from helpers.charts import marks
-from identilens.lab.dyck.construct.views import name_of
+from identilens.lab.dyck.construct import name_of
 
 
 @pytest.fixture(scope="module")

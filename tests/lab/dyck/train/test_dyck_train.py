@@ -8,10 +8,10 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers.dycks import MEASURING, MINIMAL, QUICK, SETTINGS
 from identilens.errors import InputError, OutputFolderError
-from identilens.lab.dyck.analyse.study import analyse_dyck
+from identilens.lab.dyck.analyse import analyse_dyck
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.settings import DyckSetting
-from identilens.lab.dyck.train.misleading import head_table
+from identilens.lab.dyck.train.measuring import head_table
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import train_dyck
 from identilens.lab.dyck.uniform import uniform_transformer

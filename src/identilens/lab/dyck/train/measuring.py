@@ -1,11 +1,13 @@
-"""What is measured on trained Dyck transformers: accuracy, attention, balance, and what heads are used for."""
+"""Measures of trained Dyck models: accuracy, attention patterns, and what each head's attention is used for."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
 import polars as pl
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from identilens.lab.dyck.balance import SecondLayer, measure_balance, second_layer
@@ -13,14 +15,106 @@ from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.evaluation import generalisation
 from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
-from identilens.lab.dyck.parsing import probe_prefix, write_brackets
+from identilens.lab.dyck.parsing import parse, probe_prefix, write_brackets
 from identilens.lab.dyck.settings import DyckSetting, Measuring
-from identilens.lab.dyck.train.misleading import dyck_lens, head_table
+from identilens.lab.dyck.stack_likeness import stack_likeness
+from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.training import Trained
 from identilens.lab.dyck.variation import attention_variation, random_baselines
+from identilens.models.inputs import Item
+from identilens.models.interface import AttentionCall
+from identilens.models.lens import Lens
 from identilens.runs.study import Tables
 from identilens.runs.tables import table_of
+
+LOOKS = 0.5
+"""Share of a closing bracket's attention on the last unmatched bracket from which a head looks like a stack."""
+
+UNUSED = 0.01
+"""Fall of accuracy up to which a head's pattern counts as unused."""
+
+
+def dyck_lens(model: DyckForCausalLM, name: str) -> Lens:
+    """Return a lens on a Dyck model that reads bracket strings."""
+    return Lens(model, bracket_tokenizer(model.config.language), name=name)
+
+
+def head_table(
+    models: Sequence[DyckForCausalLM], seeds: Sequence[int], tokens: Int[Tensor, "count n"], *, draws: int = 3,
+    seed: int = 0,
+) -> pl.DataFrame:  # fmt: skip
+    """Return, for every head of every model, how stack-like it looks and what changing its attention does.
+
+    ``removed``: the head's output is zero. ``even``: every visible key has the same weight. ``random``: rows even on
+    the simplex of visible keys, the mean over several draws. ``looks``: at least half of a closing bracket's attention
+    lies on the last unmatched bracket, on average. ``used``: one of the three costs more than a point of accuracy.
+    ``seeds`` are those of the models, ``seed`` that of the random patterns.
+    """
+    rows = []
+    for number, model in zip(seeds, models, strict=True):
+        rows += _heads_of(dyck_lens(model, f"seed {number}"), number, tokens, draws, seed)
+    return table_of({name: kind for name, kind in DyckRuns.schema["heads"].items() if name != "setting"}, rows)
+
+
+def _heads_of(lens: Lens, number: int, tokens: Tensor, draws: int, seed: int) -> list[dict[str, Any]]:
+    model: Any = lens.model
+    items = [Item({"input_ids": row}, {"encoder": ("",) * len(row)}) for row in tokens[:, :-1]]
+    sites = lens.sites(items[0])
+    parsed = parse(model.config.language, tokens)
+    closing = (parsed.depth[:, :-1] > 0) & model.config.language.is_close(tokens[:, 1:])
+    weights: dict[int, Tensor] = {}
+
+    def keep(call: AttentionCall) -> Tensor:
+        output, weights[call.index] = call.attend()
+        return output
+
+    def accuracy(handler: Any) -> float:
+        output = lens.run(items, handler, whole=True, changes=handler is not keep)
+        logits = output.logits[..., model.config.language.closing]
+        return float((logits.argmax(-1) == parsed.top_type[:, :-1])[closing].double().mean())
+
+    whole = accuracy(keep)
+    rows = []
+    for index, site in enumerate(sites):
+        for head in range(site.heads):
+            looks = stack_likeness(model.config.language, weights[index][:, head], tokens[:, :-1])
+            fallen = {
+                what: fmean(accuracy(_Changed(index, head, what, seed + draw)) for draw in range(count))
+                for what, count in (("removed", 1), ("even", 1), ("random", draws))
+            }
+            fall = whole - min(fallen.values())
+            rows.append({
+                "seed": number, "layer": site.layer, "head": head, "stack_weight": looks.weight,
+                "stack_first": looks.first, "even_weight": looks.even, "accuracy": whole, **fallen,
+                "largest_fall": fall, "looks": looks.weight >= LOOKS, "used": fall > UNUSED,
+            })  # fmt: skip
+    return rows
+
+
+class _Changed:
+    """Answers attention calls, one head's attention changed."""
+
+    def __init__(self, index: int, head: int, what: str, seed: int) -> None:
+        self.index, self.head, self.what = index, head, what
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        output, weights = call.attend()
+        if call.index != self.index:
+            return output
+        if self.what == "removed":
+            output[:, :, self.head] = 0.0
+            return output
+        of_head: Float[Tensor, "batch n n"] = weights[:, self.head]
+        drawn = torch.ones_like(of_head)
+        if self.what == "random":
+            # Exponential variables divided by their sum are even on the simplex.
+            drawn = torch.empty(of_head.shape).exponential_(generator=self.generator).to(of_head)
+        drawn = drawn.tril()
+        group = self.head // (call.query.shape[1] // call.value.shape[1])
+        output[:, :, self.head] = (drawn / drawn.sum(-1, keepdim=True)) @ call.value[:, group]
+        return output
 
 
 def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring, device: str | torch.device) -> Tables:
@@ -30,15 +124,25 @@ def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring,
         trained.models, setting.training, count=measuring.sequences, long_count=measuring.long_sequences,
         lengths=measuring.lengths, device=device,
     )  # fmt: skip
-    facts = _facts(setting, config)
+    facts = {
+        "setting": setting.name, "types": config.bracket_types, "depth": config.max_depth,
+        "layers": config.num_hidden_layers, "heads": config.num_attention_heads, "block": config.block,
+        "first_layer": config.first_layer, "positions": config.positions,
+    }  # fmt: skip
+    for name in ("data", "learning_rate", "weight_decay", "contrast", "epochs"):
+        facts[name] = getattr(setting.training, name)
     table, curves, patterns = [], [], []
     names = write_brackets(config.language, probe_tokens(config))
     members = zip(trained.seeds, trained.models, trained.losses.T.tolist(), *accuracies, strict=True)
     for seed, model, losses, short, long in members:
         one = {"setting": setting.name, "seed": seed}
-        shares = {"argmax": short.argmax, "threshold": short.threshold}
-        shares |= {"long_argmax": long.argmax, "long_threshold": long.threshold}
-        table.append({**facts, "seed": seed, "loss": losses[-1], **shares, **_balance(model)})
+        layer = model_second_layer(model)
+        balance = None if layer is None else measure_balance(config.language, layer)
+        table.append({
+            **facts, "seed": seed, "loss": losses[-1], "argmax": short.argmax, "threshold": short.threshold,
+            "long_argmax": long.argmax, "long_threshold": long.threshold, "violation": balance and balance.violation,
+            "largest_violation": balance and balance.largest, "condition": balance and balance.condition,
+        })  # fmt: skip
         curves += [{**one, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)]
         for layer, head, weights in probe_patterns(model):
             drawn = {"size": len(weights), "tokens": names, "weights": weights.flatten().tolist()}
@@ -54,22 +158,6 @@ def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring,
         # Variation needs all seeds: parts keep the patterns, and joining them makes the table.
         "variation": kept,
     }
-
-
-def _facts(setting: DyckSetting, config: DyckConfig) -> dict[str, Any]:
-    training = ("data", "learning_rate", "weight_decay", "contrast", "epochs")
-    return {
-        "setting": setting.name, "types": config.bracket_types, "depth": config.max_depth,
-        "layers": config.num_hidden_layers, "heads": config.num_attention_heads, "block": config.block,
-        "first_layer": config.first_layer, "positions": config.positions,
-    } | {name: getattr(setting.training, name) for name in training}  # fmt: skip
-
-
-def _balance(model: DyckForCausalLM) -> dict[str, float | None]:
-    layer = model_second_layer(model)
-    balance = None if layer is None else measure_balance(model.config.language, layer)
-    names = {"violation": "violation", "largest_violation": "largest", "condition": "condition"}
-    return {column: getattr(balance, name, None) for column, name in names.items()}
 
 
 def model_second_layer(model: DyckForCausalLM) -> SecondLayer | None:

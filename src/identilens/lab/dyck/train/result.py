@@ -1,6 +1,5 @@
 """The result of training Dyck transformers: how well each seed does, what its attention looks like and does."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +8,7 @@ import polars as pl
 from identilens.charts.encoding import AnyChart
 from identilens.charts.labels import file_names
 from identilens.charts.page import Section
-from identilens.lab.dyck.train import sections, views
+from identilens.lab.dyck.train import views
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import percent
 
@@ -105,7 +104,27 @@ class DyckRuns(Result):
     def summary(self) -> Finding:
         """Return the finding: accuracy and variation of each setting, and heads that look like a stack."""
         means = self.means()
-        unused = len(self.heads.filter(pl.col("looks") & ~pl.col("used")))
+        lines = []
+        for row in means.iter_rows(named=True):
+            line = (
+                f"{row['setting']}: {row['seeds']} {'seed' if row['seeds'] == 1 else 'seeds'}, "
+                f"{100 * row['argmax']:.1f} % of the closing brackets right in distribution (least "
+                f"{100 * row['argmax_least']:.1f} %), {100 * row['long_argmax']:.1f} % on long prefixes"
+            )
+            of_setting = self.variation.filter((pl.col("setting") == row["setting"]) & ~pl.col("with_start"))
+            if len(of_setting):
+                last = of_setting.sort("layer", "head")[-1].row(0, named=True)
+                line += (
+                    f"; attention of the last layer varies by {last['value']:.2f} between seeds, random rows by "
+                    f"{last['even_on_simplex']:.2f}"
+                )
+            lines.append(line + ".")
+        used = self.heads.filter("looks")["used"]
+        lines.append(
+            f"{len(used)} of {len(self.heads)} heads look like a stack; for {(~used).sum()} of these any other "
+            "attention gives the same predictions to a point of accuracy."
+        )
+        unused = int((~used).sum())
         numbers = {"argmax": means["argmax"].min(), "long_argmax": means["long_argmax"].max()}
         numbers |= {"models": len(self.table), "misleading": unused}
         headline = (
@@ -114,7 +133,7 @@ class DyckRuns(Result):
             (str(len(self.table)), "models trained"),
             (f"{unused} of {len(self.heads)}", "heads look like a stack and are not used"),
         )
-        return Finding("\n".join(self._sentences()), numbers, headline)  # pyright: ignore[reportArgumentType] numbers
+        return Finding("\n".join(lines), numbers, headline)  # pyright: ignore[reportArgumentType] numbers
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return accuracies and variation."""
@@ -150,28 +169,7 @@ class DyckRuns(Result):
 
     def sections(self) -> list[Section]:
         """Return the sections of the report."""
-        return sections.sections(
+        return views.sections(
             self.patterns, self.means(), self.variation, self.misleading(), list(self.charts()),
             self.provenance["settings"].get("lengths"),
         )  # fmt: skip
-
-    def _sentences(self) -> Iterator[str]:
-        for row in self.means().iter_rows(named=True):
-            line = (
-                f"{row['setting']}: {row['seeds']} {'seed' if row['seeds'] == 1 else 'seeds'}, "
-                f"{100 * row['argmax']:.1f} % of the closing brackets right in distribution (least "
-                f"{100 * row['argmax_least']:.1f} %), {100 * row['long_argmax']:.1f} % on long prefixes"
-            )
-            of_setting = self.variation.filter((pl.col("setting") == row["setting"]) & ~pl.col("with_start"))
-            if len(of_setting):
-                last = of_setting.sort("layer", "head")[-1].row(0, named=True)
-                line += (
-                    f"; attention of the last layer varies by {last['value']:.2f} between seeds, random rows by "
-                    f"{last['even_on_simplex']:.2f}"
-                )
-            yield line + "."
-        used = self.heads.filter("looks")["used"]
-        yield (
-            f"{len(used)} of {len(self.heads)} heads look like a stack; for {(~used).sum()} of these any other "
-            "attention gives the same predictions to a point of accuracy."
-        )

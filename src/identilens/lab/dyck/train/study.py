@@ -67,16 +67,16 @@ class DyckTrainSettings(DyckTraining, Measuring):
             "intermediate_size": self.hidden, "block": self.block, "first_layer": self.first_layer,
             "positions": self.positions,
         }  # fmt: skip
-        return DyckSetting(self._name(), config, DyckTraining(**self.values_of(DyckTraining)))
-
-    def _name(self) -> str:
         behind = "" if self.first_layer == "learned" else f" behind {self.first_layer}"
         layers = f"{self.layers} {'layer' if self.layers == 1 else 'layers'}{behind}"
-        parts = [f"{self.types} types, depth {self.depth}, {layers}"]
-        parts += [f"{self.heads} heads"] if self.heads > 1 else []
-        parts += ["linear positions"] if self.positions == "linear" else []
-        parts += [f"λ = {self.contrast:g}"] if self.contrast else []
-        return ", ".join(parts)
+        name = f"{self.types} types, depth {self.depth}, {layers}"
+        if self.heads > 1:
+            name += f", {self.heads} heads"
+        if self.positions == "linear":
+            name += ", linear positions"
+        if self.contrast:
+            name += f", λ = {self.contrast:g}"
+        return DyckSetting(name, config, DyckTraining(**self.values_of(DyckTraining)))
 
 
 class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
@@ -117,7 +117,12 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         self.kinds = [settings.kind()] if kinds is None else list(kinds)
         seeds = settings.seeds
         size = settings.at_once or len(seeds)
-        self._check(size)
+        if not self.kinds or len({folder_name(kind.name) for kind in self.kinds}) < len(self.kinds):
+            raise InputError(f"expected settings with different names, got {[kind.name for kind in self.kinds]}")
+        for kind in self.kinds:
+            config = kind.make()
+            kind.training.sample(config.language, 1, 0)
+            check_memory(config, min(size, len(seeds)), kind.training, settings.device)
         stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
         self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
 
@@ -145,14 +150,6 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
                 tokenizer = bracket_tokenizer(model.config.language)
                 write_folder(folder / f"seed{seed:03d}", partial(save_model, model, tokenizer))
         return Output(measure_models(kind, trained, self.settings, self.settings.device))
-
-    def _check(self, size: int) -> None:
-        if not self.kinds or len({folder_name(one.name) for one in self.kinds}) < len(self.kinds):
-            raise InputError(f"expected settings with different names, got {[one.name for one in self.kinds]}")
-        for kind in self.kinds:
-            config = kind.make()
-            kind.training.sample(config.language, 1, 0)
-            check_memory(config, min(size, len(self.settings.seeds)), kind.training, self.settings.device)
 
 
 train_dyck = study_function(DyckTrainStudy, "train_dyck")

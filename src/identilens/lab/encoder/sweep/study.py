@@ -11,8 +11,8 @@ from annotated_types import Ge
 
 from identilens.errors import SettingError
 from identilens.lab.encoder.published import D_K, published_accuracy
+from identilens.lab.encoder.readers import Splits, read_splits
 from identilens.lab.encoder.settings import EncoderSettings, HeadsName, TaskName, TrainingSettings, full_name
-from identilens.lab.encoder.splits import Splits, read_splits
 from identilens.lab.encoder.sweep.result import EncoderSweep
 from identilens.lab.encoder.tasks import task_named
 from identilens.lab.encoder.train.study import TrainStudy

@@ -8,8 +8,8 @@ from typing import Any
 
 from identilens.errors import InputError
 from identilens.lab.encoder.checkpoints import CHECKPOINTS, last_whole
+from identilens.lab.encoder.readers import Splits, read_splits
 from identilens.lab.encoder.settings import EncoderSettings
-from identilens.lab.encoder.splits import Splits, read_splits
 from identilens.lab.encoder.tasks import task_named
 from identilens.lab.encoder.train.result import EncoderRun
 from identilens.lab.encoder.training import processes, train_encoder

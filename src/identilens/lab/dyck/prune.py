@@ -1,21 +1,127 @@
-"""Theorem 3 measured: how close pruned random transformers come to a small target; and the pair of Corollary 3."""
+"""Pruned random transformers: how close they come to a small target (Theorem 3), and the pair of Corollary 3."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
+import polars as pl
 import torch
 from annotated_types import Ge, Gt, Le
 
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import lines
 from identilens.errors import SettingError
 from identilens.lab.dyck.approximation import Search, approximation_error
 from identilens.lab.dyck.plain import small_target
-from identilens.lab.dyck.prune.result import Prunings
 from identilens.lab.dyck.pruning import Sizes, is_pruning, prune_to, random_transformer
 from identilens.runs.provenance import Identity
+from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST, Settings
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import table_of
+
+
+def error_by_width(means: pl.DataFrame) -> AnyChart:
+    """Return mean and largest error over random transformers by their width, and the largest over random inputs."""
+    named = means.select(
+        "width",
+        pl.col("largest").alias("largest by ascent"),
+        pl.col("mean").alias("mean by ascent"),
+        pl.col("sampled").alias("largest over random inputs"),
+    )
+    drawn = named.unpivot(index="width", variable_name="over", value_name="error")
+    return lines(
+        drawn, "width", "error", "over", log_y=True, x_title="Width of the random feed-forward block",
+        y_title="Largest error of a token", color_title="Error", title="Largest error of a token by width",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prunings(Result):
+    """Pruned random transformers (Wen et al. 2023, Theorem 3 and Corollary 3).
+
+    Attributes:
+        table: One row a number of candidates and a random transformer. ``sampled_error`` is the largest error of a
+            token over random inputs, ``error`` the largest that gradient ascent found: both are lower bounds of
+            the largest over all inputs. ``other_sampled_error`` and ``other_error`` are those of a second target
+            pruned from the same random weights; ``shared`` says that both prunings coincide on every weight of
+            ``shared_layer``, ``apart`` how far the two functions lie apart at least (by ascent), ``pruning`` that
+            every weight kept is the random one.
+
+    Examples:
+        >>> import identilens as idl
+        >>> pruned = idl.lab.prune_dyck(candidates=(4, 6), seeds=1, inputs=50, starts=2, steps=2)
+        >>> pruned.by_width().columns
+        ['width', 'candidates', 'mean', 'largest', 'sampled', 'count']
+    """
+
+    analysis: ClassVar = "lab dyck prune"
+    title: ClassVar = "Pruned random transformers"
+    schema: ClassVar = {
+        "table": {
+            "candidates": pl.Int64, "seed": pl.Int64, "layers": pl.Int64, "embedding": pl.Int64, "key_size": pl.Int64,
+            "width": pl.Int64, "weights": pl.Int64, "kept": pl.Int64, "sampled_error": pl.Float64, "error": pl.Float64,
+            "other_sampled_error": pl.Float64, "other_error": pl.Float64, "apart": pl.Float64,
+            "shared_layer": pl.Int64, "shared": pl.Boolean, "pruning": pl.Boolean,
+        }
+    }  # fmt: skip
+    keys: ClassVar = {"table": ("candidates", "seed")}
+
+    def subject(self) -> str:
+        """Return the target."""
+        settings = self.provenance["settings"]
+        return (
+            f"A target of {settings['layers']} {'layer' if settings['layers'] == 1 else 'layers'}, embedding size "
+            f"{settings['size']}, feed-forward width {settings['width']}, inside random transformers four times as deep"
+        )
+
+    def summary(self) -> Finding:
+        """Return the finding: errors at the widest and the narrowest, and how many pairs share a layer."""
+        ends = self.by_width()
+        first, last = ends.row(0, named=True), ends.row(-1, named=True)
+        shared = self.table.filter(pl.col("shared") & pl.col("pruning"))
+        apart = self.table.select(pl.col("apart").min()).item()
+        settings = self.provenance["settings"]
+        text = (
+            f"With {last['candidates']} random products for each weight (width {last['width']}) the pruned "
+            f"transformer is at most {last['sampled']:.2g} from its target on {settings['inputs']:,} random inputs, "
+            f"over {last['count']} random transformers; with {first['candidates']} (width {first['width']}) "
+            f"{first['sampled']:.2g}.\n"
+            f"Gradient ascent in the unit ball finds inputs where it is {last['largest']:.2g} away, and "
+            f"{first['largest']:.2g}. The largest error over all inputs is at least that.\n"
+            f"In {len(shared)} of {len(self.table)} pairs the prunings for two targets agree on every weight of layer "
+            f"{settings['shared_layer']}, while the targets lie at least {apart:.2g} apart: the weights of one layer "
+            "alone do not tell what a transformer computes."
+        )
+        headline = (
+            (f"{last['largest']:.2g}", f"largest error found at width {last['width']}, a lower bound"),
+            (f"{len(shared)} of {len(self.table)}", "pairs with every weight of one layer in common"),
+        )
+        numbers = {
+            "largest_error": last["largest"],
+            "sampled_error": last["sampled"],
+            "shared": len(shared),
+            "apart": apart,
+        }
+        return Finding(text, numbers, headline)
+
+    def by_width(self) -> pl.DataFrame:
+        """Return mean and largest error of each width, the narrowest first, and the largest over random inputs."""
+        error, sampled = pl.col("error"), pl.col("sampled_error").max()
+        groups = self.table.group_by("width", "candidates")
+        return groups.agg(mean=error.mean(), largest=error.max(), sampled=sampled, count=pl.len()).sort("width")
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return errors, and the sizes of the random transformers."""
+        sizes = ["candidates", "layers", "embedding", "key_size", "width", "weights"]
+        return {
+            "Error of pruned random transformers": self.table.drop(sizes[1:]),
+            "Sizes of the random transformers": self.table.select(sizes).unique(maintain_order=True),
+        }
+
+    def charts(self) -> dict[str, AnyChart]:
+        """Return ``error_by_width``."""
+        return {"error_by_width": error_by_width(self.by_width())}
 
 
 @dataclass(frozen=True, kw_only=True)

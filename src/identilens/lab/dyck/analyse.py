@@ -10,16 +10,29 @@ import torch
 from cyclopts import Parameter
 
 from identilens.errors import InputError
-from identilens.lab.dyck.analyse.result import DyckAnalysis
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.settings import DyckLaw, DyckSetting, DyckTraining, Measuring
 from identilens.lab.dyck.train.measuring import measure_models, variation_table
+from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.training import Trained
 from identilens.models.loading import load
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import NOT_RECORDED
 from identilens.runs.study import Output, Study, study_function
+
+
+@dataclass(frozen=True, kw_only=True)
+class DyckAnalysis(DyckRuns):
+    """What `DyckRuns` contains of trained models, for models that were saved; there are no training losses."""
+
+    analysis: ClassVar = "lab dyck analyse"
+    title: ClassVar = "Saved Dyck transformers"
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return what is shown of trained models, and every head."""
+        return super().overview() | {"Heads": self.heads.drop("setting")}
+
 
 _OPTIONS = (
     "bracket_types", "max_depth", "open_probability", "hidden_size", "intermediate_size", "num_hidden_layers",

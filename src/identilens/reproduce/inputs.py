@@ -1,8 +1,8 @@
-"""Fine-tuning an encoder on MRPC, CoLA or SST with BERT's own recipe."""
+"""Inputs of the reproductions: corpora, and encoders fine-tuned on MRPC, CoLA or SST with BERT's own recipe."""
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt
+from cyclopts import Parameter
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from identilens.errors import InputError, OutputFolderError
@@ -21,8 +22,18 @@ from identilens.runs.differences import changed
 from identilens.runs.files import write_folder, write_json
 from identilens.runs.manifest import digest_of
 from identilens.runs.progress import Progress
-from identilens.runs.settings import Settings
+from identilens.runs.settings import NOT_RECORDED, Settings
+from identilens.runs.texts import read_texts
 
+Corpus = Literal["mrpc", "cola", "mnli", "ewt", "wiki"]
+FILES: dict[Corpus, tuple[str, tuple[str, ...]]] = {
+    "mrpc": ("mrpc/dev.tsv.xz", ("#1 String", "#2 String")),
+    "cola": ("cola/dev.tsv", ()),
+    "mnli": ("mnli/dev_matched.tsv.xz", ("premise", "hypothesis")),
+    "ewt": ("ud_ewt/en_ewt-ud-test.conllu.xz", ()),
+    "wiki": ("wiki_en/segments_1000.jsonl.xz", ("par1", "par2")),
+}
+"""File of each corpus, and the columns of its texts."""
 Task = Literal["mrpc", "cola", "sst"]
 
 FIELDS: dict[Task, tuple[list[str] | None, str, tuple[str, ...]]] = {
@@ -40,6 +51,41 @@ TRAINING = "train.tsv.xz"
 
 RECORD = "tuning.json"
 """File beside a checkpoint that says how it was made; it is written last, so that a checkpoint with it is complete."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusSettings(Settings):
+    """The model and the number of texts; the paper's model is bert-base-uncased.
+
+    Attributes:
+        model: Hub id or local folder of a model, or a bundled one.
+        data: Folder with the data sets, each in a folder of its own: mrpc, cola, mnli, ud_ewt, wiki_en.
+        limit: Number of texts, from the first on. Default: as many as in the paper.
+    """
+
+    model: Annotated[str, Parameter(alias="-m")] = "bundled"
+    data: Annotated[Path, NOT_RECORDED] = Path("data")
+    limit: Annotated[int | None, Ge(1)] = None
+
+    def texts(self, corpus: Corpus, most: int | None = None) -> Sequence[Any]:
+        """Return the first texts of a corpus: ``limit`` of them, by default the ``most`` of the paper, or all.
+
+        Raises:
+            InputError: If its file cannot be read.
+        """
+        name, columns = FILES[corpus]
+        file = self.data / name
+        limit = most if self.limit is None else self.limit
+        if corpus != "cola":
+            return read_texts(file, columns=columns, pairs=len(columns) == 2, limit=limit)
+        try:
+            lines = file.read_text(encoding="utf-8").splitlines()
+        except OSError as error:
+            raise InputError(
+                f"{file} cannot be read: {error.strerror}. Name the folder of the data sets by --data."
+            ) from error
+        # CoLA's file has no header: source, label, star, sentence.
+        return [line.split("\t")[3] for line in lines if line][:limit]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +126,7 @@ def held_out(task: Task, data: Path, limit: int | None) -> tuple[list[Any], list
 
 def fine_tune(
     task: Task, model: str | Path, file: Path, folder: Path, how: FineTuning,
-    told: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda note: None,
 ) -> float:  # fmt: skip
     """Fine-tune a checkpoint on a task, save it to a folder, and return its training accuracy in the last epoch."""
     torch.manual_seed(how.seed)
@@ -105,7 +151,7 @@ def fine_tune(
             optimiser.zero_grad()
             right += int((output.logits.argmax(-1) == targets[chosen]).sum())
         accuracy = right / len(texts)
-        told(f"{task}, epoch {epoch + 1} of {how.epochs}: training accuracy {accuracy:.3f}")
+        report(f"{task}, epoch {epoch + 1} of {how.epochs}: training accuracy {accuracy:.3f}")
     write_folder(folder, partial(save_model, tuned, tokenizer))
     return accuracy
 
@@ -136,25 +182,19 @@ def tuned_model(
         OutputFolderError: If the folder contains anything else, and ``overwrite`` is not set.
     """
     folder, record = out / f"tuned-{task}", tuning_record(task, model, data, how)
-    stored = _stored_record(folder)
+    try:
+        stored = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        stored = None
     if stored == record:
         return folder
     if not overwrite and folder.exists() and any(folder.iterdir()):
-        found = (
-            f"no {RECORD}: it is not known whether the checkpoint is complete and how it was made"
-            if stored is None
-            else f"a checkpoint that was fine-tuned in another way: {'; '.join(changed(stored, record))}"
-        )
-        raise OutputFolderError(f"{folder} contains {found}. Remove it, use --overwrite, or choose another --out.")
+        content = f"no {RECORD}: it is not known whether the checkpoint is complete and how it was made"
+        if stored is not None:
+            content = f"a checkpoint that was fine-tuned in another way: {'; '.join(changed(stored, record))}"
+        raise OutputFolderError(f"{folder} contains {content}. Remove it, use --overwrite, or choose another --out.")
     (folder / RECORD).unlink(missing_ok=True)
-    told = None if progress is None else lambda note: progress(0, 1, note)
-    fine_tune(task, model, data / task / TRAINING, folder, how, *([told] if told else []))
+    report = (lambda note: None) if progress is None else (lambda note: progress(0, 1, note))
+    fine_tune(task, model, data / task / TRAINING, folder, how, report)
     write_json(folder / RECORD, record)
     return folder
-
-
-def _stored_record(folder: Path) -> dict[str, Any] | None:
-    try:
-        return json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None

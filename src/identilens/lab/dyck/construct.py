@@ -1,0 +1,264 @@
+"""Constructed Dyck transformers, tested: uniform and balanced attention at every length, and off balance."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import floor
+from typing import Annotated, Any, ClassVar
+
+import polars as pl
+import torch
+from annotated_types import Ge, Gt, Lt
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import lines
+from identilens.errors import SettingError
+from identilens.lab.dyck.balance import measure_balance, second_layer
+from identilens.lab.dyck.embeddings import pair_symbols, symbols
+from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
+from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
+from identilens.lab.dyck.stacked import stack_parameters
+from identilens.lab.dyck.sufficiency import balanced_scores, sufficient_model
+from identilens.lab.dyck.tokenizer import bracket_tokenizer
+from identilens.lab.dyck.uniform import uniform_second_layer, uniform_transformer
+from identilens.models.saving import save_model
+from identilens.runs.files import write_folder
+from identilens.runs.folder import RunFolder
+from identilens.runs.provenance import Identity
+from identilens.runs.result import Finding, Result
+from identilens.runs.settings import LIST, Settings
+from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import percent, table_of
+
+_NAMES = {"uniform": "uniform attention (Corollary 1)", "balanced": "balanced attention (Theorem 1)"}
+
+
+def by_length(table: pl.DataFrame, measure: str, title: str) -> AnyChart:
+    """Return a share by length, one line for each construction and size of the perturbation."""
+    names = [name_of(name, size) for name, size in table.select("construction", "off_balance").iter_rows()]
+    drawn = table.select("length", measure, pl.Series("built", names))
+    # Most shares are near 1: the axis starts at the tenth below the lowest.
+    lowest = min(0.9, floor(10 * table.select(pl.col(measure).min()).item()) / 10)
+    return lines(
+        drawn, "length", measure, "built", log_x=True, x_title="Brackets", y_title="Share", color_title="Construction",
+        title=title, y_domain=(lowest, 1.0),
+    )  # fmt: skip
+
+
+def name_of(construction: str, off_balance: float) -> str:
+    """Return a construction in words."""
+    return _NAMES[construction] if off_balance == 0 else f"{off_balance:g} logits off balance"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constructions(Result):
+    """Constructed transformers tested (Wen et al. 2023, Theorem 1 and Corollary 1).
+
+    Attributes:
+        table: One row a construction, size of the perturbation in logits, and length.
+
+    Examples:
+        >>> import identilens as idl
+        >>> built = idl.lab.construct_dyck(lengths=(28,), count=5, off_balance=(0.0, 0.3))
+        >>> built.table.select("construction", "off_balance", "length", "support")
+        shape: (3, 4)
+        ┌──────────────┬─────────────┬────────┬─────────┐
+        │ construction ┆ off_balance ┆ length ┆ support │
+        │ ---          ┆ ---         ┆ ---    ┆ ---     │
+        │ str          ┆ f64         ┆ i64    ┆ f64     │
+        ╞══════════════╪═════════════╪════════╪═════════╡
+        │ uniform      ┆ 0.0         ┆ 28     ┆ 1.0     │
+        │ balanced     ┆ 0.0         ┆ 28     ┆ 1.0     │
+        │ balanced     ┆ 0.3         ┆ 28     ┆ 1.0     │
+        └──────────────┴─────────────┴────────┴─────────┘
+    """
+
+    analysis: ClassVar = "lab dyck construct"
+    title: ClassVar = "Constructed Dyck transformers"
+    schema: ClassVar = {
+        "table": {
+            "construction": pl.String, "off_balance": pl.Float64, "length": pl.Int64, "support": pl.Float64,
+            "argmax": pl.Float64, "threshold": pl.Float64, "violation": pl.Float64, "largest_violation": pl.Float64,
+            "condition": pl.Float64,
+        }
+    }  # fmt: skip
+    keys: ClassVar = {"table": ("construction", "off_balance", "length")}
+
+    def subject(self) -> str:
+        """Return the language and the prefixes."""
+        settings = self.provenance["settings"]
+        return (
+            f"Dyck of {settings['types']} types and depth {settings['depth']}, {settings['count']} prefixes of "
+            "each length"
+        )
+
+    def summary(self) -> Finding:
+        """Return the finding: what each construction does at all lengths, or off balance at the longest."""
+        longest: Any = self.table["length"].max()
+        balanced = self.table.filter(pl.col("off_balance") == 0)
+        least = balanced.group_by("construction", maintain_order=True).agg(pl.col("argmax", "support").min())
+        numbers, headline = {}, []
+        for name, argmax, support in least.iter_rows():
+            numbers |= {f"{name}_support": support, f"{name}_argmax": argmax}
+            headline.append((percent(argmax), f"right closing brackets to length {longest:,}, {name} attention"))
+        lines = []
+        for _, rows in self.table.group_by("construction", "off_balance", maintain_order=True):
+            last = rows.filter(pl.col("length") == longest).row(0, named=True)
+            if last["off_balance"] == 0:
+                name = name_of(last["construction"], last["off_balance"])
+                lines.append(
+                    f"{name[0].upper()}{name[1:]}: at every length to {longest:,} at least "
+                    f"{percent(rows['support'].min())} of the places have exactly the possible next brackets, and "
+                    f"{percent(rows['argmax'].min())} of the closing brackets are right; balance violation "
+                    f"{rows['violation'].max():.2g}."
+                )
+            else:
+                lines.append(
+                    f"Moved {last['off_balance']:g} logits off balance (violation {last['violation']:.2g}): "
+                    f"{percent(last['argmax'])} of the closing brackets right at length {longest:,}."
+                )
+        return Finding("\n".join(lines), numbers, headline)
+
+    def overview(self) -> dict[str, pl.DataFrame]:
+        """Return how well each construction does at each length, and how far each is from balance."""
+        built, balance = ["construction", "off_balance"], ["violation", "largest_violation", "condition"]
+        return {
+            "Constructions of Corollary 1 and Theorem 1": self.table.drop(balance),
+            "Balance of the constructions": self.table.select(built + balance).unique(maintain_order=True),
+        }
+
+    def charts(self) -> dict[str, AnyChart]:
+        """Return ``argmax`` and ``support`` by length."""
+        titles = {"argmax": "Right closing brackets", "support": "Places with exactly the possible next brackets"}
+        return {name: by_length(self.table, name, f"{title} by length") for name, title in titles.items()}
+
+
+def off_balance(
+    language: Dyck, size: float, *, spread: float = 1.0, seed: int = 0
+) -> tuple[DyckForCausalLM, Float[Tensor, "symbol d"]]:
+    """Return Theorem 1's layer for random embeddings with its attention moved off balance, and the embeddings.
+
+    All weights except W_K are those for balanced logits of size ``spread``. For every closing bracket as query, a
+    random number uniform in ±size/2 is added to the logit of every bracket.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    count = symbols(language)
+    embeddings = torch.randn(count, count + 8, dtype=torch.float64, generator=generator)
+    scores = balanced_scores(language, spread, generator)
+    model = sufficient_model(language, embeddings, scores, seed=seed)
+    if size > 0:
+        queries = pair_symbols(language)[1].flatten()
+        moved = torch.zeros_like(scores)
+        drawn = torch.rand(len(queries), count - 1, dtype=torch.float64, generator=generator) - 0.5
+        moved[queries, 1:] = size * drawn
+        inverse = torch.linalg.pinv(embeddings)
+        with torch.no_grad():
+            key = model.get_parameter("dyck.layers.0.attention.k_proj.weight")
+            key += embeddings.shape[1] ** 0.5 * (inverse @ moved @ inverse.T)
+    return model, embeddings
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstructSettings(Settings):
+    """What is built, and how it is tested.
+
+    Attributes:
+        types: Number of bracket types, k; at least 2, since with one there is nothing to balance.
+        depth: Largest number of open brackets, D; at least 2, since with one there is nothing to balance.
+        open_probability: Probability of an opening bracket where a closing one is also possible, q.
+        lengths: Numbers of brackets in the test prefixes.
+        count: Number of prefixes of each length.
+        off_balance: Sizes, in logits, of the perturbations that move the balanced layer's attention off Eq. 11.
+        spread: Size of the balanced layer's attention logits.
+        seed: Seed of embeddings, logits, perturbations and prefixes.
+    """
+
+    types: Annotated[int, Ge(2)] = 2
+    depth: Annotated[int, Ge(2)] = 4
+    open_probability: Annotated[float, Gt(0), Lt(1)] = 0.5
+    lengths: Annotated[tuple[Annotated[int, Ge(2)], ...], LIST] = (28, 100, 500, 2000)
+    count: Annotated[int, Ge(1)] = 50
+    off_balance: Annotated[tuple[Annotated[float, Ge(0)], ...], LIST] = (0.0, 0.001, 0.01, 0.03, 0.1, 0.3, 1.0)
+    spread: Annotated[float, Ge(0)] = 1.0
+    seed: Annotated[int, Ge(0)] = 0
+
+    def check(self) -> None:
+        """Check that there is a length to test on."""
+        if not self.lengths:
+            raise SettingError("lengths", "with at least one value", self.lengths)
+
+
+class DyckConstructStudy(Study[ConstructSettings, Constructions]):
+    """Build uniform and balanced attention that generates Dyck of any length, test it, and break it.
+
+    ``uniform``: the two layers of uniform attention of Corollary 1, in float32. The model is saved as ``model`` in the
+    folder, for `identilens.load`. ``balanced``: Theorem 1's layer on random linearly independent embeddings. Its random
+    attention logits are balanced, or moved off the balance condition by a stated size. ``support`` is a share of the
+    positions of all prefixes; ``argmax`` and ``threshold`` are shares of the positions from nine tenths of the length
+    on.
+
+    Raises:
+        InputError: For settings that cannot be used.
+        OutputFolderError: If ``out`` contains something else or cannot be written.
+
+    Examples:
+        >>> import identilens as idl
+        >>> built = idl.lab.construct_dyck(lengths=(28,), count=5, off_balance=(0.0,))
+        >>> built
+        Constructions: Uniform attention (Corollary 1): at every length ...
+    """
+
+    name = "lab dyck construct"
+    unit = "cases"
+    takes = ()
+    settings_type = ConstructSettings
+    result_type = Constructions
+
+    def __init__(self, settings: ConstructSettings) -> None:
+        super().__init__(settings)
+        self.language = Dyck(settings.types, settings.depth, settings.open_probability)
+        built = [("uniform", 0.0), *(("balanced", size) for size in settings.off_balance)]
+        self.cases = [(name, size, length) for name, size in built for length in settings.lengths]
+
+    def identity(self) -> Identity:
+        """Return what is built and tested."""
+        cases = [f"{name} {size} {length}" for name, size, length in self.cases]
+        return Identity({"name": "constructed Dyck transformers"}, cases)
+
+    def sizes(self) -> Sequence[int]:
+        """Return one case for each part."""
+        return [1] * len(self.cases)
+
+    def begin(self, folder: RunFolder | None) -> None:
+        """Save the model with uniform attention."""
+        super().begin(folder)
+        if self.folder is not None:
+            made = uniform_transformer(self.language), bracket_tokenizer(self.language)
+            write_folder(self.folder / "model", partial(save_model, *made))
+
+    def run(self, part: int) -> Output:
+        """Return the row of one construction at one length."""
+        (name, size, length), settings, language = self.cases[part], self.settings, self.language
+        if name == "uniform":
+            model = uniform_transformer(language)
+            layer = uniform_second_layer(language, model)
+        else:
+            model, embeddings = off_balance(language, size, spread=settings.spread, seed=settings.seed)
+            layer = second_layer(embeddings, *attention_weights(model, 0))
+        balance, parameters = measure_balance(language, layer), stack_parameters([model])
+        generator = torch.Generator().manual_seed(settings.seed + length)
+        tokens = with_start(language.sample_prefixes(settings.count, length, generator))
+        accuracy = closing_accuracy(model.config, parameters, tokens, shortest=max(2, (9 * length) // 10))[0]
+        row = {
+            "construction": name, "off_balance": size, "length": length,
+            "support": support_accuracy(model.config, parameters, tokens),
+            "argmax": accuracy.argmax, "threshold": accuracy.threshold,
+            "violation": balance.violation, "largest_violation": balance.largest, "condition": balance.condition,
+        }  # fmt: skip
+        return Output({"table": table_of(Constructions.schema["table"], [row])})
+
+
+construct_dyck = study_function(DyckConstructStudy, "construct_dyck")

@@ -1,0 +1,230 @@
+"""Bhardwaj et al. 2021: Table 1, Figures 2, 5 and 6."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import polars as pl
+import torch
+from annotated_types import Ge
+from cyclopts import Parameter
+
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import rule, scatter
+from identilens.errors import InputError
+from identilens.lab.encoder.logit_ranks import logit_ranks
+from identilens.lab.encoder.rank_lengths import rank_by_length
+from identilens.lab.encoder.readers import read_hub, read_local
+from identilens.lab.encoder.settings import EncoderSettings, HeadsName, TaskName, TrainingSettings
+from identilens.lab.encoder.sweep.study import SweepSettings, sweep
+from identilens.lab.encoder.tasks import TASKS
+from identilens.lab.encoder.train.study import train
+from identilens.models.lens import Lens
+from identilens.models.loading import load
+from identilens.reproduce.record import Figure, Reproduction
+from identilens.runs.progress import Progress
+from identilens.runs.settings import LIST, NOT_RECORDED
+from identilens.runs.tables import markdown_table
+
+LENGTHS = tuple(range(16, 513, 16))
+"""Text lengths of Figures 2 and 6."""
+TOKENS = (66, 128)
+"""Least and largest number of tokens of the reviews of Figure 5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table1Settings(SweepSettings):
+    """The cells of Table 1 to reproduce.
+
+    Attributes:
+        tasks: Tasks, separated by commas.
+    """
+
+    tasks: Annotated[tuple[TaskName, ...], LIST] = ("trec",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewSettings(TrainingSettings):
+    """The encoder of the figure, or the settings of its training on IMDB.
+
+    Attributes:
+        model: Folder of a trained encoder. Default: train one on IMDB.
+        seed: Seed of training and of the choice of reviews.
+    """
+
+    model: Annotated[Path | None, NOT_RECORDED, Parameter(alias="-m")] = None
+    seed: Annotated[int, Ge(0)] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSettings(ReviewSettings):
+    """The encoder, and the number of reviews.
+
+    Attributes:
+        reviews: Number of reviews for each length.
+    """
+
+    reviews: Annotated[int, Ge(1)] = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure5Settings(ReviewSettings):
+    """The encoder, and the numbers of reviews and alternatives.
+
+    Attributes:
+        reviews: Number of reviews of 66 to 128 tokens.
+        count: Number of alternatives of each review.
+    """
+
+    reviews: Annotated[int, Ge(1)] = 63
+    count: Annotated[int, Ge(1)] = 1000
+
+
+def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
+    """Train Con and Add encoders for every cell; the runs are saved to ``sweep`` in the folder."""
+    result = sweep(settings=settings, out=out / "sweep", **run)
+    used: dict[str, Any] = {
+        "tasks": list(settings.tasks), "d_k": list(settings.d_k), "seeds": list(settings.seeds),
+        "epochs": settings.epochs, "batch size": settings.batch_size, "learning rate": settings.learning_rate,
+        "precision": settings.precision, "longest text": settings.max_length, "rows": settings.limit or "all",
+        "block": settings.block, "initial std": settings.initial_std, "logit scale": settings.logit_scale,
+    }  # fmt: skip
+    counts = result.table.group_by("task", maintain_order=True).first()
+    rows = "\n".join(
+        f"- {row['task']}: {row['train_rows']:,} training, {row['validation_rows']:,} validation and "
+        f"{row['test_rows']:,} test rows, {row['vocabulary']:,} words"
+        for row in counts.iter_rows(named=True)
+    )
+    findings = f"{result.markdown()}\n\n{rows}\n\n{result.summary().text}"
+    tables = {"runs": result.table, "table1": result.table_one()}
+    return Reproduction(used, tables, findings, result.charts())
+
+
+def encoder_and_reviews(
+    settings: ReviewSettings, heads: HeadsName, out: Path, run: dict[str, Any]
+) -> tuple[Lens, list[str]]:
+    """Return an encoder trained on IMDB, and the reviews of IMDB's test part.
+
+    The encoder is the given one, or is trained now, in ``out/encoder``.
+
+    Raises:
+        InputError: If the given model is not an identifiable encoder with these heads.
+    """
+    model = settings.model
+    if model is None:
+        chosen = EncoderSettings(**settings.values_of(TrainingSettings), task="imdb", heads=heads, seed=settings.seed)
+        model = train(settings=chosen, out=out / "encoder", **run).model_path
+    lens = load(model)
+    if getattr(lens.model.config, "heads", None) != heads:
+        raise InputError(
+            f"{model} is not an encoder with heads={heads!r}. Train one with identilens lab encoder train --task imdb "
+            f"--heads {heads}, or leave --model out."
+        )
+    imdb, data = TASKS["imdb"], settings.data
+    examples = read_hub(imdb, "test") if data is None else read_local(imdb, data, "test")
+    return lens, [text for text in examples.texts if isinstance(text, str)]
+
+
+def encoder_facts(lens: Lens) -> dict[str, Any]:
+    """Return an encoder's sizes and digest, for the record."""
+    sizes = {name: getattr(lens.model.config, name) for name in ("heads", "d_k", "d_v", "hidden_size")}
+    return {"encoder": sizes, "parameters (sha256)": lens.digest}
+
+
+def rank_figure(
+    lens: Lens, texts: Sequence[str], published: str, *, lengths: Sequence[int] = LENGTHS, per_length: int = 100,
+    seed: int = 0, progress: Callable[[int, int], None] | None = None,
+) -> Reproduction:  # fmt: skip
+    """Return rank and nullity of T in the first head of an encoder, on reviews clipped to each length."""
+    ranks = rank_by_length(lens, texts, lengths=lengths, per_length=per_length, seed=seed, progress=progress)
+    rank, nullity, d_v = pl.col("rank"), pl.col("nullity"), int(ranks["d_v"][0])
+    by_length = ranks.group_by("seq_len").agg(
+        rank.min().alias("lowest rank"), rank.mean().alias("mean rank"), nullity.mean().alias("mean nullity"),
+        nullity.max().alias("highest nullity"), (nullity == 0).mean().alias("share identifiable"),
+    ).sort("seq_len")  # fmt: skip
+    full = ranks.filter(nullity == (pl.col("seq_len") - d_v).clip(0))
+    lost = by_length.filter(pl.col("highest nullity") > 0)["seq_len"]
+    shorter = by_length if lost.is_empty() else by_length.filter(pl.col("seq_len") < lost.min())
+    reach = f"nullity 0 in every review up to d_s = {shorter['seq_len'].max()}" if len(shorter) else "never nullity 0"
+    findings = (
+        f"{published} Measured: rank(T) = min(d_s, {d_v}) in {len(full):,} of {len(ranks):,} reviews, {reach}; "
+        f"nullity at most {ranks['nullity'].max()}.\n\n{markdown_table(by_length)}"
+    )
+    settings = {
+        **encoder_facts(lens), "head": 0, "lengths": f"{min(lengths)} to {max(lengths)}, {len(lengths)} of them",
+        "reviews per length": per_length,
+    }  # fmt: skip
+    tables = {"ranks": ranks, "by_length": by_length}
+    return Reproduction(settings, tables, findings, {"ranks": rank_chart(ranks, d_v)}, seed)
+
+
+def rank_chart(ranks: pl.DataFrame, bound: int) -> AnyChart:
+    """Return rank(T) and dim LN(T) by text length: a dot per text, a line at d_v."""
+    long = ranks.select("seq_len", pl.col("rank").alias("rank(T)"), pl.col("nullity").alias("dim LN(T)"))
+    drawn = long.unpivot(["rank(T)", "dim LN(T)"], index="seq_len", variable_name="of", value_name="dimension")
+    chart = scatter(
+        drawn, "seq_len", "dimension", "of", x_title="Tokens, d_s", y_title="Dimension", color_title="",
+        title="Rank and nullity of T by text length",
+    )  # fmt: skip
+    return rule(chart, y=bound, label=f"d_v = {bound}")
+
+
+def ranks(number: int, heads: HeadsName, published: str) -> Figure:
+    """Return Figure 2 (Con) or 6 (Add)."""
+
+    def make(settings: RankSettings, out: Path, *, progress: Progress | None, **run: bool) -> Reproduction:
+        lens, texts = encoder_and_reviews(settings, heads, out, {"progress": progress, **run})
+        counted = None if progress is None else lambda done, total: progress(done, total, "lengths")
+        return rank_figure(
+            lens, texts, published, per_length=settings.reviews, seed=settings.seed, progress=counted
+        )  # fmt: skip
+
+    return Figure(f"Bhardwaj et al. 2021, Figure {number}", RankSettings, make)
+
+
+def make_figure5(settings: Figure5Settings, out: Path, *, progress: Progress | None, **run: bool) -> Reproduction:
+    """Return Figure 5 for an encoder that is given, or trained now."""
+    lens, texts = encoder_and_reviews(settings, "concat", out, {"progress": progress, **run})
+    return figure5(lens, texts, settings.reviews, settings.count, settings.seed, progress)
+
+
+def figure5(
+    lens: Lens, texts: Sequence[str], reviews: int = 63, count: int = 1000, seed: int = 0,
+    progress: Progress | None = None,
+) -> Reproduction:  # fmt: skip
+    """Return Figure 5 for a trained Con encoder: its first head on random reviews of 66 to 128 tokens.
+
+    Raises:
+        InputError: If there are too few such reviews.
+    """
+    ids = [tokens for tokens in lens.tokenizer(list(texts))["input_ids"] if TOKENS[0] <= len(tokens) <= TOKENS[1]]
+    if len(ids) < reviews:
+        raise InputError(f"{len(ids)} reviews have {TOKENS[0]} to {TOKENS[1]} tokens; {reviews} are needed.")
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:reviews].tolist()
+    result = logit_ranks(
+        lens, [ids[index] for index in order], layers=0, heads=0, count=count, seed=seed, progress=progress,
+        lengths=tuple(length / lens.model.config.d_v for length in TOKENS),
+    )  # fmt: skip
+    table = result.table
+    lacking = int((table["n_key"] - 1 - table["lowest_rank"]).top_k(1)[0])
+    within = round(float((table["realisable_share"] * table["alternatives"]).sum()))
+    findings = (
+        "Published: with d_k = 64 all logit matrices of the alternatives are of full row rank, none of rank ≤ d_k. "
+        f"Measured: {len(table)} reviews, {count:,} alternatives each, with ranks from n − {1 + lacking} to n − 1 in "
+        f"texts of n tokens; {within:,} of {len(table) * count:,} have a rank of at most d_k = "
+        f"{lens.model.config.d_k}. One constant per row is free in the logits, so n − 1 is the largest possible least "
+        "rank."
+    )
+    settings = {**encoder_facts(lens), "tokens": f"{TOKENS[0]} to {TOKENS[1]}", "alternatives per review": count}
+    charts = {"logit_ranks": result.charts()["logit_rank_by_length"]}
+    return Reproduction(settings, {"logit_ranks": table}, findings, charts, seed)
+
+
+LINEAR = "Published: rank(T) = min(d_s, 64), so that the nullity grows linearly beyond d_s = 64."
+FIGURES = {
+    "bhardwaj2021-table1": Figure("Bhardwaj et al. 2021, Table 1", Table1Settings, table1, "runs", shared=True),
+    "bhardwaj2021-figure2": ranks(2, "concat", LINEAR),
+    "bhardwaj2021-figure5": Figure("Bhardwaj et al. 2021, Figure 5", Figure5Settings, make_figure5, "reviews"),
+    "bhardwaj2021-figure6": ranks(6, "add", "Published: nullity 0 up to about d_s = 380."),
+}

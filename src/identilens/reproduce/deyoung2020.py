@@ -1,0 +1,90 @@
+"""Comprehensiveness and sufficiency (DeYoung et al. 2020) of explanations of classifiers fine-tuned on three tasks."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import polars as pl
+from annotated_types import Ge
+
+from identilens.charts.kit import choose, intervals
+from identilens.models.loading import load
+from identilens.reproduce.inputs import CorpusSettings, FineTuning, Task, held_out, tuned_model
+from identilens.reproduce.record import Figure, Reproduction
+from identilens.runs.progress import Progress
+from identilens.runs.settings import LIST
+from identilens.runs.tables import markdown_table
+from identilens.studies.faithfulness.means import differences, means
+from identilens.studies.rationales.study import rationales
+
+MEASURES = {"comprehensiveness": "larger", "sufficiency": "smaller"}
+"""Each measure, and whether larger or smaller values are better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings(CorpusSettings, FineTuning):
+    """The tasks, how the model is fine-tuned on them, and the control.
+
+    Attributes:
+        tasks: Tasks, separated by commas.
+        repeats: Number of fine-tunings of each task, with growing seeds.
+        seed: Seed of the first fine-tuning, and of its random orders.
+        limit: Number of texts of each task's validation part, from the first on.
+        draws: Number of random orders of the tokens of each text, the control.
+        attribution: Also gradient × input, integrated gradients and occlusion, which need captum.
+    """
+
+    tasks: Annotated[tuple[Task, ...], LIST] = ("sst", "mrpc", "cola")
+    repeats: Annotated[int, Ge(1)] = 3
+    limit: Annotated[int | None, Ge(1)] = 200
+    draws: Annotated[int, Ge(1)] = 5
+    attribution: bool = True
+
+
+def deyoung2020(settings: TaskSettings, out: Path, *, progress: Progress | None = None, **run: bool) -> Reproduction:
+    """Return comprehensiveness and sufficiency of explanations of classifiers of SST, MRPC and CoLA."""
+    tables, weights = [], {}
+    for task in settings.tasks:
+        texts, labels = held_out(task, settings.data, settings.limit)
+        named = pl.DataFrame({"text": range(len(labels)), "label": labels})
+        for seed in range(settings.seed, settings.seed + settings.repeats):
+            how = FineTuning(**{**settings.values_of(FineTuning), "seed": seed})
+            tuned = tuned_model(
+                task, settings.model, settings.data, out / f"seed{seed}", how, progress,
+                overwrite=run.get("overwrite", False),
+            )  # fmt: skip
+            result = rationales(
+                load(tuned), texts, draws=settings.draws, attribution=settings.attribution,
+                max_length=settings.longest, seed=seed, out=out / f"{task}-seed{seed}", progress=progress, **run,
+            )  # fmt: skip
+            labelled = result.table.join(named, on="text", how="left", maintain_order="left")
+            tables.append(labelled.select(pl.lit(task).alias("task"), pl.lit(seed).alias("seed"), pl.all()))
+            weights[f"parameters, {task}, seed {seed} (sha256)"] = result.provenance["model"]["sha256"]
+    table = pl.concat(tables)
+    right = pl.col("predicted") == pl.col("label")
+    accuracy = table.group_by("task", "seed", maintain_order=True).agg(
+        accuracy=right.mean(), texts=pl.col("text").n_unique()
+    )
+    found, charts = {"rationales": table, "accuracy": accuracy}, {}
+    findings = [f"Accuracy on the texts that were tested:\n\n{markdown_table(accuracy)}"]
+    for measure, better in MEASURES.items():
+        against = f"{measure}_against_random"
+        found[measure] = means(table, ["task", "explanation"], measure)
+        found[against] = differences(table, ["task"], measure, "random")
+        findings += [
+            f"{measure.capitalize()} ({better} is better), mean over texts and seeds, 95 % interval over texts:\n\n"
+            f"{markdown_table(found[measure])}",
+            f"{measure.capitalize()}, difference to random tokens of the same texts:\n\n"
+            f"{markdown_table(found[against])}",
+        ]
+        chart = intervals(
+            found[against].drop("texts"), "explanation", "low", "high", "mean", x_title="Difference",
+            title=f"{measure.capitalize()} against random tokens",
+            height=17 * found[against]["explanation"].n_unique() + 10,
+        )  # fmt: skip
+        charts[against] = choose(chart, "task", "Task", found[against]["task"].unique(maintain_order=True).to_list())
+    used = {**settings.recorded(), **weights}
+    return Reproduction(used, found, "\n\n".join(findings), charts, settings.seed)
+
+
+FIGURES = {"deyoung2020": Figure("DeYoung et al. 2020, section 4.2", TaskSettings, deyoung2020, "texts")}

@@ -1,0 +1,137 @@
+"""structure2025: Figures 1 and 2, attention of models that reverse a sequence of 20 tokens."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from identilens.charts.encoding import AnyChart
+from identilens.lab.reversal.result import Reversal
+from identilens.lab.reversal.study import train_reversal
+from identilens.lab.reversal.task import (
+    DRAFT_THRESHOLD,
+    RATES,
+    ReversalSettings,
+    TaskSettings,
+    antidiagonal_match,
+    best_range,
+)
+from identilens.lab.reversal.views import attention, structures, thresholds
+from identilens.reproduce.record import Figure, Reproduction
+from identilens.runs.progress import Progress
+from identilens.runs.tables import markdown_table, table_of
+from identilens.studies.perturbation_views import by_perturbation, norm_correlations
+
+Parts = tuple[dict[str, pl.DataFrame], str, dict[str, AnyChart]]
+"""Tables, findings and charts of a figure."""
+Report = Callable[[list[Reversal], pl.DataFrame], Parts]
+DRAFT = {"model": "draft: LSTM", "epochs": 150, "test_accuracy": 0.99}
+"""Accuracy in the draft, section V."""
+ACCURACIES = {
+    "model": pl.String, "epochs": pl.Int64, "validation_accuracy": pl.Float64, "test_accuracy": pl.Float64,
+    "whole_sequences": pl.Float64, "written_alone": pl.Float64, "seconds": pl.Float64,
+}  # fmt: skip
+
+
+def reproduction(
+    report: Report, settings: TaskSettings, out: Path | None = None, *, progress: Progress | None = None, **run: bool
+) -> Reproduction:
+    """Train the draft's LSTM encoder–decoder and a small transformer on the same sequences, and report on both.
+
+    The runs are in ``out/lstm`` and ``out/transformer``, and are not repeated with ``resume``.
+    """
+    runs = []
+    for index, model in enumerate(RATES):
+
+        def tell(done: int, _total: int, note: str, index: int = index, model: str = model) -> None:
+            if progress:
+                progress(index + done, len(RATES), f"{model}: {note}" if note else "")
+
+        chosen = ReversalSettings(model=model, **settings.values_of(TaskSettings))
+        runs.append(train_reversal(settings=chosen, out=out and out / model, progress=tell, **run))
+    names = {"accuracy": "test_accuracy", "whole": "whole_sequences", "written": "written_alone"}
+    draft = table_of(ACCURACIES, [dict.fromkeys(ACCURACIES) | DRAFT])
+    accuracy = pl.concat([draft, *(result.table.rename(names) for result in runs)])
+    tables, findings, charts = report(runs, accuracy)
+    used = settings.recorded()
+    rate = used.pop("learning_rate")
+    for model in RATES:
+        used[f"learning_rate of the {model}"] = ReversalSettings(model=model, learning_rate=rate).rate
+    return Reproduction(used, {"accuracy": accuracy, **tables}, findings, charts, settings.seed)
+
+
+def attention_of_an_input(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts:
+    """Return the cross attention of both models on the first test input, beside the antidiagonal."""
+    matches, cells, maps = [], [], {}
+    for result in runs:
+        shared = pl.lit(result.model).alias("model")
+        rows = pl.DataFrame([asdict(antidiagonal_match(weights[0])) for weights in result.weights])
+        match = pl.concat([result.heads, rows], how="horizontal")
+        matches.append(match.select(shared, "head", "mass", "score", "shift", "nullity"))
+        head = result.best_head()
+        cells += [
+            {"model": result.model, "head": head, "output": row, "input": column, "weight": weight}
+            for row, line in enumerate(result.weights[head, 0].tolist())
+            for column, weight in enumerate(line)
+        ]
+        maps |= result.maps_of(0)
+    match = pl.concat(matches)
+    findings = (
+        "Accuracy on the test set (tokens, given the right previous tokens), and the draft's:\n\n"
+        f"{markdown_table(accuracy)}\n\nThe first test input's attention and the antidiagonal (mass: mean weight "
+        "of a row on it; score: cosine; shift: offset of the antidiagonal with most mass; nullity: n − rank(T), mean "
+        f"over inputs):\n\n{markdown_table(match)}\n"
+    )
+    tables = {"match": match, "attention": pl.DataFrame(cells)}
+    return tables, findings, {"attention": attention(maps, runs[0].source[0].tolist())}
+
+
+def structure_by_threshold(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts:
+    """Return W of both models at every threshold l, and the effect of perturbed attention on the transformer."""
+    sweep = pl.concat([result.sweep.select(pl.lit(result.model).alias("model"), pl.all()) for result in runs])
+    best = pl.concat([best_table(result) for result in runs])
+    norms, kinds = norm_correlations(runs[1].perturbations), by_perturbation(runs[1].perturbations)
+    findings = (
+        f"W of {runs[0].weights.shape[1]} test inputs (h = 0). The draft calls l = {DRAFT_THRESHOLD} a good "
+        "approximation of the best threshold. Score: cosine of W and the antidiagonal, 1 only where they are equal. "
+        "`first` and `last` bound the thresholds that reach the best score; `at_draft` is the score at the draft's l. "
+        "The draft cuts the sum of the weights; its l may be meant on the sum or on the mean, so both are given. The "
+        f"best head of each model is shown in the figure.\n\n{markdown_table(best)}\n\n{markdown_table(accuracy)}\n\n"
+        "Perturbed cross attention put back into the transformer, W at the draft's l: correlations of norms with the "
+        f"change of the final hidden state, and this change by kind of perturbation and Frobenius norm.\n\n"
+        f"{markdown_table(norms)}\n\n{markdown_table(kinds, 4)}\n"
+    )
+    means = {name: mean for result in runs for name, mean in result.best_mean().items()}
+    charts = {
+        "structures": structures(means),
+        "thresholds": thresholds(pl.concat([result.best_sweep() for result in runs])),
+    }
+    return {"best": best, "sweep": sweep, "norms": norms, "perturbations": kinds}, findings, charts
+
+
+def best_table(result: Reversal) -> pl.DataFrame:
+    """Return the best threshold of every head, raw and effective, on the mean and on the sum."""
+    rows = []
+    for (head, weights, scale), sweep in result.sweep.group_by("head", "weights", "scale", maintain_order=True):
+        score, first, last = best_range(sweep)
+        draft = sweep.filter((pl.col("threshold") - DRAFT_THRESHOLD).abs() < 1e-9).row(0, named=True)
+        rows.append(
+            {
+                "model": result.model, "head": head, "best_head": head == result.best_head(),
+                "weights": weights, "scale": scale, "best_score": score, "first": first, "last": last,
+                "at_draft": draft["score"], "support_at_draft": draft["support"], "uncut": sweep["score"][0],
+            }
+        )  # fmt: skip
+    return pl.DataFrame(rows)
+
+
+FIGURES = {
+    "structure2025-figure1": Figure(
+        "structure2025, Figure 1", TaskSettings, partial(reproduction, attention_of_an_input), "models"
+    ),
+    "structure2025-figure2": Figure(
+        "structure2025, Figure 2", TaskSettings, partial(reproduction, structure_by_threshold), "models"
+    ),
+}
