@@ -23,7 +23,6 @@ from identilens.explorer.realised import realised
 from identilens.explorer.runs import Runs
 from identilens.explorer.server import opened_port
 from identilens.explorer.work import Measured, contributions, measured, moved_row
-from identilens.runs.manifest import Manifest, digest_of
 
 HOST = "127.0.0.1:8765"
 TEXT = (
@@ -254,7 +253,6 @@ def test_a_report_is_made_from_the_tables_and_never_read_from_the_folder(desk, s
         shutil.copytree(saved, tmp_path / ("runs" if name != "outside" else "") / name)
     report = tmp_path / "runs" / "evil" / "report.html"
     report.write_text("<script>evil()</script>")
-    Manifest(report.parent).add(report, digest_of(report))
     (tmp_path / "runs" / "damaged" / "table.parquet").write_bytes(b"")
     (tmp_path / "runs" / "outside").symlink_to(tmp_path / "outside")
     (tmp_path / "runs" / "dangling").symlink_to(tmp_path / "nowhere")

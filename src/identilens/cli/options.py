@@ -17,12 +17,10 @@ from identilens.models.loading import load
 from identilens.models.media import read_audio, read_image
 from identilens.runs.columns import hub_dataset
 from identilens.runs.compressed import MAX_TEXT_BYTES
-from identilens.runs.engines.cluster import Ray
-from identilens.runs.engines.engine import Engine
-from identilens.runs.engines.local import Local
 from identilens.runs.settings import REPEATED, Names, Settings, Size
 from identilens.runs.terminal import plain
 from identilens.runs.texts import read_texts
+from identilens.runs.workers import Engine, Local, Ray
 
 console = Console()
 

@@ -9,9 +9,8 @@ from identilens.cli.options import EngineOptions, RunOptions, quiet_transformers
 from identilens.errors import InputError
 from identilens.reproduce.record import Recipe, write_reproduction
 from identilens.reproduce.registry import recipe_named
+from identilens.runs.bucket import local_folder, url_in
 from identilens.runs.progress import watched
-from identilens.runs.remote import url_in
-from identilens.runs.stored import local_place
 from identilens.runs.terminal import say
 
 
@@ -45,6 +44,6 @@ def reproduction_command(recipe: Recipe) -> Callable[..., None]:
 def _folder(out: str) -> Path:
     if url_in(out) is not None:
         raise InputError(f"a reproduction writes into a folder of this machine; got --out {out}.")
-    if (folder := local_place(out)).exists() and not folder.is_dir():
+    if (folder := local_folder(out)).exists() and not folder.is_dir():
         raise InputError(f"--out {out} is no folder. Choose another, before the work begins.")
     return folder

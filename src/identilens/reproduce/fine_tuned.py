@@ -1,6 +1,7 @@
 """Fine-tuning an encoder on MRPC, CoLA or SST with BERT's own recipe."""
 
 import csv
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,6 @@ from identilens.models.saving import save_model
 from identilens.runs.compressed import MAX_TEXT_BYTES, open_text
 from identilens.runs.differences import changed
 from identilens.runs.files import write_folder, write_json
-from identilens.runs.manifest import digest_of
 from identilens.runs.progress import Progress
 from identilens.runs.settings import Settings
 
@@ -118,7 +118,7 @@ def tuning_record(task: Task, model: str | Path, data: Path, how: FineTuning) ->
     """
     file = data / task / TRAINING
     try:
-        digest = digest_of(file)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
         raise InputError(
             f"{file} cannot be read: {error.strerror}. Name the folder of the data sets by --data."

@@ -13,8 +13,6 @@ from shutil import copyfile
 from typing import Any, overload
 from weakref import finalize
 
-from identilens.runs.files import write_atomically
-
 IN_MEMORY = 10_000
 """Largest number of texts that stay in memory as a list."""
 
@@ -80,10 +78,10 @@ class Corpus(FromFile, Sequence[Any]):
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))
 
-    def sent(self, folder: Path) -> "SentCorpus":
-        """Return what another process needs to open the corpus; a copy of its file is written into the folder."""
-        write_atomically(folder / _SENT, lambda temporary: copyfile(self._file, temporary))
-        return SentCorpus(self._starts, self.digest)
+    def reference(self, folder: Path) -> "CorpusReference":
+        """Return what another process needs to open the corpus; its file is linked or copied into the folder."""
+        copyfile(self._file, folder / _SENT)
+        return CorpusReference(self._starts, self.digest)
 
     @classmethod
     def at(cls, file: Path, starts: array, digest: str) -> "Corpus":
@@ -99,13 +97,13 @@ class Corpus(FromFile, Sequence[Any]):
 
 
 @dataclass(frozen=True)
-class SentCorpus:
+class CorpusReference:
     """What is needed beside its file to open a corpus in another process."""
 
     starts: array
     digest: str
 
-    def received(self, folder: Path) -> Corpus:
+    def restored(self, folder: Path) -> Corpus:
         """Return the corpus, whose file is in the folder of what was sent."""
         return Corpus.at(folder / _SENT, self.starts, self.digest)
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from identilens.errors import InputError
 from identilens.runs.files import write_text
-from identilens.runs.manifest import Manifest
-from identilens.runs.reading import check_file
 from identilens.runs.settings import Settings
 from identilens.runs.toml import read_toml, toml_value
 
@@ -54,14 +52,12 @@ class Request:
 
         Raises:
             InputError: If there is none, or it cannot be read.
-            OutputFolderError: If the folder's manifest does not list it, or it differs from what the run wrote.
         """
         file = folder / NAME
         if not file.is_file():
             raise InputError(
                 f"{folder} contains no {NAME}: it is no run, or of an older version. Run its command again."
             )
-        check_file(Manifest(folder), file)
         content = read_toml(file)
         lines = file.read_text(encoding="utf-8").split("\n")
         lost = [name for line in lines if line.startswith(_LOST) for name in line.removeprefix(_LOST).split(", ")]
