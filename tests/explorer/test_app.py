@@ -265,7 +265,7 @@ def test_a_report_is_made_from_the_tables_and_never_read_from_the_folder(desk, s
     assert "Attention audit" in opened("evil").text
     assert "evil()" not in opened("evil").text
     assert report.read_text() == "<script>evil()</script>"
-    for name, words in (("damaged", "table.parquet differs"), ("outside", "no such run"), ("dangling", "no such run")):
+    for name, words in (("damaged", "table.parquet cannot"), ("outside", "no such run"), ("dangling", "no such run")):
         assert opened(name).status_code == 404
         assert words in opened(name).text
     held = ask(client, "measure", {"model": "encoder", "text": "A short text."})[-1]["held"]

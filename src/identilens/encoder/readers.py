@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from identilens.encoder.tasks import Task
 from identilens.errors import InputError
-from identilens.runs.compressed import READ_ERRORS, kind_of, open_text
+from identilens.runs.lines import READ_ERRORS, kind_of, open_text
 
 Part = Literal["train", "validation", "test"]
 Text = str | tuple[str, str]

@@ -17,9 +17,9 @@ from identilens.errors import InputError, OutputFolderError
 from identilens.models.bundled import resolved
 from identilens.models.loading import load
 from identilens.models.saving import save_model
-from identilens.runs.compressed import MAX_TEXT_BYTES, open_text
 from identilens.runs.differences import changed
 from identilens.runs.files import write_folder, write_json
+from identilens.runs.lines import MAX_TEXT_BYTES, open_text
 from identilens.runs.progress import Progress
 from identilens.runs.settings import Settings
 

@@ -80,7 +80,7 @@ def options_of_inputs(names: Sequence[str], inputs: Sequence[Any]) -> tuple[dict
     options: dict[str, Any] = {}
     lost = ["further inputs"] if len(inputs) > len(names) else []
     for name, value in zip(names, inputs, strict=False):
-        asked = getattr(value, "asked", None) or _spelled_out(value)
+        asked = getattr(value, "load_options", None) or _spelled_out(value)
         options |= _with_absolute_paths(asked or {})
         lost += [] if asked else [name]
     return options, lost

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from identilens.errors import CheckFailedError, InputError
 from identilens.runs.bucket import displayed, errors_naming_url, local_folder
-from identilens.runs.columns import is_columns
 from identilens.runs.files import write_text
 from identilens.runs.folder import RunFolder, joined_folder, part_content
 from identilens.runs.manifest import Manifest, manifest_of
@@ -29,7 +28,7 @@ from identilens.runs.provenance import Identity, provenance
 from identilens.runs.request import Request, options_of, options_of_inputs
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
-from identilens.runs.texts import read_texts
+from identilens.runs.texts import is_columns, read_texts
 from identilens.runs.workers import Engine, Job, PartResult, compute_parts
 
 S = TypeVar("S", bound=Settings)
