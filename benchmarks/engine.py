@@ -15,10 +15,10 @@ from statistics import median
 from common import machine, report
 
 import identilens as idl
-from identilens.runs.engines.engine import Engine
-from identilens.runs.folder import RunFolder
+from identilens.runs.folder import RunFolder, part_content
 from identilens.runs.provenance import provenance
 from identilens.runs.study import run_study
+from identilens.runs.workers import Engine
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.study import AuditStudy
 
@@ -99,9 +99,11 @@ def joining(lens: idl.Lens, parts: int) -> float:
     output = study.run(0)
     record = provenance(study.name, study.identity(), study.settings.recorded())
     with tempfile.TemporaryDirectory() as place:
-        with RunFolder(Path(place) / "run", record) as folder:
+        content = part_content(output.tables, output.matrices, output.tokens)
+        with RunFolder.open(Path(place) / "run", record) as folder:
+            folder.plan(parts)
             for part in range(parts):
-                folder.write_part(part, output.tables, output.matrices, output.tokens)
+                folder.write_part(part, content)
         start = time.process_time()
         run_study(study, out=Path(place) / "run", resume=True, progress=False)
         return time.process_time() - start

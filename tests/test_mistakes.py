@@ -109,7 +109,7 @@ ON_THE_COMMAND_LINE = {
         ("audit", "-m", "MODEL", "-f", "a.jsonl", "-c", "body", "-o", "o"),
         "there are text",
     ),
-    "no column": (("audit", "-m", "MODEL", "-f", "a.jsonl", "-o", "o"), "--column NAME"),
+    "no column": (("audit", "-m", "MODEL", "-f", "a.jsonl", "-o", "o"), "needs --column for its texts"),
     "a number for a text": (("audit", "-m", "MODEL", "-f", "a.jsonl", "-c", "text", "-o", "o"), "line 1"),
     "a treebank that is none": (("audit", "-m", "MODEL", "-f", "a.conllu", "-o", "o"), "line 1"),
     "no texts wanted": (("audit", "-m", "MODEL", "-f", "a.txt", "--limit", "0", "-o", "o"), "--limit of at least 1"),

@@ -10,9 +10,9 @@ from .models.media import read_audio as read_audio
 from .models.media import read_image as read_image
 from .models.registration import register_attention as register_attention
 from .runs.conllu import read_conllu as read_conllu
-from .runs.engines.cluster import Ray as Ray
-from .runs.engines.local import Local as Local
 from .runs.texts import read_texts as read_texts
+from .runs.workers import Local as Local
+from .runs.workers import Ray as Ray
 from .studies.alternatives.result import Alternatives as Alternatives
 from .studies.alternatives.study import alternatives as alternatives
 from .studies.audit.result import Audit as Audit

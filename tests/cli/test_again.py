@@ -10,7 +10,6 @@ from helpers.toy import toy
 from identilens.cli.app import make_app
 from identilens.errors import InputError
 from identilens.runs.differences import model_and_texts
-from identilens.runs.manifest import Manifest, digest_of
 from identilens.runs.request import Request
 from identilens.studies.registry import STUDIES, study_named
 
@@ -126,7 +125,6 @@ def test_only_what_is_typed_lets_code_of_a_checkpoint_run(bundled, tmp_path, mon
     idl.audit(idl.load("bundled"), [TEXT], out=tmp_path / "run", **QUICK)
     request = tmp_path / "run" / "run.toml"
     request.write_text(request.read_text().replace("code = false", "code = true"))
-    Manifest(tmp_path / "run").add(request, digest_of(request))
     loaded = []
     monkeypatch.setattr("identilens.cli.options.load", lambda *_, **options: loaded.append(options) or bundled)
     assert "ran code of its checkpoint. Pass --trust-remote-code" in failing("rerun", tmp_path / "run")
@@ -139,13 +137,6 @@ def test_only_what_is_typed_lets_code_of_a_checkpoint_run(bundled, tmp_path, mon
     idl.rerun(tmp_path / "run", trust_remote_code=True)
     identilens("audit", *typed, "--trust-remote-code", code=0)
     assert [one["trust_remote_code"] for one in loaded] == [True] * 3
-
-
-def test_a_request_that_no_manifest_lists_is_not_followed(bundled, tmp_path):
-    idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
-    (tmp_path / "foreign").mkdir()
-    (tmp_path / "run" / "run.toml").rename(tmp_path / "foreign" / "run.toml")
-    assert "run.toml cannot be trusted" in failing("rerun", tmp_path / "foreign")
 
 
 @pytest.mark.parametrize(

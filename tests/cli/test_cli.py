@@ -114,11 +114,11 @@ def test_refused_family(bundled_path, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "options", "expected"),
     [
-        ("latin.txt", "caf\xe9".encode("latin-1"), [], "is not utf-8: byte 0xe9 at position 3"),
+        ("latin.txt", "caf\xe9".encode("latin-1"), [], "line 1: byte 0xe9 is not utf-8"),
         ("texts.jsonl", b'{"text": "fine"}\n', ["--column", "body"], "line 1: no column 'body'; there are text"),
         ("texts.jsonl", b'{"text": "fine"}\nnot json\n', ["--column", "text"], "line 2: not valid JSON"),
         ("texts.csv", b"id,text\n1,fine\n2,\n", ["--column", "text"], "line 3: column 'text' is empty"),
-        ("texts.csv", b"id,text\n1,fine\n", [], "needs --column NAME"),
+        ("texts.csv", b"id,text\n1,fine\n", [], "needs --column for its texts"),
         ("texts.docx", b"", [], "expected .txt, .jsonl, .csv, .tsv"),
         ("texts.txt", b"\n\n", [], "contains no texts"),
         ("texts.txt", b"fine\n", ["--column", "text"], "has one text per line"),

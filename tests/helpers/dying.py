@@ -24,6 +24,7 @@ from collections import Counter
 from contextlib import ExitStack, suppress
 from math import ceil
 from pathlib import Path
+from threading import Timer
 
 import polars as pl
 import torch
@@ -33,11 +34,9 @@ from helpers import dycks, zoo
 from helpers.killing import CHANGES, contents
 from helpers.made_tasks import write_trec
 from identilens.lab.dyck.settings import DyckSetting
-from identilens.runs.engines import cluster, local
-from identilens.runs.engines.driver import Driver
+from identilens.runs import workers
 from identilens.studies.registry import study_named
 
-SITE = Path(__file__).with_name("worker_site")
 TEXTS = [[number, 7, 8, 9, 10, 11][: 4 + number % 3] for number in range(5, 15)]
 MANY = [[5 + (3 * number + place) % 40 for place in range(6)] for number in range(200)]
 WORDS = [[5 + (3 * number + place) % 40 for place in range(8)] for number in range(30)]
@@ -143,10 +142,21 @@ def watched(study, ran, tick):
     for name in CHANGES:
         setattr(Path, name, told(getattr(Path, name), before=lambda: tick("change")))
     study.run = told(study.run, lambda _, part: ran.append(part))
-    for pool in (local.LocalPool, cluster.RayPool):
-        pool.submit = told(
-            pool.submit, lambda _, worker, parts: ran.extend(parts), after=lambda: tick("handed out")
-        )  # fmt: skip
+    for kind in (workers.LocalWorker, workers.RayWorker):
+        kind.submit = noting(kind.submit, ran, lambda _: tick("handed out"))
+
+
+def noting(submit, ran, after):
+    """A worker's method that hands out calls; parts are noted, and ``after`` is called with the worker."""
+
+    def noted(worker, function, *given):
+        future = submit(worker, function, *given)
+        if function is workers.run_part:
+            ran.append(given[0])
+            after(worker)
+        return future
+
+    return noted
 
 
 class Trial:
@@ -193,7 +203,7 @@ class Trial:
         record = folder / "provenance.json"
         if record.exists() and json.loads(record.read_text())["finished"]:
             return []
-        done = {int(file.stem.rpartition("-")[2]) for file in (folder / "parts").glob("done-*.json")}
+        done = {int(file.stem) for file in (folder / "parts").glob("[0-9]*.safetensors")}
         return sorted(set(range(self.parts)) - done)
 
     def differs(self, folder):
@@ -259,29 +269,37 @@ def prepare(name, at, case):
 
 def engines(options, head):
     address = f"127.0.0.1:{head.port}" if head else None
-    made = {"local": lambda: local.Local(workers=2), "ray": lambda: cluster.Ray(workers=2, address=address)}
+    made = {"local": lambda: idl.Local(workers=2), "ray": lambda: idl.Ray(workers=2, address=address)}
     return made.get(options.engine)
 
 
 def workers_run(trial, folder, points):
-    """Run with workers that are killed, one at each point, and say what differs.
+    """Run with workers that are killed, each soon after a part was handed to it, and say what differs."""
+    ran, died = [], []
 
-    Missing are the parts that they had been given and that were not whole when their deaths were noticed.
-    """
-    missing, lose = [], Driver._lose
+    def kill(process):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+            died.append(process)
 
-    def noted(self, pool, event):
-        missing.extend(part for part in self._running.get(event.worker, ()) if part in trial.missing(folder))
-        lose(self, pool, event)
+    def process_of(worker):
+        return worker.submit(os.getpid).result()
 
-    Driver._lose = noted
-    plan = {"folder": str(folder), "points": points, "mark": f"{folder}.killed"}
-    os.environ["KILLED_WORKER"] = json.dumps(plan)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    handed_out = Counter(trial.killed(folder, -2, None)["ran"])
-    again = sorted((handed_out - Counter(set(handed_out))).elements())
-    died = len(list(trial.at.glob(f"{folder.name}.killed*")))
-    return {"missing": sorted(missing), "ran": again, "differs": trial.differs(folder), "died": died}
+    for kind in (workers.LocalWorker, workers.RayWorker):
+        submit = kind.submit
+
+        def deadly(worker, function, *given, submit=submit):
+            if function is not workers.run_part:
+                return submit(worker, function, *given)
+            ran.append(given[0])
+            if len(ran) - 1 in points:
+                Timer(random.Random(len(ran)).uniform(0, 0.02), kill, [process_of(worker)]).start()
+            return submit(worker, function, *given)
+
+        kind.submit = deadly
+    trial.run(folder, trial.made)
+    again = sorted((Counter(ran) - Counter(set(ran))).elements())
+    return {"ran": again, "differs": trial.differs(folder), "died": len(died)}
 
 
 def row_of(trial, folder, points, head):
@@ -299,7 +317,7 @@ def undisturbed(trial):
     """What happens at each point of a run."""
     trial.parts = forked(prepare, trial.name, trial.at, trial.case)
     if isinstance(trial.parts, int) and trial.dies == "worker":
-        return ["change"] * (5 * trial.parts)  # of the first parts: a worker makes some 20 changes for each
+        return ["handed out"] * trial.parts
     happened = forked(trial.undisturbed, trial.at / "counted", trial.made)
     for counted in (trial.parts, happened):
         if not isinstance(counted, int | list):
@@ -310,9 +328,9 @@ def undisturbed(trial):
 def drawn_points(drawn, happened, options):
     """Points at which someone dies."""
     places = {what: [at for at, one in enumerate(happened) if one == what] for what in ("handed out", "change")}
-    wanted = options.points if options.dies == "head" else options.points // 2
+    wanted = options.points // 2 if options.dies == "driver" else options.points
     first = drawn.sample(places["handed out"], min(len(places["handed out"]), wanted))
-    more = 0 if options.dies == "head" else min(len(places["change"]), options.points - len(first))
+    more = 0 if options.dies != "driver" else min(len(places["change"]), options.points - len(first))
     return sorted(first + drawn.sample(places["change"], more))
 
 
@@ -325,7 +343,6 @@ def main():
     words.add_argument("--together", type=int, default=1, help="workers that die in one run")
     options = words.parse_args()
     torch.set_num_threads(1)
-    sys.path.insert(0, str(SITE))
     drawn = random.Random(f"{options.study} {options.engine} {options.dies}")
     with tempfile.TemporaryDirectory() as place, ExitStack() as ends:
         # Drivers share a cluster, which outlives them; a worker reads in its environment when it is to die.

@@ -30,6 +30,15 @@ class DeadlyStudy(ToyStudy):
         return super().run(part)
 
 
+class FatalStudy(ToyStudy):
+    """A part kills every worker that takes it up."""
+
+    def run(self, part):
+        if part == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().run(part)
+
+
 class SlowStudy(ToyStudy):
     """Parts take a while."""
 
@@ -44,6 +53,6 @@ class AloneStudy(ToyStudy):
     alone = "each part needs the one before"
 
 
-failing, deadly, slow, alone = (
-    study_function(one, "toy") for one in (FailingStudy, DeadlyStudy, SlowStudy, AloneStudy)
+failing, deadly, fatal, slow, alone = (
+    study_function(one, "toy") for one in (FailingStudy, DeadlyStudy, FatalStudy, SlowStudy, AloneStudy)
 )

@@ -40,10 +40,10 @@ def test_a_copied_text_keeps_its_words():
 
 def test_a_file_of_texts_like_any_other(treebank):
     assert [text.spans("upos")[0][2] for text in read_texts(treebank)] == ["PRON", "ADV"]
-    with pytest.raises(InputError, match=r"one sentence for each text: omit --pairs"):
+    with pytest.raises(InputError, match=r"one sentence for each text: leave out pairs=True"):
         read_texts(treebank, pairs=True)
     treebank.write_bytes(b"# text = \xff\n")
-    with pytest.raises(InputError, match=r"byte 0xff in position 9.*Pass a CoNLL-U file in UTF-8"):
+    with pytest.raises(InputError, match=r"line 1: byte 0xff is not utf-8. Save it as UTF-8"):
         read_texts(treebank)
 
 

@@ -65,7 +65,7 @@ def test_an_interrupted_run_goes_on_after_its_last_part(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         toy(layers="1-5", fail=3, out=tmp_path / "run")
     assert ToyStudy.runs == [0, 1, 2]
-    with pytest.raises(OutputFolderError, match=r"already contains this run, interrupted. Pass --resume"):
+    with pytest.raises(OutputFolderError, match=r"already contains this run, interrupted. Pass resume=True"):
         toy(layers="1-5", out=tmp_path / "run")
     with pytest.raises(OutputFolderError, match="was interrupted"):
         Toy.load(tmp_path / "run")
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_does_not_fit_names_the_remedy(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (70_000, hard))
     try:
-        with pytest.raises(OutputFolderError, match="--resume"), translated_write_errors(tmp_path):
+        with pytest.raises(OutputFolderError, match="resume=True"), translated_write_errors(tmp_path):
             torch.save({"weights": torch.zeros(40_000)}, tmp_path / "optimizer.pt")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -22,10 +22,7 @@ from helpers.made_tasks import write_trec
 from helpers.toy import ToySettings, ToyStudy, toy
 from identilens.errors import CheckFailedError, InputError, SettingError
 from identilens.lab.dyck.settings import DyckSetting
-from identilens.runs.engines.cluster import Ray, RayPool
-from identilens.runs.engines.engine import Done, Engine, Lost, Pool, Ready
-from identilens.runs.engines.local import Local
-from identilens.runs.engines.worker import Job, PartWorker
+from identilens.runs.workers import Job, Local, Ray
 from identilens.studies.audit.study import audit
 
 TESTS = Path(__file__).parents[1]
@@ -60,7 +57,7 @@ def test_workers_give_what_one_process_gives_and_dead_ones_are_replaced(tmp_path
     assert {path.name for path in tmp_path.iterdir()} == {"run", "killed-1", "killed-4"}
 
 
-def test_a_cluster_of_this_machine_is_for_this_machine_alone(monkeypatch):
+def test_a_cluster_of_this_machine_is_for_this_machine_alone(monkeypatch, tmp_path):
     """What Ray is told: an address of its own is the loopback one, and its switch for several machines is off."""
     ray = pytest.importorskip("ray")
     constants = importlib.import_module("ray._private.ray_constants")
@@ -71,16 +68,18 @@ def test_a_cluster_of_this_machine_is_for_this_machine_alone(monkeypatch):
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr("identilens.runs.engines.cluster.RayPool", lambda *_: RayPool.__new__(RayPool))
+    monkeypatch.setattr(ray, "put", lambda content: content)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
     before = constants.ENABLE_RAY_CLUSTER
-    job = Job(ToyStudy, (), ToySettings(), {}, "")
-    Ray().pool(job)
-    Ray(address="auto").pool(job)
+    job = Job(ToyStudy, (), ToySettings(), {}, "", tmp_path)
+    for engine in (Ray(), Ray(address="auto")):
+        with engine.opened(job):
+            pass
     assert told == [("local", "127.0.0.1", False), ("auto", None, before)]
     assert before == constants.ENABLE_RAY_CLUSTER
     monkeypatch.setattr(ray, "__version__", "2.58.1")
-    with pytest.raises(InputError, match="ray 2.58.1 lets anyone run code"):
-        Ray().pool(job)
+    with pytest.raises(InputError, match="ray 2.58.1 lets anyone run code"), Ray().opened(job):
+        pass
 
 
 def listening(pids):
@@ -95,68 +94,38 @@ def listening(pids):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_cluster_of_this_machine_listens_on_the_loopback_address():
+def test_a_cluster_of_this_machine_listens_on_the_loopback_address(tmp_path):
     ray = pytest.importorskip("ray")
-    pool = Ray().pool(Job(ToyStudy, (), ToySettings(), {}, ""))
-    try:
+    with Ray().opened(Job(ToyStudy, (), ToySettings(), {}, "", tmp_path)):
         session = ray._private.worker.global_worker.node.get_session_dir_path()
         pids = [os.getpid()]
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
                 pids += [int(entry.parent.name)] if session.encode() in entry.read_bytes() else []
         found = listening(pids)
-    finally:
-        pool.close()
     assert len(pids) > 2
     assert found
     assert all(address.endswith("0100007F") for address in found), found
     assert os.environ["RAY_AUTH_MODE"] == "token"
 
 
-class Frail(Engine, Pool):
-    """One worker at a time, in this process; the first that gets several parts dies when one of them is whole."""
-
-    workers = 1
-
-    def pool(self, job):
-        self.job, self.heard, self.died = job, [], 0
-        return self
-
-    def start(self, worker):
-        self.heard.append(Ready(worker))
-
-    def submit(self, worker, parts):
-        self.died += (dies := len(parts) > 1 and not self.died)
-        done = PartWorker(self.job).run(parts[:1] if dies else parts)
-        self.heard.append(Lost(worker, "killed") if dies else Done(worker, done))
-
-    def events(self):
-        return [self.heard.pop(0)]
-
-    def close(self):
-        pass
-
-
-def test_parts_that_a_dead_worker_left_whole_are_not_done_again(tmp_path):
-    ToyStudy.runs.clear()
-    told, engine = [], Frail()
-    toy(layers="1-16", out=tmp_path / "run", engine=engine, progress=lambda *place: told.append(place[0]))
-    assert engine.died == 1
-    assert sorted(ToyStudy.runs) == list(range(16))
-    assert told == list(range(17))
+def test_a_part_that_kills_every_worker_is_named_and_all_others_are_saved(tmp_path):
+    with pytest.raises(CheckFailedError, match=r"1 of 7 parts failed; .*killed or out of memory"):
+        engine_toys.fatal(layers=NUMBERS, out=tmp_path / "run", engine=Local())
+    assert len(list((tmp_path / "run" / "parts").iterdir())) == 6
 
 
 def test_a_part_that_fails_is_named_and_tried_again_on_resume(tmp_path, whole):
-    with pytest.raises(CheckFailedError, match=r"1 of 7 parts failed 3 times; .*failed.jsonl.*no luck.*--resume"):
+    with pytest.raises(CheckFailedError, match=r"1 of 7 parts failed; .*failed.jsonl.*no luck.*resume=True"):
         engine_toys.failing(layers=NUMBERS, out=tmp_path / "run", engine=Local())
     (row,) = [json.loads(line) for line in (tmp_path / "run" / "failed.jsonl").read_text().splitlines()]
-    assert row == {"part": 1, "numbers": [1, 1], "tries": 3, "error": "no luck"}
+    assert row == {"part": 1, "numbers": [1, 1], "error": "no luck"}
     shutil.copytree(tmp_path / "run", tmp_path / "alone")
     (tmp_path / "mended").touch()
     engine_toys.failing(layers=NUMBERS, out=tmp_path / "alone", resume=True)
     assert contents(tmp_path / "alone") == whole
     before = {file.name: file.stat().st_mtime_ns for file in (tmp_path / "run" / "parts").iterdir()}
-    assert len(before) == 6 * 4
+    assert len(before) == 6
     engine_toys.failing(layers=NUMBERS, out=tmp_path / "run", engine=Local(), resume=True)
     (tmp_path / "mended").unlink()
     assert contents(tmp_path / "run") == whole
@@ -166,14 +135,14 @@ PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(TESTS)!r})
 from helpers import engine_toys
-from identilens.runs.engines.local import Local
+from identilens.runs.workers import Local
 engine_toys.slow(layers={NUMBERS!r}, out=sys.argv[1], engine=Local())
 """
 
 
 def test_a_killed_driver_leaves_no_workers_and_the_run_is_resumed(tmp_path, whole):
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path / "run"])
-    marker = "parts/done-000001.json"
+    marker = "parts/000001.safetensors"
     while not (tmp_path / "run" / marker).exists():
         assert process.poll() is None
         time.sleep(0.05)
@@ -201,7 +170,6 @@ def test_a_model_made_in_memory_is_sent_once_and_a_changed_one_refused(tmp_path)
     audit(lens, texts, out=tmp_path / "one", **given)
     audit(lens, texts, out=tmp_path / "many", engine=Local(), **given)
     assert contents(tmp_path / "many") == contents(tmp_path / "one")
-    assert not (tmp_path / "many" / "sent").exists()
     lens.model.save_pretrained(tmp_path / "model")
     changed = load(tmp_path / "model", device="cpu")
     next(changed.model.parameters()).data[0] += 1

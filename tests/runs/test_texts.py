@@ -17,11 +17,10 @@ import identilens as idl
 from helpers import zoo
 from identilens.errors import InputError, OutputFolderError
 from identilens.lab.encoder.logit_ranks import LogitRankSettings, LogitRankStudy
-from identilens.runs.columns import hub_dataset
 from identilens.runs.corpus import Corpus
 from identilens.runs.parquet import expanded
 from identilens.runs.study import run_study
-from identilens.runs.texts import iter_texts, read_texts
+from identilens.runs.texts import hub_dataset, iter_texts, read_texts
 from identilens.studies.alternatives.study import AlternativeSettings, AlternativeStudy
 from identilens.studies.certify.study import CertifyStudy
 from identilens.studies.heads import RowSettings
@@ -40,10 +39,10 @@ def test_pairs_from_every_kind_of_input(tmp_path):
     assert read_texts(tmp_path / "a.txt", pairs=True) == expected
     assert read_texts(tmp_path / "a.tsv", columns=["en", "de"], pairs=True) == expected
     assert read_texts(["one", "eins", "two", "zwei"], pairs=True) == expected
-    with pytest.raises(InputError, match=r"--pairs needs --column twice.*got only 'en'"):
+    with pytest.raises(InputError, match=r"pairs=True needs two columns=....*got only 'en'"):
         read_texts(tmp_path / "a.tsv", columns=["en"], pairs=True)
     (tmp_path / "b.txt").write_text("one\teins\nalone\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"b\.txt, line 2: --pairs expects two sentences with a tab.*got 1 part\."):
+    with pytest.raises(InputError, match=r"b\.txt, line 2: pairs=True expects two sentences with a tab.*got 1 part\."):
         read_texts(tmp_path / "b.txt", pairs=True)
 
 
@@ -61,7 +60,7 @@ def test_columns_of_frames_and_data_sets(tmp_path):
         assert read_texts(source, columns=["text", "other"]) == [("one", "eins"), ("two", "zwei")]
     with pytest.raises(InputError, match="there are other, more; got none"):
         read_texts(FRAME.select("other", more="other"))
-    with pytest.raises(InputError, match="row 1, column 'text' is empty or not a text"):
+    with pytest.raises(InputError, match="row 1: column 'text' is empty or not a text"):
         read_texts(pl.DataFrame({"text": ["a", None]}))
 
 
@@ -72,12 +71,12 @@ def test_data_sets_that_were_saved_to_disk(tmp_path):
     datasets.DatasetDict({"test": rows}).save_to_disk(tmp_path / "splits")
     assert read_texts(hub_dataset(str(tmp_path / "rows"), "train", None)) == ["one", "two"]
     assert read_texts(hub_dataset(str(tmp_path / "splits"), "test", None)) == ["one", "two"]
-    with pytest.raises(InputError, match=r"splits cannot be loaded .* Check --dataset, --subset and --split"):
+    with pytest.raises(InputError, match=r"splits cannot be loaded .* Check dataset=..., subset=... and split=..."):
         hub_dataset(str(tmp_path / "splits"), "train", None)
 
 
 def test_parquet_is_read_in_pieces_and_by_its_own_name(tmp_path, monkeypatch):
-    monkeypatch.setattr("identilens.runs.columns._AT_ONCE", 3)
+    monkeypatch.setattr("identilens.runs.texts._ROWS", 3)
     pl.DataFrame({"text": [f"text {number}" for number in range(8)]}).write_parquet(tmp_path / "a.parquet")
     (tmp_path / "a.parquet").rename(tmp_path / "[a]?.parquet")
     assert len(read_texts(tmp_path / "[a]?.parquet", columns=["text"])) == 8
@@ -105,7 +104,7 @@ def test_what_a_file_unpacks_to_is_bounded(tmp_path, opened):
     with opened(file, "wb") as stream:
         for _ in range(64):
             stream.write(b"word " * 2**15 + b"\n")
-    with pytest.raises(InputError, match=r"line 7: .* more than 1,000,000 bytes of text. Pass a larger --max-text"):
+    with pytest.raises(InputError, match=r"line 7: .* more than 1,000,000 bytes of text. Pass a larger max_text"):
         read_texts(file, max_text_bytes=1_000_000)
     assert len(read_texts(file, max_text_bytes=2**24)) == 64
     file.write_bytes(file.read_bytes()[:-40])
@@ -125,14 +124,14 @@ def test_a_long_line_is_cut_while_it_is_read_or_refused(tmp_path):
     (tmp_path / "a.txt").write_text("short\n" + "word " * 2**21 + "\nlast\n", encoding="utf-8")
     found = read_texts(tmp_path / "a.txt", max_length=100)
     assert [len(text) for text in found] == [5, 2**16, 4]
-    with pytest.raises(InputError, match=r"line 2: the text has .* characters.*--max-length"):
+    with pytest.raises(InputError, match=r"line 2: the text has .* characters.*max_length=..."):
         read_texts(tmp_path / "a.txt")
 
 
 def test_a_line_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("identilens.runs.lines.LONGEST_LINE", 1000)
     (tmp_path / "a.jsonl").write_text('{"a": "one"}\n{"a": "' + "x" * 2000, encoding="utf-8")
-    with pytest.raises(InputError, match="line 2 has more than 1,000 characters"):
+    with pytest.raises(InputError, match="line 2: more than 999 characters"):
         read_texts(tmp_path / "a.jsonl", columns=["a"])
 
 
@@ -258,7 +257,7 @@ def test_texts_come_one_by_one(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"one\ntwo\n" * 20_000 + b"\xff\n")
     texts = iter_texts(tmp_path / "a.txt")
     assert [next(texts), next(texts)] == ["one", "two"]
-    with pytest.raises(InputError, match=r"byte 0xff at position 160000 \(line 40001\)"):
+    with pytest.raises(InputError, match="a.txt, line 40001: byte 0xff is not utf-8"):
         list(texts)
 
 
@@ -272,8 +271,9 @@ def test_many_texts_lie_on_disk_and_are_read_when_asked_for(tmp_path, monkeypatc
     assert list(corpus) == [corpus[at] for at in range(9)] == texts
     assert corpus[-1] == texts[-1]
     assert corpus[2:4] == texts[2:4]
-    sent = pickle.loads(pickle.dumps(corpus.sent(tmp_path / "sent")))
-    assert list(sent.received(tmp_path / "sent")) == texts
+    (tmp_path / "shared").mkdir()
+    reference = pickle.loads(pickle.dumps(corpus.reference(tmp_path / "shared")))
+    assert list(reference.restored(tmp_path / "shared")) == texts
     with pytest.raises(IndexError):
         corpus[9]
     pairs = read_texts([("one", "eins")] * 6)

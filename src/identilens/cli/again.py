@@ -10,13 +10,13 @@ from cyclopts import Parameter
 from identilens.cli.commands import study_command
 from identilens.cli.options import INPUTS, RunOptions
 from identilens.errors import InputError
+from identilens.runs.bucket import errors_naming_url, url_in
 from identilens.runs.differences import model_and_texts
+from identilens.runs.manifest import downloaded
 from identilens.runs.reading import read_record
-from identilens.runs.remote import url_in
 from identilens.runs.request import Request
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
-from identilens.runs.stored import present, told_by_url
 from identilens.runs.study import Progress, bound_study, run_study
 from identilens.runs.terminal import say
 from identilens.studies.registry import STUDIES, study_named
@@ -54,8 +54,8 @@ def rerun(
         >>> again.table.equals(audit.table)
         True
     """
-    with told_by_url(folder):
-        first = present(folder)
+    with errors_naming_url(folder):
+        first = downloaded(folder)
         before = read_record(first)
         study, groups = _asked(first, {"lens": lens, "texts": texts}, trust_remote_code)
     given = {"lens": lens, "texts": texts}
@@ -81,13 +81,13 @@ def rerun_folder(
         overwrite: Delete the previous run in the new folder. Only the files that its manifest lists are deleted.
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
     """
-    with told_by_url(folder):
-        first = present(folder)
+    with errors_naming_url(folder):
+        first = downloaded(folder)
         before = read_record(first)
         study, groups = _asked(first, {}, trust_remote_code)
     new = out or f"{folder.rstrip('/') if url_in(folder) else first.absolute()}-again"
     study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
-    _, outcome = model_and_texts(before, read_record(present(new)) or {})
+    _, outcome = model_and_texts(before, read_record(downloaded(new)) or {})
     say(f"results: {new}")
     say(f"against {folder}: {outcome}.")
 

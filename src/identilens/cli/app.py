@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 import sys
 from importlib.metadata import version
@@ -86,6 +87,10 @@ def make_app(file: SettingsFile | None = None) -> App:
     return app
 
 
+_ARGUMENT = re.compile(r"\b([a-z_]+)=(?:True\b|\.\.\.)")
+"""An argument of Python in a message, such as ``resume=True``: the command line names its option instead."""
+
+
 class Terminated(BaseException):
     """The process was asked to end (SIGTERM)."""
 
@@ -129,6 +134,12 @@ def _stopped(by: signal.Signals) -> NoReturn:
     sys.exit(128 + by)
 
 
+def _option(argument: str) -> str:
+    """Return the option of an argument in Python."""
+    name = "column" if argument == "columns" else argument
+    return f"--{name.replace('_', '-')}"
+
+
 def _words(error: Exception, file: SettingsFile) -> str:
     """Return the message of an error; options are named as they are typed."""
     cause: BaseException | None = error
@@ -136,4 +147,4 @@ def _words(error: Exception, file: SettingsFile) -> str:
         cause = cause.__cause__
     if isinstance(cause, SettingError):
         return file.complaint(cause)
-    return str(cause or error)
+    return _ARGUMENT.sub(lambda match: _option(match[1]), str(cause or error))

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from identilens.cli.options import INPUTS, EngineOptions, PrintOptions, RunOptions, quiet_transformers
+from identilens.runs.bucket import displayed
 from identilens.runs.settings import Settings
-from identilens.runs.stored import shown_place
 from identilens.runs.study import bound_study, run_study
 from identilens.runs.terminal import say
 from identilens.studies.registry import study_named
@@ -41,7 +41,7 @@ def study_command(study: Any) -> Callable[..., None]:
         result = run_study(bound, out=run.out, progress=shown, engine=given["engine"].made(), **run.choices)
         if not bound.reports:
             return
-        report = shown_place(write_report(run.out))
+        report = displayed(write_report(run.out))
         if shown:
             result.show()
             say(f"report: {report}")

@@ -15,14 +15,11 @@ from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.models.media import read_audio, read_image
-from identilens.runs.columns import hub_dataset
-from identilens.runs.compressed import MAX_TEXT_BYTES
-from identilens.runs.engines.cluster import Ray
-from identilens.runs.engines.engine import Engine
-from identilens.runs.engines.local import Local
+from identilens.runs.lines import MAX_TEXT_BYTES
 from identilens.runs.settings import REPEATED, Names, Settings, Size
 from identilens.runs.terminal import plain
-from identilens.runs.texts import read_texts
+from identilens.runs.texts import hub_dataset, read_texts
+from identilens.runs.workers import Engine, Local, Ray
 
 console = Console()
 
@@ -112,7 +109,7 @@ class TextOptions(Settings):
             return read_texts(
                 source, columns=self.column, encoding=self.encoding, pairs=self.pairs, limit=self.limit,
                 max_length=max_length, max_text_bytes=self.max_text_bytes,
-                told=lambda count: status.update(f"reading texts: {count:,}"),
+                progress=lambda count: status.update(f"reading texts: {count:,}"),
             )  # fmt: skip
 
 

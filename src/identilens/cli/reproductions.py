@@ -8,9 +8,8 @@ from identilens.cli.options import EngineOptions, RunOptions, quiet_transformers
 from identilens.errors import InputError
 from identilens.reproduce.record import write_reproduction
 from identilens.reproduce.registry import REPRODUCTIONS, figure_named
+from identilens.runs.bucket import local_folder, url_in
 from identilens.runs.progress import watched
-from identilens.runs.remote import url_in
-from identilens.runs.stored import local_place
 from identilens.runs.terminal import say
 
 
@@ -30,7 +29,7 @@ def reproduction_command(name: str) -> Callable[..., None]:
         run = given["run"]
         if url_in(run.out) is not None:
             raise InputError(f"a reproduction writes into a folder of this machine; got --out {run.out}.")
-        out = local_place(run.out)
+        out = local_folder(run.out)
         if out.exists() and not out.is_dir():
             raise InputError(f"--out {run.out} is no folder. Choose another, before the work begins.")
         engine = {"engine": given.get("engine", EngineOptions()).made()} if figure.shared else {}

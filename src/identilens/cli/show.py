@@ -7,9 +7,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from identilens.errors import InputError
-from identilens.runs.remote import url_in
+from identilens.runs.bucket import displayed, url_in
 from identilens.runs.settings import LIST
-from identilens.runs.stored import shown_place
 from identilens.runs.terminal import printable, say
 from identilens.studies.comparison import compare
 from identilens.studies.reports import load_result, write_report
@@ -22,7 +21,7 @@ def report(folder: str, /, *, out: Annotated[Path | None, Parameter(alias="-o")]
         folder: Folder or URL of the run: what was given to its --out.
         out: File to write; report.html in the folder by default.
     """
-    say(f"report: {shown_place(write_report(folder, out))}")
+    say(f"report: {displayed(write_report(folder, out))}")
 
 
 def compare_runs(

@@ -92,7 +92,7 @@ class Lens:
         self.model, self.tokenizer = model, tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
         self.reader = InputReader(model.config, tokenizer, image_processor, feature_extractor)
-        self.asked: Mapping[str, Any] | None = None
+        self.load_options: Mapping[str, Any] | None = None
         self._proven: set[Hashable] = set()
         self._joins_texts = False
         self._sites: tuple[Site, ...] | None = None
@@ -110,7 +110,7 @@ class Lens:
         place = self.device if device is None else usable_device(device)
         name = precision_name(self.dtype if dtype is None else dtype)
         cast(nn.Module, self.model).to(device=place, dtype=getattr(torch, name))
-        self.asked = self.asked and {**self.asked, "device": str(place), "dtype": name}
+        self.load_options = self.load_options and {**self.load_options, "device": str(place), "dtype": name}
         return self
 
     @property

@@ -69,7 +69,7 @@ def load(
     if lens.tokenizer is None and (damage := damaged_file(place)) is not None:
         raise ModelError(damage)
     if attn_implementation is None:
-        lens.asked = {"model": str(model), "dtype": precision, "device": device and str(device), **common}
+        lens.load_options = {"model": str(model), "dtype": precision, "device": device and str(device), **common}
     return lens
 
 

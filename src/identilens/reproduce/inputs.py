@@ -1,6 +1,7 @@
 """Inputs of the reproductions: corpora, and encoders fine-tuned on MRPC, CoLA or SST with BERT's own recipe."""
 
 import csv
+import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,9 @@ from identilens.errors import InputError, OutputFolderError
 from identilens.models.bundled import resolved
 from identilens.models.loading import load
 from identilens.models.saving import save_model
-from identilens.runs.compressed import MAX_TEXT_BYTES, open_text
 from identilens.runs.differences import changed
 from identilens.runs.files import write_folder, write_json
-from identilens.runs.manifest import digest_of
+from identilens.runs.lines import MAX_TEXT_BYTES, open_text
 from identilens.runs.progress import Progress
 from identilens.runs.settings import NOT_RECORDED, Settings
 from identilens.runs.texts import read_texts
@@ -164,7 +164,7 @@ def tuning_record(task: Task, model: str | Path, data: Path, how: FineTuning) ->
     """
     file = data / task / TRAINING
     try:
-        digest = digest_of(file)
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
         raise InputError(
             f"{file} cannot be read: {error.strerror}. Name the folder of the data sets by --data."

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from identilens.errors import InputError
-from identilens.runs.compressed import MAX_TEXT_BYTES, READ_ERRORS, STANDARD_INPUT, open_text
-from identilens.runs.lines import Lines
+from identilens.runs.lines import MAX_TEXT_BYTES, READ_ERRORS, STANDARD_INPUT, numbered_lines, open_text
 
 Tags = Literal["xpos", "upos"]
 """The treebank's own tags (Penn tags for English), or universal ones."""
@@ -69,21 +68,15 @@ def read_conllu(path: str | Path, limit: int | None = None, max_text_bytes: int 
     if path != STANDARD_INPUT and ("\0" in str(path) or not path.exists()):
         raise InputError(f"no such file: {path}. Pass a CoNLL-U file (.conllu, also compressed as .gz or .xz).")
     try:
-        with open_text(path, most=max_text_bytes) as stream:
-            sentences = [_sentence(lines, path) for lines in islice(_blocks(Lines(stream, path)), limit)]
-    except (*READ_ERRORS, UnicodeDecodeError) as error:
+        with open_text(path, most=max_text_bytes, errors="surrogateescape") as stream:
+            lines = ((number, line.rstrip("\n")) for number, line in numbered_lines(stream, path))
+            blocks = (list(block) for filled, block in groupby(lines, lambda line: bool(line[1].strip())) if filled)
+            sentences = [_sentence(block, path) for block in islice(blocks, limit)]
+    except READ_ERRORS as error:
         raise InputError(f"{path} cannot be read: {error}. Pass a CoNLL-U file in UTF-8.") from error
     if not sentences:
         raise InputError(f"{path} contains no sentences. Pass a CoNLL-U file.")
     return sentences
-
-
-def _blocks(stream: Iterable[str]) -> Iterator[list[tuple[int, str]]]:
-    """Yield each sentence's lines with their numbers."""
-    numbered = ((number, line.rstrip("\n")) for number, line in enumerate(stream, 1))
-    for filled, lines in groupby(numbered, lambda line: bool(line[1].strip())):
-        if filled:
-            yield list(lines)
 
 
 def _sentence(lines: list[tuple[int, str]], path: Path) -> TaggedText:

@@ -13,22 +13,20 @@ from shutil import copyfile
 from typing import Any, overload
 from weakref import finalize
 
-from identilens.runs.files import write_atomically
-
 IN_MEMORY = 10_000
 """Largest number of texts that stay in memory as a list."""
 
-_SENT = "texts.jsonl"
+_SHARED = "texts.jsonl"
 
 
 class FromFile:
     """Texts with the options from which they were read.
 
     Attributes:
-        asked: The options by name; None for texts that were given in Python.
+        load_options: The options by name; None for texts that were given in Python.
     """
 
-    asked: Mapping[str, Any] | None = None
+    load_options: Mapping[str, Any] | None = None
 
 
 class TextList(FromFile, list[Any]):
@@ -44,10 +42,11 @@ class Corpus(FromFile, Sequence[Any]):
         texts: The texts.
 
     Attributes:
-        received: Whether it comes from another process, which has checked it.
+        digest: The sha256 of all texts.
+        known_lengths: Whether another process has checked that no text is too long.
     """
 
-    received = False
+    known_lengths = False
 
     def __init__(self, texts: Iterable[Any]) -> None:
         handle, name = tempfile.mkstemp(prefix="identilens-", suffix=".jsonl")
@@ -59,7 +58,8 @@ class Corpus(FromFile, Sequence[Any]):
                 digest.update(line)
                 self._starts.append(self._starts[-1] + len(line))
         self.digest = digest.hexdigest()
-        self._open()
+        self._descriptor = os.open(self._file, os.O_RDONLY)
+        finalize(self, os.close, self._descriptor)
         finalize(self, self._file.unlink, missing_ok=True)
 
     def __len__(self) -> int:
@@ -73,44 +73,35 @@ class Corpus(FromFile, Sequence[Any]):
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
         at = range(len(self))[index]
-        line = os.pread(self._descriptor, self._starts[at + 1] - self._starts[at], self._starts[at])
-        text = json.loads(line)
-        return tuple(text) if isinstance(text, list) and all(isinstance(part, str) for part in text) else text
+        return _text_of(os.pread(self._descriptor, self._starts[at + 1] - self._starts[at], self._starts[at]))
 
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))
 
-    def sent(self, folder: Path) -> "SentCorpus":
-        """Return what another process needs to open the corpus; a copy of its file is written into the folder."""
-        write_atomically(folder / _SENT, lambda temporary: copyfile(self._file, temporary))
-        return SentCorpus(self._starts, self.digest)
-
-    @classmethod
-    def at(cls, file: Path, starts: array, digest: str) -> "Corpus":
-        """Return the corpus in a file; the file is not deleted with it."""
-        corpus = cls.__new__(cls)
-        corpus._file, corpus._starts, corpus.digest, corpus.received = file, starts, digest, True
-        corpus._open()
-        return corpus
-
-    def _open(self) -> None:
-        self._descriptor = os.open(self._file, os.O_RDONLY)
-        finalize(self, os.close, self._descriptor)
+    def reference(self, folder: Path) -> "CorpusReference":
+        """Return what another process needs to make the corpus; a copy of its file is written into the folder."""
+        copyfile(self._file, folder / _SHARED)
+        return CorpusReference()
 
 
 @dataclass(frozen=True)
-class SentCorpus:
-    """What is needed beside its file to open a corpus in another process."""
+class CorpusReference:
+    """A corpus whose file is in the folder that is shared with another process."""
 
-    starts: array
-    digest: str
+    def restored(self, folder: Path) -> Corpus:
+        """Return the corpus, with a file of its own."""
+        with (folder / _SHARED).open("rb") as lines:
+            corpus = Corpus(map(_text_of, lines))
+        corpus.known_lengths = True
+        return corpus
 
-    def received(self, folder: Path) -> Corpus:
-        """Return the corpus, whose file is in the folder of what was sent."""
-        return Corpus.at(folder / _SENT, self.starts, self.digest)
+
+def _text_of(line: bytes) -> Any:
+    text = json.loads(line)
+    return tuple(text) if isinstance(text, list) and all(isinstance(part, str) for part in text) else text
 
 
-def stored(texts: Iterable[Any]) -> Sequence[Any]:
+def in_memory_or_on_disk(texts: Iterable[Any]) -> Sequence[Any]:
     """Return the texts of an iterable as a list, or as a `Corpus` if they are many strings or pairs of strings."""
     stream = iter(texts)
     first = list(islice(stream, IN_MEMORY))

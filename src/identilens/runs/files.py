@@ -5,18 +5,18 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from identilens.errors import InputError, OutputFolderError
-from identilens.runs.manifest import TEMPORARY, digest_of, manifest_of
-from identilens.runs.mirror import settle
+from identilens.runs.bucket import bucket_of
+from identilens.runs.manifest import TEMPORARY, Manifest, manifest_of
 
 _FULL_DISK = ("os error", "no space", "file write failed", "file too large", "errno", "unexpected pos")
 """Words in the messages of libraries that raise their own errors for failures of the file system."""
@@ -76,10 +76,21 @@ def _temporary(path: Path) -> Path:
 def _put_in_place(temporary: Path, path: Path) -> None:
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
-    if (manifest := manifest_of(path)) is not None:
-        manifest.add(path, digest_of(temporary))
+    manifest = manifest_of(path)
+    if manifest is not None:
+        manifest.add(path.relative_to(manifest.root).as_posix())
     temporary.replace(path)
-    settle(path)
+    if manifest is not None and (bucket := bucket_of(path)) is not None:
+        bucket.upload(path)
+
+
+def take_over(manifest: Manifest, files: Iterable[Path]) -> None:
+    """List files that another library has written into a run's folder, and upload them for a run in object storage."""
+    files = list(files)
+    manifest.add(*(file.relative_to(manifest.root).as_posix() for file in files))
+    if (bucket := bucket_of(manifest.root)) is not None:
+        for file in files:
+            bucket.upload(file)
 
 
 @contextmanager
@@ -98,20 +109,21 @@ def translated_write_errors(path: Path) -> Iterator[None]:
         raise OutputFolderError(
             f"could not write {path}: {getattr(error, 'strerror', None) or error}. "
             "Finished parts are safe; "
-            f"free some space{' or fix the permissions' if system else ''}, then run the same command with --resume."
+            f"free some space{' or fix the permissions' if system else ''}, then run the same command with resume=True."
         ) from error
+
+
+def table_bytes(table: pl.DataFrame) -> bytes:
+    """Return the content of a parquet file."""
+    content = io.BytesIO()
+    table.write_parquet(content)
+    return content.getvalue()
 
 
 def write_table(path: Path, table: pl.DataFrame) -> None:
     """Write a parquet file atomically."""
-
-    def write(temporary: Path) -> None:
-        content = io.BytesIO()
-        # Not into the file: on a full disk polars tells of a file out of specification.
-        table.write_parquet(content)
-        temporary.write_bytes(content.getbuffer())
-
-    write_atomically(path, write)
+    # Polars does not write into the file: on a full disk its error would speak of a file out of specification.
+    write_bytes(path, table_bytes(table))
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -119,8 +131,8 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, sort_keys=False) + "\n")
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file atomically."""
+def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Return the content of a safetensors file."""
     seen: set[int] = set()
     contiguous: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -129,10 +141,19 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         memory = copy.untyped_storage().data_ptr()
         contiguous[name] = copy.clone() if memory in seen else copy
         seen.add(memory)
-    write_atomically(path, lambda temporary: save_file(contiguous, temporary))
+    return save(contiguous, dict(metadata or {}))
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file atomically."""
+    write_bytes(path, tensor_bytes(tensors))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file atomically."""
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file atomically; characters that UTF-8 cannot encode are escaped."""
-    content = text.encode("utf-8", "backslashreplace")
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))

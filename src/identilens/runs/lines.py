@@ -1,87 +1,102 @@
-"""Lines of a text file, read so that no single line fills the memory."""
+"""Lines of text files, plain or compressed; the decompressed size and the length of a line are bounded."""
 
+import gzip
 import io
-from collections.abc import Iterator
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from identilens.errors import InputError
 
+MAX_TEXT_BYTES = 4 * 2**30
+"""Default of the largest number of bytes that are read of a file, after decompression."""
+
 LONGEST_LINE = 2**26
 """Largest number of characters in a line."""
 
-LONGEST_TEXT = 2**20
-"""Largest number of characters in a text that is not cut."""
+STANDARD_INPUT = Path("-")
 
-PER_TOKEN = 256
-"""Characters of a text that are read for each token that it will be cut to: far more than any word has."""
+READ_ERRORS = (OSError, EOFError, lzma.LZMAError, zlib.error)
+"""Errors of reading a file that is damaged or not readable."""
+
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 
 
-class Lines:
-    """The lines of a stream; of a line whose text will be cut, the rest is skipped.
+def kind_of(file: Path) -> str:
+    """Return the extension of a file without that of its compression, such as ``.csv`` for ``texts.csv.gz``."""
+    return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
 
-    Args:
-        stream: The stream.
-        file: Its name, for messages.
-        max_length: Number of tokens that each line will be cut to. Default: lines are read whole.
+
+def open_text(
+    file: Path, encoding: str = "utf-8", newline: str | None = None, most: int = MAX_TEXT_BYTES,
+    errors: str = "strict",
+) -> io.TextIOWrapper:  # fmt: skip
+    """Return an open text file, decompressed if its name ends in .gz or .xz; "-" is the standard input.
+
+    A byte order mark is skipped. Reading more than ``most`` bytes raises InputError.
     """
-
-    def __init__(self, stream: io.TextIOWrapper, file: Path, max_length: int | None = None) -> None:
-        self._stream, self._file = stream, file
-        self._room = None if max_length is None else room(max_length)
-        self.number = 0
-
-    def __iter__(self) -> Iterator[str]:
-        most = self._room or LONGEST_LINE
-        while True:
-            try:
-                line = self._stream.readline(most)
-            except InputError as error:
-                raise InputError(f"{self._file}, line {self.number + 1}: {error}") from error
-            if not line:
-                return
-            self.number += 1
-            if len(line) == most and not line.endswith(("\n", "\r")):
-                self._skip_rest()
-            yield line
-
-    def filled(self) -> Iterator[tuple[int, str]]:
-        """Yield the lines that are not blank, with their numbers."""
-        return ((self.number, line.strip()) for line in self if line.strip())
-
-    def _skip_rest(self) -> None:
-        if self._room is None:
-            raise InputError(
-                f"{self._file}, line {self.number} has more than {LONGEST_LINE:,} characters. Put one text per line."
-            )
-        while (rest := self._stream.readline(2**20)) and not rest.endswith(("\n", "\r")):
-            pass
+    codec = "utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding
+    opened = sys.stdin.buffer if file == STANDARD_INPUT else _OPENERS.get(file.suffix, open)(file, "rb")
+    stream = io.BufferedReader(_Bounded(opened, file, most), 2**16)
+    return io.TextIOWrapper(stream, encoding=codec, newline=newline, errors=errors)
 
 
-def room(max_length: int) -> int:
-    """Return how many characters are read of a text that will be cut to so many tokens."""
-    return max(2**16, PER_TOKEN * max_length)
+class _Bounded(io.RawIOBase):
+    """A stream from which only a limited number of bytes can be read."""
+
+    def __init__(self, stream: Any, file: Path, most: int) -> None:
+        self._stream, self._file, self._most, self._left = stream, file, most, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        # Never more than the buffer holds: a few bytes of a compressed file may expand to gigabytes.
+        content = self._stream.read1(len(buffer))
+        self._left -= len(content)
+        if self._left < 0:
+            raise too_large(self._file, self._most)
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        if self._file != STANDARD_INPUT:
+            self._stream.close()
+        super().close()
 
 
-def checked(text: Any, place: str, max_length: int | None) -> Any:
-    """Return a text, or a pair of texts, as a tokenizer can read it; a text that will be cut is shortened.
+def too_large(file: Path, most: int) -> InputError:
+    """Return the error for a file that contains more bytes than allowed."""
+    return InputError(
+        f"{file} contains more than {most:,} bytes of text. Pass a larger max_text_bytes=..., or limit=... for fewer."
+    )
+
+
+def numbered_lines(stream: io.TextIOWrapper, file: Path, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+    """Yield the lines of a text file with their numbers; the file is open with ``errors="surrogateescape"``.
 
     Raises:
-        InputError: For a text with half a character (a lone surrogate), or one that no model can read.
+        InputError: For a line that is too long or not in the encoding, more bytes than allowed, or a damaged file.
     """
-    if isinstance(text, tuple):
-        return tuple(checked(part, place, max_length) for part in text)
-    if max_length is not None:
-        text = text[: room(max_length)]
-    elif len(text) > LONGEST_TEXT:
-        raise InputError(
-            f"{place}: the text has {len(text):,} characters; no model reads more than {LONGEST_TEXT:,}. "
-            "Pass --max-length to cut it, or split it."
-        )
+    remedy = "Save it as UTF-8, or name its encoding with encoding=... (for example latin-1)."
+    number = 1
     try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(
-            f"{place}: half a character (surrogate {text[error.start]!a}) at position {error.start}. Correct the text."
-        ) from error
-    return text
+        while line := stream.readline(LONGEST_LINE):
+            if len(line) == LONGEST_LINE:
+                raise InputError(f"more than {LONGEST_LINE - 1:,} characters. Put one text per line.")
+            try:
+                line.encode()
+            except UnicodeEncodeError as error:
+                byte = ord(line[error.start]) - 0xDC00
+                raise InputError(f"byte {byte:#04x} is not {encoding}. {remedy}") from error
+            yield number, line
+            number += 1
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}, line {number} or later, is not {encoding}: {error.reason}. {remedy}") from error
+    except InputError as error:
+        raise InputError(f"{file}, line {number}: {error}") from error
+    except READ_ERRORS as error:
+        raise InputError(f"{file} cannot be read: {error}") from error

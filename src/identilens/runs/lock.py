@@ -1,26 +1,46 @@
-"""The lock on a run's folder: one writer at a time; the lock of a dead process is free."""
+"""The lock on a run's folder: one writer at a time; the lock of a dead process is free.
 
+A local folder contains a lock file of the operating system. In object storage the lock is one object, created only if
+it does not exist. Its owner renews it; another process may take it over after five minutes without a renewal, or at
+once if it is on the same machine and holds the lock file that the owner held. Clocks of machines must agree within a
+few minutes.
+"""
+
+import hashlib
+import json
 import os
 import platform
+import tempfile
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any, NoReturn
 
 from filelock import FileLock, Timeout
 
 from identilens.errors import OutputFolderError
+from identilens.runs.bucket import Bucket, bucket_of
 from identilens.runs.files import translated_write_errors
 from identilens.runs.manifest import LOCK
-from identilens.runs.mirror import mirror_of
-from identilens.runs.stored_lock import StoredLock
+
+BEAT = 30.0
+"""Seconds between renewals."""
+
+DEAD = 300.0
+"""Seconds without a renewal after which an owner counts as dead."""
 
 
-def hold(folder: Path) -> ExitStack:
-    """Lock a run's folder, and its place in object storage if it has one; closing the stack releases the locks.
+def acquire_lock(folder: Path) -> ExitStack:
+    """Lock a run's folder; closing the stack releases the lock.
 
     Raises:
         OutputFolderError: If another process holds it, or the folder cannot be written.
     """
-    file, locks = folder / LOCK, ExitStack()
+    bucket, file, locks = bucket_of(folder), folder / LOCK, ExitStack()
+    if bucket is not None:
+        digest = hashlib.sha256(f"{bucket.url} {bucket.name(folder)}".encode()).hexdigest()
+        file = Path(tempfile.gettempdir()) / f"identilens-{os.getuid()}-{digest[:16]}.lock"
     lock = FileLock(file)
     if file.is_symlink():
         raise OutputFolderError(f"{file} is a symbolic link. Remove it, or choose another folder.")
@@ -28,21 +48,109 @@ def hold(folder: Path) -> ExitStack:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            raise OutputFolderError(
-                f"another run is writing to {folder} ({_holder(file)}). Wait until it ends, or choose another folder."
-            ) from None
+            _refuse(folder, _content(file) or "a process that has just begun")
         # The owner's name is only information: on a full disk the run goes on without it.
         with suppress(OSError):
             file.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
     with locks:
         locks.callback(lock.release)
-        if (mirror := mirror_of(folder)) is not None:
-            locks.callback(StoredLock(mirror, folder).release)
+        if bucket is not None:
+            locks.callback(BucketLock(bucket, folder, file).release)
         return locks.pop_all()
 
 
-def _holder(file: Path) -> str:
+class BucketLock:
+    """A lock in object storage, from its construction until it is released.
+
+    Raises:
+        OutputFolderError: If another process has the lock, or the storage cannot be used.
+    """
+
+    def __init__(self, bucket: Bucket, folder: Path, file: Path) -> None:
+        self._bucket, self._folder, self._name = bucket, folder, bucket.name(folder / LOCK)
+        self._owner = {"process": _content(file), "file": file_identity(file), "token": os.urandom(8).hex()}
+        if owner := self._read():
+            age = max(0, time.time() - owner["time"])
+            if owner["file"] != self._owner["file"] and age < DEAD:
+                _refuse(folder, f"{owner['process']}, lock renewed {age:.0f} s ago")
+            bucket.delete([folder / LOCK])
+        if not self._created():
+            _refuse(folder, "a process that has just begun")
+        self._renewed, self._end = time.monotonic(), Event()
+        self._thread = Thread(target=self._renew_until_end, daemon=True, name="identilens-lock")
+        self._thread.start()
+        bucket.checks[folder] = self.check
+
+    def check(self) -> None:
+        """Raise OutputFolderError if the lock was lost because it could not be renewed in time."""
+        if time.monotonic() - self._renewed > 2 * BEAT:
+            self._renew()
+
+    def release(self) -> None:
+        """Release the lock, unless it was lost."""
+        self._end.set()
+        self._thread.join()
+        del self._bucket.checks[self._folder]
+        if self._is_ours():
+            self._bucket.delete([self._folder / LOCK])
+
+    def _renew_until_end(self) -> None:
+        while not self._end.wait(BEAT):
+            with suppress(OutputFolderError):  # raised at the next upload, if the network is still down
+                self._renew()
+
+    def _renew(self) -> None:
+        if not self._is_ours():
+            raise OutputFolderError(
+                f"{self._folder} was taken over by another run, or removed, while this run could not renew its lock. "
+                "Check it before you run the same command again."
+            )
+        with self._bucket.translated_errors():
+            self._bucket.files.pipe_file(self._name, self._words())
+        self._renewed = time.monotonic()
+
+    def _is_ours(self) -> bool:
+        return (self._read() or {}).get("token") == self._owner["token"]
+
+    def _read(self) -> dict[str, Any] | None:
+        """Return the content of the lock; None if there is none, or it is no lock."""
+        with self._bucket.translated_errors():
+            try:
+                owner = json.loads(self._bucket.files.cat_file(self._name))
+                return {**owner, "time": float(owner["time"]), "file": owner["file"], "process": owner["process"]}
+            except (FileNotFoundError, ValueError, KeyError, TypeError):
+                return None
+
+    def _created(self) -> bool:
+        with self._bucket.translated_errors():
+            try:
+                self._bucket.files.pipe_file(self._name, self._words(), mode="create")
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if "PreconditionFailed" in repr(error) or "At least one of the pre-conditions" in str(error):
+                    return False
+                raise
+            return True
+
+    def _words(self) -> bytes:
+        return json.dumps({**self._owner, "time": time.time()}).encode()
+
+
+def file_identity(file: Path) -> str:
+    """Return the machine and the number of a file: only one living process that sees this file can hold its lock."""
+    status = file.stat()
+    return f"{platform.node()} {status.st_dev} {status.st_ino}"
+
+
+def _content(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8", errors="replace") or "a process that has just begun"
+        return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "an unknown process"
+
+
+def _refuse(folder: Path, owner: str) -> NoReturn:
+    raise OutputFolderError(
+        f"another run is writing to {folder} ({owner}). Wait until it ends, or choose another folder."
+    )

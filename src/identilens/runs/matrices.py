@@ -1,7 +1,7 @@
 """Matrices of a result: their names, and their files, one for each text with its tokens beside it."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from identilens.runs.files import write_json, write_tensors
 from identilens.runs.manifest import Manifest
-from identilens.runs.reading import check_file, read_tokens, tensor_names
+from identilens.runs.reading import errors_naming, read_tokens, tensor_names
 
 Tokens = Mapping[str, Sequence[str]]
 """Tokens of a text by sequence ("encoder", "decoder")."""
@@ -44,23 +44,22 @@ class MatrixKey:
 
 
 class StoredMatrices(Mapping[str, Tensor]):
-    """Matrices of a run on disk, read when they are accessed; each file is checked once before.
+    """Matrices of a run on disk, read when they are accessed.
+
+    Args:
+        files: The files.
+        chooses: Returns whether a tensor is a matrix, by its name; all by default.
 
     Raises:
-        OutputFolderError: If a file differs from what the run wrote, naming the file.
+        OutputFolderError: If a file is damaged, naming the file.
     """
 
-    def __init__(self, manifest: Manifest, files: Iterable[Path]) -> None:
-        self._manifest = manifest
-        self._files = {key: file for file in files for key in tensor_names(manifest, file)}
-        self._checked: set[Path] = set()
+    def __init__(self, files: Iterable[Path], chooses: Callable[[str], bool] = bool) -> None:
+        self._files = {key: file for file in files for key in filter(chooses, tensor_names(file))}
 
     def __getitem__(self, key: str) -> Tensor:
         file = self._files[key]
-        if file not in self._checked:
-            check_file(self._manifest, file)
-            self._checked.add(file)
-        with safe_open(file, framework="pt") as tensors:
+        with errors_naming(file), safe_open(file, framework="pt") as tensors:
             return tensors.get_tensor(key)
 
     def __iter__(self) -> Iterator[str]:
@@ -72,9 +71,9 @@ class StoredMatrices(Mapping[str, Tensor]):
 
 def stored_matrices(manifest: Manifest) -> tuple[StoredMatrices, dict[int, dict[str, list[str]]]]:
     """Return the saved matrices of a finished run, and the tokens of each text that has a file."""
-    files = sorted((manifest.root / name for name in manifest.names("matrices/")), key=_place)
-    tokens = {_place(file): read_tokens(manifest, file) for file in files if file.suffix == ".json"}
-    return StoredMatrices(manifest, [file for file in files if file.suffix == ".safetensors"]), tokens
+    files = sorted((manifest.root / name for name in manifest.under("matrices/")), key=_text_number)
+    tokens = {_text_number(file): read_tokens(file) for file in files if file.suffix == ".json"}
+    return StoredMatrices(file for file in files if file.suffix == ".safetensors"), tokens
 
 
 def write_matrices(folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping[int, Tokens]) -> None:
@@ -90,6 +89,6 @@ def write_matrices(folder: Path, matrices: Mapping[str, Tensor], tokens: Mapping
         write_tensors(folder / "matrices" / f"{name}.safetensors", {key: matrices[key] for key in keys})
 
 
-def _place(file: Path) -> int:
+def _text_number(file: Path) -> int:
     match = re.fullmatch(r"text(\d+)", file.stem)
     return int(match[1]) if match else -1

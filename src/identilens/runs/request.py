@@ -7,8 +7,6 @@ from typing import Any
 
 from identilens.errors import InputError
 from identilens.runs.files import write_text
-from identilens.runs.manifest import Manifest
-from identilens.runs.reading import check_file
 from identilens.runs.settings import Settings
 from identilens.runs.toml import read_toml, toml_value
 
@@ -54,14 +52,12 @@ class Request:
 
         Raises:
             InputError: If there is none, or it cannot be read.
-            OutputFolderError: If the folder's manifest does not list it, or it differs from what the run wrote.
         """
         file = folder / NAME
         if not file.is_file():
             raise InputError(
                 f"{folder} contains no {NAME}: it is no run, or of an older version. Run its command again."
             )
-        check_file(Manifest(folder), file)
         content = read_toml(file)
         lines = file.read_text(encoding="utf-8").split("\n")
         lost = [name for line in lines if line.startswith(_LOST) for name in line.removeprefix(_LOST).split(", ")]
@@ -84,7 +80,7 @@ def options_of_inputs(names: Sequence[str], inputs: Sequence[Any]) -> tuple[dict
     options: dict[str, Any] = {}
     lost = ["further inputs"] if len(inputs) > len(names) else []
     for name, value in zip(names, inputs, strict=False):
-        asked = getattr(value, "asked", None) or _spelled_out(value)
+        asked = getattr(value, "load_options", None) or _spelled_out(value)
         options |= _with_absolute_paths(asked or {})
         lost += [] if asked else [name]
     return options, lost

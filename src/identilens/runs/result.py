@@ -20,11 +20,11 @@ from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
 from identilens.errors import IdentilensError, OutputFolderError
+from identilens.runs.bucket import displayed, errors_naming_url
 from identilens.runs.files import translated_write_errors, write_atomically, write_json, write_table
-from identilens.runs.manifest import PROVENANCE, Manifest, listed
+from identilens.runs.manifest import PROVENANCE, Manifest, downloaded, recording
 from identilens.runs.matrices import Tokens, stored_matrices, write_matrices
 from identilens.runs.reading import finished_record, read_record, read_table
-from identilens.runs.stored import present, shown_place, told_by_url
 from identilens.runs.tables import Columns, print_table
 from identilens.runs.terminal import plain
 
@@ -105,7 +105,7 @@ class Result(ABC):
     def __repr__(self) -> str:
         sizes = [f"{name} of {len(getattr(self, name)):,} rows" for name in self.schema]
         sizes += [f"{len(self.matrices):,} matrices"] if self.matrices else []
-        place = f"in {shown_place(self.folder)}" if self.folder else "in memory"
+        place = f"in {displayed(self.folder)}" if self.folder else "in memory"
         return f"{type(self).__name__}: {self.summary().text}\n{', '.join(sizes)}; {place}"
 
     @abstractmethod
@@ -187,7 +187,7 @@ class Result(ABC):
             if self.folder is None or not (panic or isinstance(error, Exception)):
                 raise
             raise OutputFolderError(
-                f"{shown_place(self.folder)} cannot be shown: its tables have values that no run of {self.analysis} "
+                f"{displayed(self.folder)} cannot be shown: its tables have values that no run of {self.analysis} "
                 f"writes ({type(error).__name__}: {str(error)[:_MOST_WORDS]}). Restore it from a copy, or run again."
             ) from error
 
@@ -208,8 +208,8 @@ class Result(ABC):
         Raises:
             OutputFolderError: If the folder contains another run or other files, or cannot be written.
         """
-        with told_by_url(folder):
-            self._save(present(folder))
+        with errors_naming_url(folder):
+            self._save(downloaded(folder))
 
     def _save(self, path: Path) -> None:
         previous = read_record(path) if path.is_dir() else None
@@ -220,7 +220,7 @@ class Result(ABC):
         with translated_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             (manifest := Manifest(path)).file.touch()
-        with listed(manifest):
+        with recording(manifest):
             for name in self.schema:
                 write_table(path / f"{name}.parquet", getattr(self, name))
             write_matrices(path, self.matrices, self.tokens)
@@ -233,12 +233,12 @@ class Result(ABC):
         Raises:
             OutputFolderError: If the folder contains no finished run of this kind, or a damaged file, which is named.
         """
-        with told_by_url(folder):
-            path = present(folder)
+        with errors_naming_url(folder):
+            path = downloaded(folder)
             record, manifest = finished_record(path, cls.analysis), Manifest(path)
             stored, tokens = stored_matrices(manifest)
-            names = [name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.digests]
-            tables = {name: read_table(manifest, path / f"{name}.parquet", cls.schema[name]) for name in names}
+            names = [name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.names]
+            tables = {name: read_table(path / f"{name}.parquet", cls.schema[name]) for name in names}
             return cls.of(tables, record, stored, tokens, path)
 
     def to_html(self, path: str | Path, *, more: Sequence[Section] = (), said: Sequence[str] = ()) -> Path:

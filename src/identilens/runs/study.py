@@ -1,6 +1,7 @@
 """A study: one analysis with its inputs, and the function that runs every study."""
 
 import inspect
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, is_dataclass
 from itertools import takewhile
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
 
@@ -15,27 +17,27 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from identilens.errors import InputError
-from identilens.runs.columns import is_columns
-from identilens.runs.engines.driver import FAILED, Driver
-from identilens.runs.engines.engine import Engine
-from identilens.runs.engines.worker import SENT, Job
-from identilens.runs.folder import RunFolder, joined_folder
+from identilens.errors import CheckFailedError, InputError
+from identilens.runs.bucket import displayed, errors_naming_url, local_folder
+from identilens.runs.files import write_text
+from identilens.runs.folder import RunFolder, joined_folder, part_content
 from identilens.runs.manifest import Manifest, manifest_of
 from identilens.runs.matrices import Tokens
-from identilens.runs.mirror import settle
 from identilens.runs.progress import Progress, watched
 from identilens.runs.provenance import Identity, provenance
 from identilens.runs.request import Request, options_of, options_of_inputs
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
-from identilens.runs.stored import fetch, local_place, shown_place, told_by_url
-from identilens.runs.texts import read_texts
+from identilens.runs.texts import is_columns, read_texts
+from identilens.runs.workers import Engine, Job, PartResult, compute_parts
 
 S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
 Tables = Mapping[str, pl.DataFrame]
 Merger = Callable[[pl.DataFrame], pl.DataFrame]
+
+FAILED = "failed.jsonl"
+"""File with the parts that failed, in the run's folder."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,10 @@ class Study(ABC, Generic[S, R]):
             InputError: Without a folder, if the study needs one.
         """
         if folder is None and self.leaves:
-            raise InputError(f"{self.leaves}, so it needs a folder. Pass out=... (--out).")
+            raise InputError(f"{self.leaves}, so it needs a folder. Pass out=... to the run.")
         self.folder = folder and folder.path
 
-    def sent(self, folder: Path) -> tuple[Any, ...]:
+    def for_workers(self, folder: Path) -> tuple[Any, ...]:
         """Return the inputs as they are sent to workers; inputs that need files are written into the folder."""
         return self.inputs
 
@@ -243,17 +245,17 @@ def run_study(
         _check_shared(study, out)
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
-        with watched(study.unit, study.reports and progress) as told:
-            result = _in_memory(study, record, told)
+        with watched(study.unit, study.reports and progress) as report:
+            result = _in_memory(study, record, report)
         return study.shown(result, None)
-    with told_by_url(out):
-        folder = _folder(study, local_place(out), record, resume, overwrite, allow_version_change)
+    with errors_naming_url(out):
+        folder = _folder(study, local_folder(out), record, resume, overwrite, allow_version_change)
         with folder:
             if not folder.finished:
                 if study.reports and study.request is not None:
                     study.request.write(folder.path)
-                with watched(study.unit, study.reports and progress) as told:
-                    _into_folder(study, folder, told, engine)
+                with watched(study.unit, study.reports and progress) as report:
+                    _into_folder(study, folder, report, engine)
             study.wait()
             return study.shown(study.result_type.load(folder.path), folder.path)  # pyright: ignore[reportReturnType, reportArgumentType]
 
@@ -264,16 +266,15 @@ def _folder(
     """Return the folder of a run: ``out``, or a subfolder of the run that it joins, whose manifest then lists it."""
     with study.in_turn():
         if study.joins:
-            fetch(out)
+            Manifest(out).download()
         path = joined_folder(out, record, study.joins)
         around = manifest_of(path) if path == out else Manifest(out)
-        folder = RunFolder(
+        folder = RunFolder.open(
             path, record, resume=resume or not study.reports, overwrite=overwrite and study.reports,
-            allow_version_change=changed, leads=study.reports,
+            allow_version_change=changed, writes=study.reports,
         )  # fmt: skip
         if around is not None and around.file.is_file():
-            around.add(path)
-            settle(path)
+            around.add(f"{path.relative_to(around.root).as_posix()}/")
         return folder
 
 
@@ -290,48 +291,69 @@ def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress 
 
 def _check_shared(study: Study[Any, R], out: str | Path | None) -> None:
     if study.alone:
-        raise InputError(f"{study.name} runs in one process: {study.alone}. Leave out engine (--engine).")
+        raise InputError(f"{study.name} runs in one process: {study.alone}. Leave engine=... out.")
     if out is None:
-        raise InputError("workers write into a folder: pass out=... (--out) with an engine.")
+        raise InputError("workers compute the parts of a run in a folder: pass out=... with engine=....")
 
 
 def _into_folder(
     study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine | None
 ) -> None:  # fmt: skip
     study.begin(folder)
+    parts = range(len(study.sizes()))
     if study.reports:
         folder.manifest.remove(FAILED)
+        folder.plan(len(parts))
     if engine is None:
         for part in _counted(study, progress):
             if not folder.has(part):
                 output = study.run(part)
                 if study.reports:
-                    folder.write_part(part, output.tables, output.matrices, output.tokens)
+                    folder.write_part(part, part_content(output.tables, output.matrices, output.tokens))
     else:
-        _on_engine(study, folder, progress, engine)
+        _on_workers(study, folder, progress, engine)
     if not study.reports:
         return
-    parts = len(study.sizes())
-    last = study.finish(_merged(study, folder.read_parts(range(parts))))
-    folder.finish(parts, last.tables, last.matrices, last.tokens)
+    last = study.finish(_merged(study, folder.read_parts(parts)))
+    folder.finish(len(parts), last.tables, last.matrices, last.tokens)
 
 
-def _on_engine(study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine) -> None:
-    sizes, done = study.sizes(), [0]
-
-    def told(part: int, note: str) -> None:
-        done[0] += sizes[part]
-        if progress:
-            progress(done[0], sum(sizes), note)
-
+def _on_workers(study: Study[Any, R], folder: RunFolder, progress: Progress | None, engine: Engine) -> None:
+    """Compute the missing parts on workers; raises CheckFailedError if parts failed, all others being saved."""
+    sizes = study.sizes()
+    parts = [part for part in range(len(sizes)) if not folder.has(part)]
+    done, total = sum(sizes) - sum(sizes[part] for part in parts), sum(sizes)
     if progress:
-        progress(0, sum(sizes), "workers start")
-    place = shown_place(folder.path.resolve())
-    job = Job(type(study), study.sent(folder.path / SENT), study.settings, folder.record, place)
-    Driver(job, engine, sizes, study.unit, told).run(folder)
-    fetch(folder.path)
-    folder.manifest.reread()
-    folder.manifest.remove(f"{SENT}/")
+        progress(done, total, "workers start")
+
+    def finished(part: int, result: PartResult, workers: str) -> None:
+        nonlocal done
+        folder.manifest.add(*result.names)
+        folder.write_part(part, result.content)
+        done += sizes[part]
+        if progress:
+            progress(done, total, workers)
+
+    with TemporaryDirectory(prefix="identilens-") as shared:
+        inputs = study.for_workers(Path(shared))
+        location = displayed(folder.path.resolve())
+        job = Job(
+            study=type(study), inputs=inputs, settings=study.settings, record=folder.record, location=location,
+            shared=Path(shared),
+        )  # fmt: skip
+        failed = compute_parts(job, engine, parts, finished) if parts else {}
+    if not failed:
+        return
+    starts = [sum(sizes[:part]) for part in sorted(failed)]
+    rows = [
+        {"part": part, study.unit: [start, start + sizes[part] - 1], "error": failed[part]}
+        for part, start in zip(sorted(failed), starts, strict=True)
+    ]
+    write_text(folder.path / FAILED, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    raise CheckFailedError(
+        f"{len(rows)} of {len(sizes)} parts failed; {folder.path / FAILED} names them. The first: "
+        f"{rows[0]['error'].strip().splitlines()[-1]} All others are saved: resume=True tries these again."
+    )
 
 
 def _counted(study: Study[Any, R], progress: Progress | None) -> Any:

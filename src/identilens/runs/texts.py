@@ -1,36 +1,57 @@
-"""Texts from files, streams and data sets, read one after the other; each is a line, an object or a row."""
+"""Texts from files, streams, data sets and frames, read one after the other; the size of what is read is bounded."""
 
-import codecs
 import csv
 import json
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from identilens.errors import InputError, SettingError
-from identilens.runs.columns import column_texts, is_columns, parquet_rows
-from identilens.runs.compressed import MAX_TEXT_BYTES, READ_ERRORS, STANDARD_INPUT, kind_of, open_bytes, open_text
 from identilens.runs.conllu import read_conllu
-from identilens.runs.corpus import Corpus, TextList, stored
-from identilens.runs.lines import Lines, checked
+from identilens.runs.corpus import Corpus, TextList, in_memory_or_on_disk
+from identilens.runs.lines import (
+    MAX_TEXT_BYTES,
+    READ_ERRORS,
+    STANDARD_INPUT,
+    kind_of,
+    numbered_lines,
+    open_text,
+    too_large,
+)
+from identilens.runs.parquet import expanded
 
-Texts = Iterator[Any]
+_LONGEST_TEXT = 2**20
+"""Largest number of characters in a text that is not cut."""
 
-_TOLD_EVERY = 10_000
+_PER_TOKEN = 256
+"""Characters that are kept of a text for each token that it will be cut to: far more than any word has."""
+
+_ROWS = 10_000
+"""Rows of a parquet file that are read at a time."""
+
+_PER_VALUE = 8
+"""Bytes of a page of a parquet file, beside those of its texts, that each text may take."""
+
+_REPORT_EVERY = 10_000
+"""Number of texts after which the progress is reported."""
+
+Rows = Iterator[tuple[str, Any]]
+"""The position of a text, for messages, and the text or pair."""
 
 
 def read_texts(
     source: Any, *, columns: Sequence[str] = (), encoding: str = "utf-8", pairs: bool = False,
     limit: int | None = None, max_length: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES,
-    told: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Sequence[Any]:  # fmt: skip
     """Return the texts of a file or a data set, or those of a list; see `iter_texts`.
 
     Up to 10,000 texts are returned as a list; more are stored in a temporary file (`Corpus`) and read when they are
-    used. ``told`` is called after every 10,000 texts with the number of texts read.
+    used. ``progress`` is called after every 10,000 texts with the number of texts read.
 
     Raises:
         InputError: As `iter_texts`, and if there are no texts.
@@ -44,15 +65,24 @@ def read_texts(
         >>> idl.read_texts(file, columns=["body"])
         ['Snow fell.', 'Nobody came.']
     """
-    given = {"columns": columns, "encoding": encoding, "pairs": pairs, "limit": limit, "max_length": max_length}
-    texts = iter_texts(source, **given, max_text_bytes=max_text_bytes)
-    read = stored(texts if told is None else _counted(texts, told))
+
+    def counted(texts: Iterator[Any]) -> Iterator[Any]:
+        for count, text in enumerate(texts, 1):
+            if progress is not None and count % _REPORT_EVERY == 0:
+                progress(count)
+            yield text
+
+    texts = iter_texts(
+        source, columns=columns, encoding=encoding, pairs=pairs, limit=limit, max_length=max_length,
+        max_text_bytes=max_text_bytes,
+    )  # fmt: skip
+    read = in_memory_or_on_disk(counted(texts))
     if not isinstance(source, str | Path):
         return read
     if not read:
         raise InputError(f"{source} contains no texts.")
     named = read if isinstance(read, Corpus) else TextList(read)
-    named.asked = {
+    named.load_options = {
         "file": Path(source), "column": tuple(columns), "encoding": encoding, "pairs": pairs, "limit": limit,
         "max_text_bytes": max_text_bytes,
     }  # fmt: skip
@@ -62,10 +92,10 @@ def read_texts(
 def iter_texts(
     source: Any, *, columns: Sequence[str] = (), encoding: str = "utf-8", pairs: bool = False,
     limit: int | None = None, max_length: int | None = None, max_text_bytes: int = MAX_TEXT_BYTES,
-) -> Texts:  # fmt: skip
+) -> Iterator[Any]:  # fmt: skip
     """Yield texts one by one; pairs if two columns are named, or if ``pairs`` is set.
 
-    A file is .txt (one text per line, blank lines skipped), .jsonl, .csv, .tsv, .conllu or .parquet, the first five
+    A file is .txt (one text per line, blank lines skipped), .jsonl, .csv, .tsv or .parquet, the first four
     optionally compressed as .gz or .xz. A pipe, or ``-`` for the standard input, has one text per line, or one object
     per line if columns are named. Other sources: a data set (`datasets`, also streaming), a frame or a column (pandas,
     polars), any iterable. Pairs are every two texts of a list, tab-separated lines of a .txt file, or two columns.
@@ -86,39 +116,64 @@ def iter_texts(
     """
     if limit is not None and limit < 0:
         raise SettingError("limit", "of at least 0", limit)
-    if isinstance(source, str | Path):
-        return islice(_of_file(Path(source), columns, encoding, pairs, limit, max_length, max_text_bytes), limit)
-    if not (is_columns(source) or isinstance(source, Iterable)):
-        raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
-    if is_columns(source):
-        return islice((checked(row, place, max_length) for place, row in column_texts(source, columns)), limit)
-    return islice(_in_twos(source) if pairs else iter(source), limit)
-
-
-def _counted(texts: Texts, told: Callable[[int], None]) -> Texts:
-    for count, text in enumerate(texts, 1):
-        if count % _TOLD_EVERY == 0:
-            told(count)
-        yield text
-
-
-def _of_file(
-    file: Path, columns: Sequence[str], encoding: str, pairs: bool, limit: int | None, max_length: int | None, most: int
-) -> Texts:
-    stream = _is_stream(file)
-    kind = kind_of(file) or (".jsonl" if columns else ".txt") if stream else kind_of(file)
-    if kind == ".conllu":
+    if isinstance(source, str | Path) and kind_of(Path(source)) == ".conllu":
         if pairs or columns:
-            raise InputError(f"{file} has one sentence for each text: omit --pairs and --column.")
-        with _translated_read_errors(file, "utf-8", stream, most):
-            yield from read_conllu(file, limit=limit, max_text_bytes=most)
-        return
-    read = _reader(file, kind, columns, pairs)
+            raise InputError(f"{source} has one sentence for each text: leave out pairs=True and columns=....")
+        return iter(read_conllu(source, limit, max_text_bytes))
+    if isinstance(source, str | Path):
+        rows = _file_rows(Path(source), list(columns), encoding, pairs, max_text_bytes)
+    elif is_columns(source):
+        rows = _column_rows(source, list(columns))
+    elif isinstance(source, Iterable):
+        return islice(_in_twos(source) if pairs else iter(source), limit)
+    else:
+        raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
+    return islice((_checked(text, position, max_length) for position, text in rows), limit)
+
+
+def _file_rows(file: Path, columns: list[str], encoding: str, pairs: bool, most: int) -> Rows:
+    streamed = _is_stream(file)
+    kind = kind_of(file) or (".jsonl" if columns else ".txt") if streamed else kind_of(file)
+    known = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+    if kind not in known:
+        names = ", ".join(known)
+        raise InputError(f"{file} ends in {kind or 'nothing'}; expected {names}, .conllu (or with .gz, .xz).")
+    if kind == ".txt" and columns:
+        raise InputError(f"columns=... is for .jsonl, .csv, .tsv and .parquet files; {file} has one text per line.")
+    if kind != ".txt" and not 1 <= len(columns) <= 2:
+        raise InputError(f"{file} needs columns=... for its texts: one, or two for pairs; got {len(columns)}.")
+    if pairs and kind != ".txt" and len(columns) != 2:
+        raise InputError(f"pairs=True needs two columns=..., one for each sentence of a pair; got only {columns[0]!r}.")
     if kind == ".parquet":
-        yield from (checked(row, place, max_length) for place, row in parquet_rows(file, columns, most))
+        yield from _parquet_rows(file, columns, most)
         return
-    with _translated_read_errors(file, encoding, stream, most), open_text(file, encoding, "", most) as opened:
-        yield from read(Lines(opened, file, max_length if kind == ".txt" else None), file, list(columns), max_length)
+    try:
+        stream = open_text(file, encoding, "", most, errors="surrogateescape")
+    except LookupError as error:
+        raise InputError(f"unknown encoding {encoding!r}; try utf-8, utf-16 or latin-1.") from error
+    except READ_ERRORS as error:
+        raise InputError(f"{file} cannot be read: {error}") from error
+    with stream:
+        lines = numbered_lines(stream, file, encoding)
+        if kind in (".csv", ".tsv"):
+            yield from _separated_rows(lines, file, columns, tabs=kind == ".tsv")
+            return
+        for number, line in lines:
+            position = f"{file}, line {number}"
+            if not line.strip():
+                continue
+            if kind == ".jsonl":
+                yield position, _picked(_json_object(line, position), columns, position)
+            elif not pairs:
+                yield position, line.strip()
+            else:
+                parts = tuple(part.strip() for part in line.strip().split("\t"))
+                if len(parts) != 2 or not all(parts):
+                    raise InputError(
+                        f"{position}: pairs=True expects two sentences with a tab between; got {len(parts)} "
+                        f"{'part' if len(parts) == 1 else 'parts'}. Leave it out if each line is one text."
+                    )
+                yield position, parts
 
 
 def _is_stream(file: Path) -> bool:
@@ -128,151 +183,182 @@ def _is_stream(file: Path) -> bool:
     try:
         mode = file.stat().st_mode
     except (OSError, ValueError):
-        raise InputError(f"no such file: {file}. Check the path given to --file.") from None
-    if stat.S_ISFIFO(mode):
-        return True
-    if not stat.S_ISREG(mode):
+        raise InputError(f"no such file: {file}. Check the path given to file=....") from None
+    if not stat.S_ISFIFO(mode) and not stat.S_ISREG(mode):
         what = "a folder" if stat.S_ISDIR(mode) else "a device"
         raise InputError(f"{file} is {what}; expected a file with texts, or - for the standard input.")
-    return False
+    return stat.S_ISFIFO(mode)
 
 
-def _reader(file: Path, kind: str, columns: Sequence[str], pairs: bool) -> Callable[..., Texts]:
-    readers = {
-        ".txt": _pairs_of_lines if pairs else _lines, ".jsonl": _json_lines, ".csv": _rows, ".tsv": _rows,
-        ".parquet": _rows,
-    }  # fmt: skip
-    if kind not in readers:
-        known = ", ".join(readers)
-        raise InputError(f"{file} ends in {kind or 'nothing'}; expected {known}, .conllu (or with .gz, .xz).")
-    if kind == ".txt" and columns:
-        raise InputError(f"--column is for .jsonl, .csv, .tsv and .parquet files; {file} has one text per line.")
-    if kind != ".txt" and not 1 <= len(columns) <= 2:
-        raise InputError(f"{file} needs --column NAME for its texts, or two of them for pairs; got {len(columns)}.")
-    if pairs and kind != ".txt" and len(columns) != 2:
-        raise InputError(f"--pairs needs --column twice, once for each sentence of a pair; got only {columns[0]!r}.")
-    return readers[kind]
+def _json_object(line: str, position: str) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        row = dict(pairs)
+        if len(row) < len(pairs):
+            names = [name for name, _ in pairs]
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"the name {repeated!r} stands there twice; remove one")
+        return row
 
-
-@contextmanager
-def _translated_read_errors(file: Path, encoding: str, stream: bool, most: int) -> Iterator[None]:
     try:
-        yield
-    except UnicodeDecodeError as error:
-        place = str(error.reason) if stream else _undecodable(file, encoding, most)
-        raise InputError(
-            f"{file} is not {encoding}: {place}. "
-            "Save it as UTF-8, or name its encoding with --encoding (for example latin-1)."
-        ) from error
-    except LookupError as error:
-        raise InputError(f"unknown encoding {encoding!r}; try utf-8, utf-16 or latin-1.") from error
-    except READ_ERRORS as error:
-        raise InputError(f"{file} cannot be read: {error}") from error
-
-
-def _undecodable(file: Path, encoding: str, most: int) -> str:
-    """Return which byte of a file cannot be decoded; the stream itself only knows its position in a buffer."""
-    if encoding.lower().startswith(("utf-16", "utf-32", "utf_16", "utf_32")):
-        return "its content cannot be decoded"
-    decoder = codecs.getincrementaldecoder(encoding)()
-    position, number = 0, 1
-    with open_bytes(file, most) as stream:
-        for part in chain(iter(lambda: stream.read(2**20), b""), [b""]):
-            try:
-                decoder.decode(part, final=not part)
-            except UnicodeDecodeError as error:
-                position += len(part) - len(error.object) + error.start
-                number += error.object[: error.start].count(b"\n")
-                return f"byte {error.object[error.start]:#04x} at position {position} (line {number})"
-            position += len(part)
-            number += part.count(b"\n")
-    return "its content cannot be decoded"
-
-
-def _lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
-    return (checked(line, f"{file}, line {number}", longest) for number, line in lines.filled())
-
-
-def _pairs_of_lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
-    for number, line in lines.filled():
-        parts = [part.strip() for part in line.split("\t")]
-        if len(parts) != 2 or not all(parts):
-            raise InputError(
-                f"{file}, line {number}: --pairs expects two sentences with a tab between; got {len(parts)} "
-                f"{'part' if len(parts) == 1 else 'parts'}. Omit --pairs if each line is one text."
-            )
-        yield checked((parts[0], parts[1]), f"{file}, line {number}", longest)
-
-
-def _in_twos(texts: Iterable[Any]) -> Texts:
-    sentences = list(texts)
-    if len(sentences) % 2:
-        raise InputError(f"--pairs reads every two --text as a pair; got {len(sentences)}. Give one more, or one less.")
-    return zip(sentences[::2], sentences[1::2], strict=True)
-
-
-def _json_lines(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
-    for number, line in lines.filled():
-        place = f"{file}, line {number}"
-        try:
-            row = json.loads(line, object_pairs_hook=_unique)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{place}: not valid JSON ({error}).") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{place}: expected a JSON object, got {type(row).__name__}.")
-        yield checked(_pick(row, columns, place), place, longest)
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; raises ValueError for a name that it has twice, where `json` would take the last."""
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {repeated!r} stands there twice; remove one")
+        row = json.loads(line, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{position}: not valid JSON ({error}).") from error
+    if not isinstance(row, dict):
+        raise InputError(f"{position}: expected a JSON object, got {type(row).__name__}.")
     return row
 
 
-def _rows(lines: Lines, file: Path, columns: list[str], longest: int | None) -> Texts:
-    tabs = kind_of(file) == ".tsv"
+def _separated_rows(lines: Iterator[tuple[int, str]], file: Path, columns: list[str], *, tabs: bool) -> Rows:
     # Tab-separated corpora are written without quoting.
-    quoting, separator = (csv.QUOTE_NONE, "\t") if tabs else (csv.QUOTE_MINIMAL, ",")
-    remedy = "Remove the tabs in its texts" if tabs else "Put texts with commas or line ends between quotes"
-    reader = csv.reader(lines, delimiter=separator, quoting=quoting, strict=True)
+    quoting, delimiter = (csv.QUOTE_NONE, "\t") if tabs else (csv.QUOTE_MINIMAL, ",")
+    reader = csv.reader((line for _, line in lines), delimiter=delimiter, quoting=quoting, strict=True)
     header: list[str] = []
     start = 1
     try:
         for fields in reader:
-            place = f"{file}, line {start}"
-            start = reader.line_num + 1
+            position, start = f"{file}, line {start}", reader.line_num + 1
             if not header:
                 header = fields
-                _check_header(header, columns, place)
+                if repeated := [column for column in columns if header.count(column) > 1]:
+                    raise InputError(
+                        f"{position}: the header has the column {repeated[0]!r} twice. Rename one of them."
+                    )
+            elif fields and len(fields) != len(header):
+                remedy = "Remove the tabs in its texts" if tabs else "Put texts with commas or line ends between quotes"
+                counts = f"expected {len(header)} fields, as in the header; got {len(fields)}"
+                raise InputError(f"{position}: {counts}. {remedy}.")
             elif fields:
-                if len(fields) != len(header):
-                    counts = f"expected {len(header)} fields, as in the header; got {len(fields)}"
-                    raise InputError(f"{place}: {counts}. {remedy}.")
-                yield checked(_pick(dict(zip(header, fields, strict=True)), columns, place), place, longest)
+                yield position, _picked(dict(zip(header, fields, strict=True)), columns, position)
     except csv.Error as error:
         raise InputError(
             f"{file}, line {start}: {error}. Close every quote, and double those inside a text."
         ) from error
 
 
-def _check_header(header: list[str], columns: list[str], place: str) -> None:
-    for column in columns:
-        if header.count(column) > 1:
-            raise InputError(f"{place}: the header has the column {column!r} twice. Rename one of them.")
+def _parquet_rows(file: Path, columns: list[str], most: int) -> Rows:
+    left = most
+    try:
+        with file.open("rb") as stream:
+            schema = pl.read_parquet_schema(stream)
+            size = expanded(stream, columns)
+        for column in columns:
+            if column not in schema:
+                raise InputError(
+                    f"{file}: no column {column!r}; there are {', '.join(schema)}. Pass another columns=...."
+                )
+            if schema[column] not in (pl.String, pl.Categorical, pl.Enum):
+                raise InputError(
+                    f"{file}: column {column!r} contains no texts but {schema[column]}. Pass another columns=...."
+                )
+        if size.bytes > most + _PER_VALUE * size.values:
+            raise too_large(file, most)
+        lazy = pl.scan_parquet(file, glob=False, hive_partitioning=False).select(columns)
+        for start in range(0, lazy.select(pl.len()).collect().item(), _ROWS):
+            frame = lazy.slice(start, _ROWS).collect()
+            # Equal texts share their memory in a frame, but not as strings.
+            lengths = pl.all().cast(pl.String).str.len_bytes().cast(pl.Int64)
+            sizes = frame.select(pl.sum_horizontal(lengths).cum_sum()).to_series()
+            allowed = frame.filter(sizes <= left)
+            for number, row in enumerate(allowed.iter_rows(named=True), start):
+                yield f"{file}, row {number}", _picked(row, columns, f"{file}, row {number}")
+            if len(allowed) < len(frame):
+                raise too_large(file, most)
+            left -= sizes[-1]
+    except InputError:
+        raise
+    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read: {error}") from error
 
 
-def _pick(row: Mapping[str, Any], columns: Sequence[str], place: str) -> str | tuple[str, str]:
-    values = []
+def is_columns(source: Any) -> bool:
+    """Return whether the source has columns: a data set, a frame, or a column of one."""
+    return type(source).__module__.split(".")[0] in ("datasets", "pandas", "polars")
+
+
+def _column_rows(source: Any, columns: list[str]) -> Rows:
+    """Yield the texts of a data set, a frame or a column of one."""
+    names = getattr(source, "column_names", getattr(source, "columns", None))
+    if names is None and hasattr(source, "features"):
+        first = next(iter(source), None)
+        names = first if isinstance(first, Mapping) else None
+    if names is None:
+        rows, chosen = ({"": value} for value in source), [""]
+    else:
+        names = [str(name) for name in names]
+        chosen = columns or (["text"] if "text" in names else names if len(names) == 1 else [])
+        if not 1 <= len(chosen) <= 2 or set(chosen) - set(names):
+            got = ", ".join(chosen) or "none"
+            raise InputError(
+                f"name the column of the texts, or two for pairs: columns=...; there are {', '.join(names)}; got {got}."
+            )
+        if repeated := [name for name in chosen if names.count(name) > 1]:
+            raise InputError(f"there are several columns {repeated[0]!r}. Rename all but one.")
+        if hasattr(source, "iter_rows"):
+            rows = source.iter_rows(named=True)
+        else:
+            rows = source.to_dict("records") if hasattr(source, "iterrows") else source
+    for number, row in enumerate(rows):
+        yield f"row {number}", _picked(row, chosen, f"row {number}")
+
+
+def _picked(row: Mapping[str, Any], columns: Sequence[str], position: str) -> str | tuple[str, ...]:
+    """Return the text in a column of a row, or the pair in two."""
     for column in columns:
         if column not in row:
             known = ", ".join(str(name) for name in row)
-            raise InputError(f"{place}: no column {column!r}; there are {known}. Pass one with --column.")
-        value = row[column]
-        if not isinstance(value, str) or not value.strip():
-            raise InputError(f"{place}: column {column!r} is empty or not a text. Remove the line.")
-        values.append(value)
-    return values[0] if len(values) == 1 else (values[0], values[1])
+            raise InputError(f"{position}: no column {column!r}; there are {known}. Pass one with columns=....")
+        if not isinstance(row[column], str) or not row[column].strip():
+            where = f"column {column!r}" if column else "the text"
+            raise InputError(f"{position}: {where} is empty or not a text. Remove it.")
+    values = tuple(row[column] for column in columns)
+    return values[0] if len(values) == 1 else values
+
+
+def _in_twos(texts: Iterable[Any]) -> Iterator[Any]:
+    sentences = list(texts)
+    if len(sentences) % 2:
+        raise InputError(
+            f"pairs=True reads every two texts as a pair; got {len(sentences)}. Give one more, or one less."
+        )
+    return zip(sentences[::2], sentences[1::2], strict=True)
+
+
+def _checked(text: Any, position: str, max_length: int | None) -> Any:
+    """Return a text, or a pair of texts, as a tokenizer can read it; a text that will be cut is shortened."""
+    if isinstance(text, tuple):
+        return tuple(_checked(part, position, max_length) for part in text)
+    if max_length is not None:
+        text = text[: max(2**16, _PER_TOKEN * max_length)]
+    elif len(text) > _LONGEST_TEXT:
+        raise InputError(
+            f"{position}: the text has {len(text):,} characters; no model reads more than {_LONGEST_TEXT:,}. "
+            "Pass max_length=... to cut it, or split it."
+        )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{position}: half a character (surrogate {text[error.start]!a}) at {error.start}. Correct the text."
+        ) from error
+    return text
+
+
+def hub_dataset(name: str, split: str, subset: str | None) -> Any:
+    """Return a data set of the hub, whose rows are streamed, or of a local folder, also of one saved to disk.
+
+    Raises:
+        InputError: If ``datasets`` is not installed, or the data set cannot be loaded.
+    """
+    try:
+        from datasets import load_dataset, load_from_disk
+    except ImportError as error:
+        raise InputError("dataset=... needs: pip install 'identilens[datasets]'.") from error
+    try:
+        if (Path(name) / "state.json").is_file():  # one split, as Dataset.save_to_disk writes it
+            return load_from_disk(name)
+        if (Path(name) / "dataset_dict.json").is_file():  # several, as DatasetDict.save_to_disk writes them
+            return load_from_disk(name)[split]
+        return load_dataset(name, subset, split=split, streaming=True)
+    except Exception as error:  # datasets raises many kinds: connection, file, value, build errors
+        first = (str(error).strip() or repr(error)).splitlines()[0]
+        raise InputError(f"{name} cannot be loaded ({first}). Check dataset=..., subset=... and split=....") from error

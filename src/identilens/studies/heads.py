@@ -16,10 +16,9 @@ from identilens.models.inputs import Item
 from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.reading import read_head
-from identilens.models.sending import send_lens
+from identilens.models.sending import lens_reference
 from identilens.models.sequences import names_at, position_names, sides
 from identilens.runs.corpus import Corpus
-from identilens.runs.files import write_folder
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import REPEATED, Kind, Numbers, Settings
@@ -171,11 +170,11 @@ class TextHeads:
 class LensStudy(Study[S, R]):
     """A study of a model on texts: workers load the model by its path."""
 
-    def sent(self, folder: Path) -> tuple[Any, ...]:
+    def for_workers(self, folder: Path) -> tuple[Any, ...]:
         """Return the model as its path, and the texts as they are, or very many as a file in the folder."""
         lens, *others = self.inputs
-        texts = [one.sent(folder) if isinstance(one, Corpus) else one for one in others]
-        return (send_lens(lens, folder, write_folder), *texts)
+        texts = [item.reference(folder) if isinstance(item, Corpus) else item for item in others]
+        return (lens_reference(lens, folder), *texts)
 
 
 class TextStudy(LensStudy[S, R]):

@@ -89,7 +89,7 @@ def read_items(lens: Lens, texts: Any, max_length: int | None) -> Sequence[Item]
     if not isinstance(texts, Corpus):
         return lens.read(texts, max_length)
     items = LazyItems(lens, texts, max_length)
-    if max_length is None and not texts.received:
+    if max_length is None and not texts.known_lengths:
         _check_lengths(lens, items)
     return items
 

@@ -9,12 +9,12 @@ import polars as pl
 
 from identilens.charts.page import Section
 from identilens.errors import OutputFolderError
+from identilens.runs.bucket import errors_naming_url, local_folder
 from identilens.runs.folder import joined_runs
-from identilens.runs.manifest import Manifest, listed
+from identilens.runs.manifest import Manifest, downloaded, recording
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.reading import read_record
 from identilens.runs.result import Result
-from identilens.runs.stored import local_place, present, told_by_url
 from identilens.studies.registry import STUDIES, study_named
 
 
@@ -34,8 +34,8 @@ def load_result(folder: str | Path) -> Result:
         >>> idl.load_result(folder).table.equals(audit.table)
         True
     """
-    with told_by_url(folder):
-        path = present(folder)
+    with errors_naming_url(folder):
+        path = downloaded(folder)
         record = read_record(path)
         if record is None or record["analysis"] not in STUDIES:
             raise OutputFolderError(
@@ -63,9 +63,9 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
         'report.html'
     """
     result = load_result(folder)
-    with told_by_url(folder):
-        place = local_place(folder)
-        with result.blamed_on_files(), listed(Manifest(place)):
+    with errors_naming_url(folder):
+        place = local_folder(folder)
+        with result.blamed_on_files(), recording(Manifest(place)):
             joined = joined_results(place, result.provenance)
             more = [section for one in joined for section in _apart(one)]
             said = [f"{_opening(one)} {one.summary().text.splitlines()[0]}" for one in joined]

@@ -10,7 +10,7 @@ import torch
 
 from identilens.errors import InputError
 from identilens.lab.encoder.tasks import Task
-from identilens.runs.compressed import READ_ERRORS, kind_of, open_text
+from identilens.runs.lines import READ_ERRORS, kind_of, open_text
 
 Part = Literal["train", "validation", "test"]
 Text = str | tuple[str, str]

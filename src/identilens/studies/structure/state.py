@@ -133,7 +133,7 @@ class State:
 
     def load(self, folder: Path, part: int) -> None:
         """Take the state as it was after a part."""
-        self.sums = read_tensors(Manifest(folder), _file(folder, part))
+        self.sums = read_tensors(_file(folder, part))
 
 
 def _file(folder: Path, part: int) -> Path:

@@ -15,7 +15,7 @@ from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.runs.corpus import Corpus
 from identilens.runs.folder import RunFolder
-from identilens.runs.manifest import listed
+from identilens.runs.manifest import recording
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, Tables, study_function
 from identilens.studies.items import identities, read_items
@@ -102,7 +102,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             self._temporary = finalize(self, rmtree, self._cache, ignore_errors=True)
         for part in range(len(self.parts)):
             if folder is not None and folder.has(part):
-                self.runner.recall(folder.read_part(part)["table"], self.layers)
+                self.runner.recall(folder.read_parts([part])["table"], self.layers)
 
     def run(self, part: int) -> Output:
         """Return the rows of one fold of one probe and distance."""
@@ -131,7 +131,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             self._checked = True
         if name not in self._held and self._cache is not None:
             # Hidden states stay after the run: later runs on the same texts use them.
-            with listed(None):
+            with recording(None):
                 self._held[name] = extract(
                     self.lenses[name], self.texts, self._cache, max_length=self.settings.max_length,
                     progress=lambda done, total, step: self.tell(f"{step} of {done:,} of {total:,} texts"),

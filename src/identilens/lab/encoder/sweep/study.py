@@ -116,7 +116,7 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
 
         study = TrainStudy(one, self._splits(one.task, one.seed))
         # The sweep itself has already checked the versions of the libraries.
-        trained = run_study(study, out=folder, resume=folder.exists(), allow_version_change=True, progress=told)
+        trained = run_study(study, out=folder, resume=True, allow_version_change=True, progress=told)
         if not self.settings.keep_models:
             Manifest(folder).remove("model/")
         row = {name: trained.metrics.get(name) for name in EncoderSweep.schema["table"]}

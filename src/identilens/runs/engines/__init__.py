@@ -1,1 +1,0 @@
-"""Engines compute the parts of a run: in processes of this machine, or in actors of a Ray cluster."""
