@@ -28,22 +28,7 @@ def data(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("train") / "run"
-    start = (
-        "lab",
-        "encoder",
-        "train",
-        "--task",
-        "trec",
-        "--data",
-        data,
-        "--heads",
-        "add",
-        "--d-k",
-        4,
-        "--epochs",
-        3,
-        *SMALL,
-    )
+    start = (*TRAIN, "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
     assert "trec, add, d_k = 4, d_v = 16: test accuracy" in identilens(*start, "--out", out, code=0).output
     return out
 
@@ -63,7 +48,10 @@ def test_the_other_commands_take_the_model(trained, tmp_path):
     texts = ("--text", "How many lamps burn at night ?", "--text", "Where is the harbour ?")
     identilens("audit", "--model", trained / "model", *texts, "--out", tmp_path / "audit", code=0)
     assert pl.read_parquet(tmp_path / "audit" / "table.parquet")["d_v"].unique().to_list() == [16]
-    identilens("selfcheck", "--model", trained / "model", code=0)
+    # In a process of its own, where nothing has imported the laboratory.
+    command = [sys.executable, "-m", "identilens", "selfcheck", "--model", str(trained / "model")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def on_two_processes(*arguments):
@@ -76,22 +64,7 @@ def on_two_processes(*arguments):
 
 
 def test_two_processes_share_every_batch_and_one_reports(data, tmp_path):
-    start = (
-        "lab",
-        "encoder",
-        "train",
-        "--task",
-        "trec",
-        "--data",
-        data,
-        "--heads",
-        "add",
-        "--d-k",
-        4,
-        "--epochs",
-        3,
-        *SMALL,
-    )
+    start = (*TRAIN, "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
     result = on_two_processes(*start, "--out", tmp_path / "run")
     assert result.returncode == 0, result.stderr
     assert result.stdout.count("test accuracy") == 1
@@ -109,22 +82,7 @@ def test_processes_that_cannot_share_a_batch_are_refused(data, tmp_path):
 
 
 def test_a_finished_run_is_not_run_again(trained, data):
-    again = (
-        "lab",
-        "encoder",
-        "train",
-        "--task",
-        "trec",
-        "--data",
-        data,
-        "--heads",
-        "add",
-        "--d-k",
-        4,
-        "--epochs",
-        3,
-        *SMALL,
-    )
+    again = (*TRAIN, "--task", "trec", "--data", data, "--heads", "add", "--d-k", 4, "--epochs", 3, *SMALL)
     assert "already contains this run, finished" in failing(*again, "--out", trained)
     identilens(*again, "--out", trained, "--resume", code=0)
 
@@ -132,9 +90,7 @@ def test_a_finished_run_is_not_run_again(trained, data):
 def test_bad_input(data, tmp_path):
     out = ("--out", tmp_path / "out")
     assert "Choose from" in failing(*TRAIN, "--task", "mnist", "--data", data, *out)
-    assert "expected --d-k of at least 1; got 0" in failing(
-        "lab", "encoder", "train", "--task", "trec", "--data", data, "--d-k", 0, *out
-    )
+    assert "expected --d-k of at least 1; got 0" in failing(*TRAIN, "--task", "trec", "--data", data, "--d-k", 0, *out)
     assert "needs one train file of sst" in failing(*TRAIN, "--task", "sst", "--data", data, *out)
     assert "expected --heads to be concat or con or add; got 'both'" in failing(
         "lab", "encoder", "sweep", "--tasks", "trec", "--data", data, "--heads", "both", *out

@@ -1,9 +1,11 @@
 """Groups of options that several commands share, and the objects that are made from them."""
 
+import json
 import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -50,6 +52,7 @@ class ModelOptions(Settings):
         """
         quiet_transformers()
         with console.status(plain(f"loading {self.model}")):
+            import_lab_model(self.model)
             return load(
                 self.model, device=self.device, dtype=self.dtype, revision=self.revision,
                 trust_remote_code=self.trust_remote_code,
@@ -184,6 +187,23 @@ class EngineOptions(Settings):
 
 INPUTS = {"lens": ("Model", ModelOptions), "texts": ("Texts", TextOptions)}
 """For each input of a study: the heading of its options in the help, and the group of options."""
+
+
+LAB_MODELS = {
+    "identifiable_encoder": "identilens.lab.encoder.modeling",
+    "identilens_dyck": "identilens.lab.dyck.modeling",
+}
+"""Module of each model type of the laboratory."""
+
+
+def import_lab_model(folder: str) -> None:
+    """Import the code of a saved model of the laboratory, which makes its type known to transformers."""
+    try:
+        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    if isinstance(config, dict) and config.get("model_type") in LAB_MODELS:
+        import_module(LAB_MODELS[config["model_type"]])
 
 
 def quiet_transformers() -> None:

@@ -16,10 +16,8 @@ from identilens.measures.explanations import explain_rows
 from identilens.measures.explanations.orders import removal_sets
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
-from identilens.studies.faithfulness.determinacy import self_agreement
-from identilens.studies.faithfulness.drawing import DrawnMap
-from identilens.studies.faithfulness.judging import judged
-from identilens.studies.faithfulness.settings import FaithfulnessSettings
+from identilens.studies.faithfulness.evaluation import evaluate, self_agreement
+from identilens.studies.faithfulness.sampling import FaithfulnessSettings, SampledMap
 from identilens.studies.faithfulness.study import FaithfulnessStudy, faithfulness
 
 QUICK = {"rows": 2, "groups": (1, 2), "searched": 4, "alternatives": 2}
@@ -126,7 +124,7 @@ def test_rows_whose_effects_are_rounding_are_left_out_and_counted(monkeypatch, t
     assert plain.left_out().row(0) == ("zero", "hidden", 2, 0, 0)
     assert plain.table["floor"].is_between(1e-9, 1e-6).all()
     assert (plain.table["above_floor"] == 13).all()
-    monkeypatch.setattr(DrawnMap, "floor", {"hidden": 10.0})
+    monkeypatch.setattr(SampledMap, "floor", {"hidden": 10.0})
     found = faithfulness(lens, [ids(13)], **options)
     assert found.left_out().row(0) == ("zero", "hidden", 2, 2, 2)
     assert not found.table["correlation"].count()
@@ -140,7 +138,7 @@ def test_effects_without_an_order_give_no_correlation_and_scores_without_one_giv
     explained = {"raw": torch.tensor([0.1, 0.2, 0.7]), "even": torch.ones(3)}
     settings = FaithfulnessSettings(groups=(1, 2), searched=3)
     floor = {"same": 0.0, "last": 1e-7}
-    rows = list(judged(removal, explained, settings, torch.Generator().manual_seed(0), floor))
+    rows = list(evaluate(removal, explained, settings, torch.Generator().manual_seed(0), floor))
     found = {(row["outcome"], row["explanation"]): row["correlation"] for row in rows}
     assert found[("same", "raw")] is None
     assert found[("last", "even")] == 0

@@ -8,7 +8,7 @@ from helpers.zoo import build, ids
 from identilens.errors import InputError, SettingError
 from identilens.measures.explanations import rank_agreement
 from identilens.models.rollouts import final_rollouts
-from identilens.studies.faithfulness.determinacy import self_agreement
+from identilens.studies.faithfulness.evaluation import self_agreement
 from identilens.studies.faithfulness.inputs import FinalStates
 from identilens.studies.faithfulness.study import faithfulness
 

@@ -12,8 +12,7 @@ from helpers.command import failing, identilens
 from helpers.zoo import build, classifier, ids
 from identilens.errors import InputError
 from identilens.models.rollouts import final_rollouts
-from identilens.studies.rationales.decision import Decision
-from identilens.studies.rationales.study import rationales
+from identilens.studies.rationales.study import Decision, rationales
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 TEXT = "Snow fell on the harbour, and nobody came."

@@ -5,13 +5,16 @@ from typing import Any, ClassVar
 from identilens.models.lens import Lens
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import table_of
-from identilens.studies.faithfulness.causal import causal_rows
-from identilens.studies.faithfulness.determinacy import alternatives_of, control_rows, determinacy_rows
-from identilens.studies.faithfulness.drawing import drawn_maps, places_of
+from identilens.studies.faithfulness.evaluation import (
+    alternatives_of,
+    causal_rows,
+    control_rows,
+    determinacy_rows,
+    token_rows,
+)
 from identilens.studies.faithfulness.inputs import captum
 from identilens.studies.faithfulness.result import Faithfulness
-from identilens.studies.faithfulness.settings import FaithfulnessSettings
-from identilens.studies.faithfulness.token_rows import token_rows
+from identilens.studies.faithfulness.sampling import FaithfulnessSettings, places_of, sampled_maps
 from identilens.studies.heads import TextStudy
 from identilens.studies.items import read_items
 
@@ -59,7 +62,7 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
     def run(self, part: int) -> Output:
         """Return the tables of the maps of one text."""
         item, rows = self.items[part], {name: [] for name in Faithfulness.schema}
-        maps = drawn_maps(self.lens, item, part, self.settings)
+        maps = sampled_maps(self.lens, item, part, self.settings)
         if self.settings.explained:
             rows["states"] += token_rows(self.lens, item, part, maps, self.settings)
         for drawn in maps:

@@ -1,16 +1,16 @@
-"""Which maps and rows of a text are tested, and what is known of their rows."""
+"""Settings of the study, and the maps and rows of a text that are drawn."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from annotated_types import Ge
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.errors import UnsupportedModelError
+from identilens.errors import SettingError, UnsupportedModelError
 from identilens.linalg import FLOAT32_EPS
 from identilens.measures.explanations.rows import explain_rows, value_zeroing
 from identilens.models.heads import Head
@@ -20,14 +20,56 @@ from identilens.models.lens import Lens
 from identilens.models.map_runs import MapRuns
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
-from identilens.studies.faithfulness.settings import FaithfulnessSettings
+from identilens.runs.settings import LIST, Numbers
+from identilens.studies.heads import KindSettings
+
+Intervention = Literal["zero", "renormalise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaithfulnessSettings(KindSettings):
+    """Which maps and rows are drawn, and how explanations of them are tested.
+
+    Attributes:
+        maps: Number of attention maps drawn from each text.
+        rows: Number of rows drawn from each map.
+        interventions: Set weights to zero (zero), or also scale the other weights of the row to sum to 1 (renormalise).
+        groups: Sizes of the groups of keys that are removed together, smallest first.
+        beam: Width of the beam that searches the best and the worst order.
+        searched: Number of keys from which that search chooses; at least the largest group.
+        alternatives: Number of alternatives drawn of each row.
+        explained: Number of final hidden states of each text for which explanations by input tokens are tested too.
+        attribution: Among these gradient × input, integrated gradients and occlusion, which need captum.
+        seed: Seed of the random numbers.
+    """
+
+    maps: Annotated[int, Ge(1)] = 1
+    rows: Annotated[int, Ge(1)] = 2
+    interventions: Annotated[tuple[Intervention, ...], LIST] = ("zero", "renormalise")
+    groups: Numbers = (1, 2, 4, 8)
+    beam: Annotated[int, Ge(1)] = 1
+    searched: Annotated[int, Ge(1)] = 16
+    alternatives: Annotated[int, Ge(1)] = 4
+    explained: Annotated[int, Ge(0)] = 0
+    attribution: bool = False
+    seed: Annotated[int, Ge(0)] = 0
+
+    def check(self) -> None:
+        """Check that groups grow, that the search can choose the largest, and that attribution has something to do."""
+        if self.attribution and not self.explained:
+            raise SettingError("attribution", "to be left out, or explained of at least 1", self.attribution)
+        if list(self.groups) != sorted(set(self.groups)) or not self.groups or self.groups[0] < 1:
+            raise SettingError("groups", "as growing sizes of at least 1, such as 1,2,4,8", self.groups)
+        if self.searched < self.groups[-1]:
+            raise SettingError("searched", f"of at least the largest group, {self.groups[-1]}", self.searched)
+
 
 ROUNDINGS = 8
 """Roundings with which a noise floor is measured."""
 
 
 @dataclass
-class DrawnMap:
+class SampledMap:
     """One attention map with the rows that are tested, and the runs of its model with changes of it."""
 
     place: dict[str, Any]
@@ -98,7 +140,7 @@ def places_of(lens: Lens, item: Item, settings: FaithfulnessSettings) -> list[tu
     return list(chosen_heads(lens.sites(item), settings.layers, settings.heads, settings.kind))
 
 
-def drawn_maps(lens: Lens, item: Item, text: int, settings: FaithfulnessSettings) -> list[DrawnMap]:
+def sampled_maps(lens: Lens, item: Item, text: int, settings: FaithfulnessSettings) -> list[SampledMap]:
     """Return the maps of a text that are tested, drawn with their rows from the seed and the text's number."""
     places = places_of(lens, item, settings)
     random = np.random.default_rng([settings.seed, text])
@@ -107,20 +149,16 @@ def drawn_maps(lens: Lens, item: Item, text: int, settings: FaithfulnessSettings
         site, head = places[number]
         read = read_head(lens, item, site.layer, head, site.kind)
         read.refuse_sink()
-        queries = _rows(read, settings, random)
-        if queries:
+        n_query, n_key = read.attention.shape
+        visible = [n_key] * n_query if read.visible is None else read.visible.sum(-1).tolist()
+        # Rows that see more keys than the smallest group removes.
+        usable = [query for query, keys in enumerate(visible) if keys > settings.groups[0]]
+        if usable:
+            queries = sorted(map(int, random.choice(usable, min(settings.rows, len(usable)), replace=False)))
             generator = torch.Generator().manual_seed(int(random.integers(2**31)))
             place = {"text": text, "layer": site.layer, "head": head, "kind": site.kind}
-            found.append(DrawnMap(place, read, queries, MapRuns(lens, item, read), generator))
+            found.append(SampledMap(place, read, queries, MapRuns(lens, item, read), generator))
     return found
-
-
-def _rows(head: Head, settings: FaithfulnessSettings, random: np.random.Generator) -> list[int]:
-    """Return rows that see more keys than the smallest group removes."""
-    n_query, n_key = head.attention.shape
-    seen = [n_key] * n_query if head.visible is None else head.visible.sum(-1).tolist()
-    usable: Sequence[int] = [query for query, keys in enumerate(seen) if keys > settings.groups[0]]
-    return sorted(map(int, random.choice(usable, min(settings.rows, len(usable)), replace=False))) if usable else []
 
 
 def roundings(shape: tuple[int, ...], dtype: torch.dtype, seed: int) -> Float[Tensor, "rounding *shape"]:
