@@ -6,6 +6,7 @@ import sys
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
+from runpy import run_path
 from typing import get_args, get_origin
 
 import pytest
@@ -251,36 +252,34 @@ def test_every_reproduction_can_be_imported():
         assert figure_named(name).source, name
 
 
-def lengths() -> dict[str, int]:
-    """Lines of every function, its docstring left out."""
-    found = {}
-    for name, file in modules().items():
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                words = node.body[0] if ast.get_docstring(node) is not None else None
-                said = words.end_lineno - words.lineno + 1 if words else 0
-                found[f"{name}:{node.lineno} {node.name}"] = node.end_lineno - node.lineno + 1 - said
-    return found
+BUDGETS = run_path(str(Path(__file__).parents[1] / "tools" / "budgets.py"))
 
 
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-NODES = 320_000
-"""Syntax-tree nodes of the whole package, docstrings left out. Raised only in a commit of its own that says why."""
+def test_the_package_stays_within_its_budgets(capsys):
+    figures = BUDGETS["figures"]()
+    with capsys.disabled():
+        print("", *(f"{name}: {figure:,}" for name, figure in figures.items()), sep="\n  ")
+    assert [name for name, figure in figures.items() if figure > BUDGETS["LIMITS"][name]] == []
 
 
-def nodes(file: Path) -> int:
-    """Size of a module: its syntax-tree nodes, which packing lines does not change; docstrings are left out."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    count = sum(1 for _ in ast.walk(tree))
-    documented = [node for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
-    return count - 2 * sum(ast.get_docstring(node, clean=False) is not None for node in documented)
+SPREAD = '''
+def f(x):
+    """Return the next number."""
+    y = x + 1
+    return y
 
 
-def test_the_package_files_and_functions_stay_small():
-    assert sum(map(nodes, modules().values())) <= NODES
-    files = {name: len(file.read_text(encoding="utf-8").splitlines()) for name, file in modules().items()}
-    assert [name for name, size in files.items() if size > 500] == []
-    assert [name for name, size in lengths().items() if size > 60] == []
+def _g():
+    return f(1)
+'''
+
+
+def test_packing_lines_makes_nothing_smaller():
+    packed = "def f(x): y = x + 1; return y\ndef _g(): return f(1)\n"
+    spread, packed = (BUDGETS["Module"]("m", text, ast.parse(text)) for text in (SPREAD, packed))
+    assert spread.nodes() == packed.nodes() > 10
+    assert list(spread.code().values()) == ["def f(x):", "y = x + 1", "return y", "def _g():", "return f(1)"]
+    assert spread.private_helpers() == ["_g"]
 
 
 @pytest.mark.parametrize("name", modules())

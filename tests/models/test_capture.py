@@ -11,8 +11,8 @@ from helpers.zoo import ALONE, BUILDERS, MORE, build, example, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.capture import Collector
+from identilens.models.eager import eager_attention_forward
 from identilens.models.interface import AttentionCall
-from identilens.models.routes import written_out
 from identilens.models.watching import Meeting
 
 FAMILIES = sorted(BUILDERS | MORE)
@@ -227,5 +227,7 @@ LEARNT = torch.ones(9, 3, dtype=torch.bool)
 )
 def test_learnt_keys_beside_those_of_the_tokens_leave_attention_causal(seen, kind):
     query, key = torch.zeros(1, 2, 9, 4), torch.zeros(1, 2, seen.shape[1], 4)
-    call = AttentionCall(0, nn.Identity(), query, key, key, seen[None, None], {}, written_out, written_out)
+    call = AttentionCall(
+        0, nn.Identity(), query, key, key, seen[None, None], {}, eager_attention_forward, eager_attention_forward
+    )
     assert Meeting(nn.Identity(), False, ((), {}), None, given=call).kind == kind

@@ -8,7 +8,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from identilens.models.fused import Scratch, fused_weights
 from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
-from identilens.models.routes import written_out
 
 
 @pytest.fixture

@@ -276,17 +276,15 @@ def _intercepted(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     if _calls.get() is None:
         return own(module, query, key, value, attention_mask, **arguments)
-    return hand_over(
-        lambda index: AttentionCall(index, module, query, key, value, attention_mask, arguments, own, eager)
-    ), None
+    handler, index = next_call()
+    return handler(AttentionCall(index, module, query, key, value, attention_mask, arguments, own, eager)), None
 
 
-def hand_over(make: Callable[[int], AttentionCall]) -> Tensor:
-    """Return the output of this thread's current handler for the next call; ``make`` gets the index of the call."""
+def next_call() -> tuple[Handler, int]:
+    """Return this thread's current handler, and the index of the next call."""
     active = _calls.get()
     if active is None:
         raise RuntimeError("no capture lasts in this thread")
     handler, counter = active
-    call = make(counter[0])
     counter[0] += 1
-    return handler(call)
+    return handler, counter[0] - 1

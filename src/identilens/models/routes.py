@@ -12,8 +12,9 @@ from transformers import PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import FLOAT32_EPS
+from identilens.models.eager import eager_attention_forward
 from identilens.models.following import Follower, Mixed, Mixture, Scores, replay
-from identilens.models.interface import AttentionCall, Handler, hand_over, intercept
+from identilens.models.interface import AttentionCall, Handler, intercept, next_call
 from identilens.models.parameters import ParameterProjection
 
 HIDDEN = 9000.0
@@ -83,12 +84,13 @@ class Route:
         result = self.heads.split(product.seen(mixture.result)).transpose(1, 2)
         return AttentionCall(
             index, self.module, query, key[:, :: self.group], values[:, :: self.group], ~hidden, arguments,
-            lambda *_, **__: (result, result), written_out,
+            lambda *_, **__: (result, result), eager_attention_forward,
         )  # fmt: skip
 
     def answer(self, mixture: Mixture) -> Tensor:
         """Return the current handler's output for a mixture, in the mixture's layout."""
-        output = hand_over(lambda index: self.call(mixture, index)).transpose(1, 2)
+        handler, index = next_call()
+        output = handler(self.call(mixture, index)).transpose(1, 2)
         lead = mixture.product.seen(mixture.result).shape[:-2]
         return mixture.product.given(self.heads.joined(output, lead)).to(mixture.result.dtype)
 
@@ -109,20 +111,6 @@ _NO_SCORES = (
     "{} computes logits that are no products of queries and keys with terms added, so that its heads have no queries "
     "and keys. Choose a model of another family (`identilens families`)."
 )
-
-
-def written_out(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, *, scaling: float,
-    position_bias: Tensor | None = None, **_: Any,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return outputs (batch, n, heads, d_v) and weights of attention with a position bias; in float32 or higher."""
-    group, exact = query.shape[1] // key.shape[1], torch.promote_types(query.dtype, torch.float32)
-    key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
-    logits = query.to(exact) @ key.to(exact).mT * scaling
-    for term in (position_bias, mask):
-        logits = logits if term is None else logits + term
-    weights = torch.softmax(logits, -1).to(value.dtype)
-    return (weights @ value).transpose(1, 2).contiguous(), weights
 
 
 def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor) -> Route:

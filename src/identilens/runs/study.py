@@ -280,7 +280,9 @@ def _folder(
 
 def _in_memory(study: Study[Any, R], record: dict[str, Any], progress: Progress | None) -> R:
     study.begin(None)
-    outputs = [study.run(part) for part in _counted(study, progress)]
+    outputs = []
+    for part in _counted(study, progress):
+        outputs.append(study.run(part))
     tables = {name: pl.concat([output.tables[name] for output in outputs]) for name in outputs[0].tables}
     last = study.finish(_merged(study, tables))
     outputs.append(last)
