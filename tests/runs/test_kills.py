@@ -25,7 +25,7 @@ def trials(*words):
 
 
 KINDS = ("audit", "certify", "tokens", "structure", "lab encoder sweep", "lab dyck train")
-"""Studies whose parts differ in kind: texts, rows, folds that take up earlier ones, passes that add up, trainings, stacks.
+"""Studies whose parts differ in kind: texts, rows, folds that use earlier ones, passes that add up, trainings, stacks.
 
 All others are made of parts like one of these, and are killed once.
 """
