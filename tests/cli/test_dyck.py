@@ -42,7 +42,7 @@ def test_saved_models_are_analysed(folder, tmp_path):
         (["train", "--depth", 0], "expected --depth of at least 1; got 0"),
         (["train", "--open-probability", 1], "expected --open-probability below 1; got 1.0"),
         (["train", "--length", 7], "an even length for complete words, got 7"),
-        (["train", "--seeds", "0-99998"], "seeds at once need about"),
+        (["train", "--seeds", "0-99999"], "seeds at once need about"),
         (["train", "--lengths", "400"], "expected --lengths as two ends such as 400-500; got '400'"),
     ],
 )
