@@ -79,7 +79,8 @@ def studies_page() -> str:
     for name, entry in STUDIES.items():
         study = study_named(name)
         public = ((name, getattr(place, name)) for place in (identilens, identilens.lab) for name in place.__all__)
-        function = next(name for name, thing in public if getattr(thing, "__module__", "") == study.__module__)
+        functions = ((name, thing) for name, thing in public if inspect.isfunction(thing))
+        function = next(name for name, thing in functions if thing.__module__ == study.__module__)
         parts += [
             f"## {function}", entry.help, f"On the command line: `identilens {name}`.",
             directive(f"{study.__module__}.{function}", 3), directive(place_of(study.settings_type), 3),

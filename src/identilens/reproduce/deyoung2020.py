@@ -65,26 +65,26 @@ def deyoung2020(settings: TaskSettings, out: Path, *, progress: Progress | None 
     accuracy = table.group_by("task", "seed", maintain_order=True).agg(
         accuracy=right.mean(), texts=pl.col("text").n_unique()
     )
-    found, charts = {"rationales": table, "accuracy": accuracy}, {}
+    results, charts = {"rationales": table, "accuracy": accuracy}, {}
     findings = [f"Accuracy on the texts that were tested:\n\n{markdown_table(accuracy)}"]
     for measure, better in MEASURES.items():
         against = f"{measure}_against_random"
-        found[measure] = means(table, ["task", "explanation"], measure)
-        found[against] = differences(table, ["task"], measure, "random")
+        results[measure] = means(table, ["task", "explanation"], measure)
+        results[against] = differences(table, ["task"], measure, "random")
         findings += [
             f"{measure.capitalize()} ({better} is better), mean over texts and seeds, 95 % interval over texts:\n\n"
-            f"{markdown_table(found[measure])}",
+            f"{markdown_table(results[measure])}",
             f"{measure.capitalize()}, difference to random tokens of the same texts:\n\n"
-            f"{markdown_table(found[against])}",
+            f"{markdown_table(results[against])}",
         ]
         chart = intervals(
-            found[against].drop("texts"), "explanation", "low", "high", "mean", x_title="Difference",
+            results[against].drop("texts"), "explanation", "low", "high", "mean", x_title="Difference",
             title=f"{measure.capitalize()} against random tokens",
-            height=17 * found[against]["explanation"].n_unique() + 10,
+            height=17 * results[against]["explanation"].n_unique() + 10,
         )  # fmt: skip
-        charts[against] = choose(chart, "task", "Task", found[against]["task"].unique(maintain_order=True).to_list())
+        charts[against] = choose(chart, "task", "Task", results[against]["task"].unique(maintain_order=True).to_list())
     used = {**settings.recorded(), **weights}
-    return Reproduction(used, found, "\n\n".join(findings), charts, settings.seed)
+    return Reproduction(used, results, "\n\n".join(findings), charts, settings.seed)
 
 
 FIGURES = {"deyoung2020": Figure("DeYoung et al. 2020, section 4.2", TaskSettings, deyoung2020, "texts")}

@@ -90,7 +90,7 @@ class CorpusSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class FineTuning(Settings):
-    """How a checkpoint is fine-tuned: AdamW at a rate that decreases linearly to 0, weight decay 0.01.
+    """Fine-tuning of a checkpoint: AdamW at a rate that decreases linearly to 0, weight decay 0.01.
 
     Attributes:
         epochs: Number of passes over the training part.
@@ -157,7 +157,7 @@ def fine_tune(
 
 
 def tuning_record(task: Task, model: str | Path, data: Path, how: FineTuning) -> dict[str, Any]:
-    """Return what decides the weights of a fine-tuned checkpoint: task, settings, base model and training part.
+    """Return the facts that decide a fine-tuned checkpoint: task, settings, base model and training part.
 
     Raises:
         InputError: If the training part cannot be read.

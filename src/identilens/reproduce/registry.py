@@ -39,7 +39,7 @@ REPRODUCTIONS = {
     "wen2023-corollary2": "Balance of minimisers as L2 regularisation goes to 0.",
     "wen2023-figure10": "Violation and generalisation, trained on prefixes.",
 }
-"""What each reproduction repeats, by its name on the command line: the paper, a hyphen, the table or figure."""
+"""The help of each reproduction, by its name on the command line: the paper, a hyphen, the table or figure."""
 
 
 def figure_named(name: str) -> Any:

@@ -43,7 +43,7 @@ RANDOM = (
     "Random patterns are treated as the models' are: causal, over all tokens with the start token, whose row and "
     "column are then left out without scaling the rest."
 )
-"""How random patterns are compared with the models' where the start token is left out."""
+"""The comparison of random patterns with the models', where the start token is left out."""
 REIMPLEMENTED = (
     "An independent reimplementation found, by argmax and threshold on all positions of prefixes of 400, .92 to .98 "
     f"and .84 to .88 without the contrastive term and 1.00 and .998 to 1.00 with λ = {CONTRAST}."
@@ -190,7 +190,8 @@ def figure(
         else:
             chosen = settings
             if how.epochs is not None:
-                chosen = [replace(one, training=replace(one.training, epochs=how.epochs)) for one in settings]
+                changes = [replace(setting.training, epochs=how.epochs) for setting in settings]
+                chosen = [replace(setting, training=new) for setting, new in zip(settings, changes, strict=True)]
             result = train_dyck(
                 chosen, seeds=range(how.seeds), at_once=how.at_once, device=how.device, out=out / "run",
                 progress=progress, **run,
@@ -244,7 +245,7 @@ def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
 
 
 def used_settings(result: DyckRuns, settings: Sequence[DyckSetting]) -> dict[str, Any]:
-    """Return how the models of some settings were trained, by the record of their run."""
+    """Return the configurations and the training of some settings, from the record of their run."""
     records, names = training_records(result), [setting.name for setting in settings]
     used: dict[str, Any] = {"seeds": result.table.filter(pl.col("setting").is_in(names))["seed"].n_unique()}
     for name in names:

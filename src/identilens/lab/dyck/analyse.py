@@ -24,13 +24,13 @@ from identilens.runs.study import Output, Study, study_function
 
 @dataclass(frozen=True, kw_only=True)
 class DyckAnalysis(DyckRuns):
-    """What `DyckRuns` contains of trained models, for models that were saved; there are no training losses."""
+    """The tables of `DyckRuns` for saved models; there are no training losses."""
 
     analysis: ClassVar = "lab dyck analyse"
     title: ClassVar = "Saved Dyck transformers"
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return what is shown of trained models, and every head."""
+        """Return the tables of trained models, and every head."""
         return super().overview() | {"Heads": self.heads.drop("setting")}
 
 
@@ -42,7 +42,7 @@ _OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class DyckAnalyseSettings(DyckLaw, Measuring):
-    """Which models, and the distribution of the test sequences.
+    """The models, and the distribution of the test sequences.
 
     Attributes:
         models: Folders of Dyck models, all with the same configuration.
@@ -85,7 +85,8 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
         self.lenses = [load(folder, device="cpu") for folder in settings.models]
         self.models = [lens.model for lens in self.lenses if isinstance(lens.model, DyckForCausalLM)]
         if not self.lenses or len(self.models) < len(self.lenses):
-            raise InputError(f"expected folders of Dyck transformers, got {[str(one) for one in settings.models]}")
+            folders = ", ".join(map(str, settings.models))
+            raise InputError(f"expected models to be folders of Dyck transformers; got {folders or 'none'}.")
         if len({tuple(getattr(model.config, name) for name in _OPTIONS) for model in self.models}) > 1:
             raise InputError("expected models of one configuration, got several; analyse them one kind at a time")
 

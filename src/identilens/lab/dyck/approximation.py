@@ -10,7 +10,7 @@ from torch import Tensor
 from identilens.lab.dyck.plain import PlainLayer, run_layers, without_dead_units
 
 _LONGEST, _SHORTEST = 0.3, 0.01
-"""How far a token moves in the first and in the last of the steps that are always taken."""
+"""Length of the first and of the last of the steps that are always taken."""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Constructions(Result):
         return Finding("\n".join(lines), numbers, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return how well each construction does at each length, and how far each is from balance."""
+        """Return the scores of each construction at each length, and its distance from balance."""
         built, balance = ["construction", "off_balance"], ["violation", "largest_violation", "condition"]
         return {
             "Constructions of Corollary 1 and Theorem 1": self.table.drop(balance),
@@ -163,7 +163,7 @@ def off_balance(
 
 @dataclass(frozen=True, kw_only=True)
 class ConstructSettings(Settings):
-    """What is built, and how it is tested.
+    """The constructions, and their tests.
 
     Attributes:
         types: Number of bracket types, k; at least 2, since with one there is nothing to balance.
@@ -224,7 +224,7 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
         self.cases = [(name, size, length) for name, size in built for length in settings.lengths]
 
     def identity(self) -> Identity:
-        """Return what is built and tested."""
+        """Return the constructions and the lengths."""
         cases = [f"{name} {size} {length}" for name, size, length in self.cases]
         return Identity({"name": "constructed Dyck transformers"}, cases)
 

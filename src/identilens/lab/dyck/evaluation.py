@@ -23,7 +23,7 @@ _CHUNK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How often a model closes the right bracket.
+    """Shares of positions where a model closes the right bracket.
 
     Attributes:
         argmax: Share of the prefixes that end with a closing bracket for which the right one has the largest logit
@@ -65,7 +65,7 @@ def closing_accuracy(
         right[1] += (certain & there).sum((1, 2)).cpu()
     prefixes, places = int((counted & closing).sum()), int(counted.sum())
     argmax, threshold = (right / torch.tensor([[max(1, prefixes)], [max(1, places)]])).tolist()
-    return [Accuracy(one, other, prefixes, places) for one, other in zip(argmax, threshold, strict=True)]
+    return [Accuracy(first, second, prefixes, places) for first, second in zip(argmax, threshold, strict=True)]
 
 
 def generalisation(

@@ -71,7 +71,7 @@ class Projection(nn.Module):
     def __init__(self, size: int, widths: list[int], residual: bool) -> None:
         super().__init__()
         sizes = [size, *widths, size]
-        self.layers = nn.ModuleList(nn.Linear(one, other) for one, other in pairwise(sizes))
+        self.layers = nn.ModuleList(nn.Linear(d_in, d_out) for d_in, d_out in pairwise(sizes))
         self.residual = residual
 
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:

@@ -56,7 +56,7 @@ class DyckEmbeddings(nn.Module):
 
 
 class DyckPreTrainedModel(PreTrainedModel):
-    """What both models share: initial weights, and the supported attention implementations."""
+    """Initial weights and supported attention implementations of both models."""
 
     config: DyckConfig
     config_class = DyckConfig

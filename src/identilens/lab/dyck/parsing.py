@@ -52,7 +52,7 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
     types = torch.full((count, language.max_depth + 1), -1, dtype=torch.long, device=tokens.device)
     places = types.clone()
     depth, alive = torch.zeros_like(types[:, 0]), torch.ones_like(types[:, 0], dtype=torch.bool)
-    found = {name: torch.full_like(tokens, -1) for name in ("depth", "top_type", "top_place", "partner")}
+    columns = {name: torch.full_like(tokens, -1) for name in ("depth", "top_type", "top_place", "partner")}
     valid = torch.empty_like(tokens, dtype=torch.bool)
     rows = torch.arange(count, device=tokens.device)
     for place in range(length):
@@ -61,16 +61,16 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
         alive = alive & (opening | closing | ~(opens[:, place] | closes[:, place]))
         if bool(closing.any()):
             row, other = rows[closing], places[rows, depth][closing]
-            found["partner"][row, place] = other
-            found["partner"][row, other] = place
+            columns["partner"][row, place] = other
+            columns["partner"][row, other] = place
         depth = depth + opening.long() - closing.long()
         types[rows[opening], depth[opening]] = kinds[opening, place]
         places[rows[opening], depth[opening]] = place
-        found["depth"][:, place] = depth
-        found["top_type"][:, place] = types[rows, depth]
-        found["top_place"][:, place] = places[rows, depth]
+        columns["depth"][:, place] = depth
+        columns["top_type"][:, place] = types[rows, depth]
+        columns["top_place"][:, place] = places[rows, depth]
         valid[:, place] = alive
-    return Parse(**found, valid=valid)
+    return Parse(**columns, valid=valid)
 
 
 def is_valid(language: Dyck, tokens: Int[Tensor, "count length"], *, complete: bool = False) -> Bool[Tensor, " count"]:

@@ -42,8 +42,8 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
         InputError: If there are more than 200,000 kinds of prefixes.
     """
     counts = torch.nn.functional.one_hot(torch.tensor([0]), symbols(language))
-    one = Prefixes(counts.argmax(1), counts, _law(language, counts), torch.ones(1, dtype=torch.float64))
-    lengths = [one]
+    empty = Prefixes(counts.argmax(1), counts, _law(language, counts), torch.ones(1, dtype=torch.float64))
+    lengths = [empty]
     for _ in range(length - 1):
         lengths.append(_longer(language, lengths[-1]))
         if sum(len(part.last) for part in lengths) > LARGEST:

@@ -215,7 +215,7 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
         pruned = [prune_to(target, large, sizes, untouched=settings.shared_layer) for target in self.targets]
         functions = [*zip(self.targets, pruned, strict=True), self.targets]
         search = Search(inputs=settings.inputs, starts=settings.starts, steps=settings.steps)
-        error, other, apart = (approximation_error(one, two, search) for one, two in functions)
+        error, other, apart = (approximation_error(first, second, search) for first, second in functions)
         first, second = (pruning[settings.shared_layer].matrices for pruning in pruned)
         row = {
             "candidates": candidates, "seed": seed, "layers": len(large), "embedding": sizes.embedding,

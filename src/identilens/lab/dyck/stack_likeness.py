@@ -1,4 +1,4 @@
-"""How much an attention pattern looks like a stack: the weight on the last unmatched bracket."""
+"""Likeness of an attention pattern to a stack: the weight on the last unmatched bracket."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from identilens.lab.dyck.parsing import parse
 
 @dataclass(frozen=True)
 class StackLikeness:
-    """How much a head attends to the top of the stack, at closing brackets that leave a bracket open.
+    """Attention of a head to the top of the stack, at closing brackets that leave a bracket open.
 
     Attributes:
         weight: Mean weight on the last unmatched open bracket, in [0, 1]; NaN if there is no such position.

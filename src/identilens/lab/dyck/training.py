@@ -83,8 +83,8 @@ def train_models(
     if training.attention == "uniform":
         freeze_attention(parameters)
     losses = []
-    for epoch, found in enumerate(_epochs(config, parameters, data, training, seeds)):
-        losses.append(found.cpu())
+    for epoch, entropies in enumerate(_epochs(config, parameters, data, training, seeds)):
+        losses.append(entropies.cpu())
         if not bool(torch.isfinite(losses[-1]).all()):
             bad = [seed for seed, loss in zip(seeds, losses[-1].tolist(), strict=True) if not loss < float("inf")]
             raise NumericalError(f"the loss of seeds {bad} is not finite in epoch {epoch + 1}; lower the learning rate")

@@ -103,7 +103,7 @@ class LogitRanks(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class LogitRankSettings(HeadSettings):
-    """Which heads, and how many alternatives of each.
+    """The heads, and the number of alternatives of each.
 
     Attributes:
         count: Number of alternatives of each head; the paper uses 1,000.
@@ -157,10 +157,11 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
                 "the model has no bidirectional attention: under a mask, hidden logits are free and the rank is open."
             )
         heads = TextHeads.of(lens, items, settings, "encoder")
-        # Of very many texts, those that do not fit are left out when they are reached.
-        self.take(
-            heads if heads.by_text else replace(heads, parts=[one for one in heads.parts if self._fits(heads, one[0])])
-        )
+        # Very many texts: those that do not fit are left out when they are reached.
+        fitting = heads
+        if not heads.by_text:
+            fitting = replace(heads, parts=[part for part in heads.parts if self._fits(heads, part[0])])
+        self.take(fitting)
         if not any(self._fits(heads, place) for part in self.heads.parts for place in part):
             (low, high), d_v = settings.lengths, _d_v(heads.parts[0][0])
             raise InputError(

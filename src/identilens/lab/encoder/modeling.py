@@ -18,7 +18,7 @@ from identilens.models.registration import EFFECTIVE
 
 
 class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
-    """What both models share: initial weights, and the supported attention implementations."""
+    """Initial weights and supported attention implementations of both models."""
 
     config_class = IdentifiableEncoderConfig
     base_model_prefix = "encoder"

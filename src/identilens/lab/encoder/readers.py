@@ -95,16 +95,16 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
 def _find(task: Task, folder: Path, part: Part) -> Path:
     endings = [kind + packed for kind in (".tsv", ".csv") for packed in ("", ".gz", ".xz")]
     place = folder / task.name if (folder / task.name).is_dir() else folder
-    found = sorted(
+    files = sorted(
         path for start in _FILES[part] for end in endings for path in place.glob(f"{start}*{end}") if path.is_file()
     )
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+    if len(files) != 1:
+        names = ", ".join(path.name for path in files) or "none"
         raise InputError(
             f"{place} needs one {part} file of {task.name} ({_FILES[part][0]}*.tsv or .csv, also .gz or .xz); found "
             f"{names}. Pass the folder of the task, or the folder above it, with --data."
         )
-    return found[0]
+    return files[0]
 
 
 def _tsv(task: Task, file: Path, stream: Iterable[str]) -> Iterator[tuple[Text, int]]:

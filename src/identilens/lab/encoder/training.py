@@ -145,9 +145,9 @@ class _Reporter(TrainerCallback):
         self._watch(state.global_step, self._note)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        found = kwargs.get("metrics", {}).get("eval_accuracy")
-        if found is not None:
-            self._note = f"epoch {state.epoch or 0:.0f}: validation accuracy {found:.3f}"
+        accuracy = kwargs.get("metrics", {}).get("eval_accuracy")
+        if accuracy is not None:
+            self._note = f"epoch {state.epoch or 0:.0f}: validation accuracy {accuracy:.3f}"
             self._watch(state.global_step, self._note)
 
 

@@ -15,7 +15,7 @@ from identilens.models.lens import Lens
 
 @dataclass(frozen=True)
 class CrossAttention:
-    """What the attention of a decoder to its encoder is made of."""
+    """Weights, values and output projections of the attention of a decoder to its encoder."""
 
     weights: Float[Tensor, "head text n n"]
     values: Float[Tensor, "head text n d_v"]
@@ -23,7 +23,7 @@ class CrossAttention:
 
 
 def before(target: Int[Tensor, "batch m"], start: int) -> Int[Tensor, "batch m"]:
-    """Return what a decoder reads: a token that starts it, then the target but for its last token."""
+    """Return the decoder's input: a start token, then the target without its last token."""
     return torch.cat([torch.full_like(target[:, :1], start), target[:, :-1]], 1)
 
 
@@ -107,7 +107,7 @@ class AttentionReverser(nn.Module):
 
     @torch.no_grad()
     def cross_attention(self, source: Int[Tensor, "batch n"]) -> CrossAttention:
-        """Return what the attention to the encoder is made of, the right tokens given before each."""
+        """Return the attention to the encoder, each token given the right ones before it."""
         weights, values = self._read(source, source.flip(-1))[1], self._encode(source)[0]
         projection = self.dense.weight[:, : self.encoder.hidden_size].T.expand(len(source), -1, -1)
         return CrossAttention(*(part.double()[None] for part in (weights, values, projection)))
@@ -166,7 +166,7 @@ class TransformerReverser(nn.Module):
         return self.model(**self._batch(source, target), use_cache=False).logits
 
     def cross_attention(self, source: Int[Tensor, "batch n"]) -> CrossAttention:
-        """Return what the decoder's attention to the encoder is made of, the right tokens given before each."""
+        """Return the decoder's attention to the encoder, each token given the right ones before it."""
         texts = self.lens.capture(self.batch(source), weights=True)
         heads = [[head for head in text.heads if head.kind == "cross"] for text in texts]
         names = ("weights", "values", "output_projection")

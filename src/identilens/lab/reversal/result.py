@@ -90,7 +90,7 @@ class Reversal(Result):
         return int(means.sort("score", "head", descending=[True, False])["head"][0])
 
     def head_name(self, head: int) -> str:
-        """Return what a head is called in charts."""
+        """Return the name of a head in charts."""
         return "LSTM" if self.model == "lstm" else f"Transformer, head {head}"
 
     def maps_of(self, text: int) -> dict[str, Float[Tensor, "n n"]]:

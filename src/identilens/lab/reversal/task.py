@@ -59,7 +59,7 @@ class TaskSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ReversalSettings(TaskSettings):
-    """Which model learns the task.
+    """The model that learns the task.
 
     Attributes:
         model: LSTM encoder and decoder as in the draft, or a transformer with one encoder and one decoder layer.
@@ -94,7 +94,7 @@ SWEEP: Columns = {
 
 @dataclass(frozen=True)
 class AntidiagonalMatch:
-    """How well a structure matches the antidiagonal J, which reverses a sequence.
+    """Match of a structure and the antidiagonal J, which reverses a sequence.
 
     Attributes:
         score: Cosine of W and J as vectors, in [0, 1]: 1 only where W = J (rows of W sum to 1 or 0).
@@ -124,7 +124,7 @@ def reversal_pairs(count: int, length: int, vocabulary: int, seed: int = 0) -> I
 
 
 def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
-    """Return how well a structure W, with rows that sum to 1 or 0, matches the antidiagonal.
+    """Return the match of a structure W, with rows that sum to 1 or 0, and the antidiagonal.
 
     Raises:
         InputError: For a matrix that is not square, or has negative entries.
@@ -151,7 +151,7 @@ def antidiagonal_match(structure: Float[Tensor, "n n"]) -> AntidiagonalMatch:
 def threshold_sweep(
     weights: Float[Tensor, "text n n"], thresholds: Sequence[float] = THRESHOLDS, *, scale: Scale = "mean"
 ) -> pl.DataFrame:
-    """Return how well W = Norm(Cut_l(Ã)) matches the antidiagonal at each threshold (structure2025, Fig. 2).
+    """Return the match of W = Norm(Cut_l(Ã)) and the antidiagonal at each threshold (structure2025, Fig. 2).
 
     The threshold l is in units of the mean or of the sum of the weights A_i. Columns: `SWEEP`, with ``kept`` the
     entries above 0.

@@ -1,4 +1,4 @@
-"""How the reversal task is drawn: training, attention on one input, W at some thresholds and its match."""
+"""Charts of the reversal task: training, attention on one input, W at some thresholds and its match."""
 
 from collections.abc import Mapping, Sequence
 
@@ -52,7 +52,7 @@ def structures(means: Mapping[str, Float[Tensor, "n n"]]) -> AnyChart:
 
 
 def thresholds(sweeps: pl.DataFrame) -> AnyChart:
-    """Return how well W of a head of each model matches the antidiagonal at each threshold (structure2025, Fig. 2)."""
+    """Return the match of W of a head of each model and the antidiagonal at each threshold (structure2025, Fig. 2)."""
     drawn = pl.concat(
         sweeps.filter(scale=scale).select("name", "threshold", value=measure, measure=pl.lit(words))
         for scale, measure, words in _MATCHES

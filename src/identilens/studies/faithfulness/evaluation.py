@@ -1,4 +1,4 @@
-"""How well explanations follow what removing parts does, and how stable they are over other weights."""
+"""Agreement of explanations with the effects of removing parts, and with themselves over other weights."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -70,7 +70,7 @@ def evaluate(
 
 
 class RemovedKeys:
-    """What each set of removed keys of one row does to the model; every set is run once."""
+    """Effects of removing sets of keys of one row; every set is run once."""
 
     def __init__(self, drawn: SampledMap, row: int, intervention: Intervention) -> None:
         self._drawn, self._query, self._weights = drawn, drawn.queries[row], drawn.weights[row]
@@ -104,7 +104,7 @@ class RemovedKeys:
 def causal_rows(
     drawn: SampledMap, explained: dict[str, Float[Tensor, "row key"]], settings: FaithfulnessSettings
 ) -> Iterator[dict[str, Any]]:
-    """Yield what `evaluate` says of each explanation of each row, for each intervention."""
+    """Yield the evaluation of each explanation of each row, for each intervention."""
     for row, query in enumerate(drawn.queries):
         for intervention in settings.interventions:
             removed = RemovedKeys(drawn, row, intervention)
@@ -188,7 +188,7 @@ def self_agreement(
 
 
 def control_rows(drawn: SampledMap, others: Alternatives) -> Iterator[dict[str, Any]]:
-    """Yield what the model does when each alternative is put back, beside the noise floor of the same map."""
+    """Yield the model's change when each alternative is put back, beside the noise floor of the same map."""
     for kind, alternatives in others.items():
         found = drawn.runs.effects([Rows(drawn.queries, one) for one in alternatives])
         for outcome, values in found.items():
@@ -199,7 +199,7 @@ def control_rows(drawn: SampledMap, others: Alternatives) -> Iterator[dict[str, 
 def token_rows(
     lens: Lens, item: Item, text: int, maps: list[SampledMap], settings: FaithfulnessSettings
 ) -> Iterator[dict[str, Any]]:
-    """Yield what `evaluate` says of each explanation of some final states, drawn from the text.
+    """Yield the evaluation of each explanation of some final states, drawn from the text.
 
     ``agreement`` is that of the explanation with itself when the first of the drawn heads whose W_Q and W_K can be
     changed has other ones, with which every hidden state of the model is the same; None if there is no such head, or

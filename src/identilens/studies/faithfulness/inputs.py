@@ -46,11 +46,11 @@ class FinalStates:
         return self._map(inputs)[-1]
 
     def seen(self, position: int) -> int:
-        """Return how many of the first tokens a position sees."""
+        """Return the number of tokens that a position sees, from the first on."""
         return position + 1 if self.causal else len(self.inputs)
 
     def removed(self, position: int, sets: Bool[Tensor, "set seen"]) -> dict[str, Float[Tensor, " set"]]:
-        """Return how far a final state moves when tokens are replaced by the mean input: ‖Δ e‖ / ‖e‖."""
+        """Return the relative move of a final state when tokens are replaced by the mean input: ‖Δ e‖ / ‖e‖."""
         found = []
         for tokens in pad(sets, (0, len(self.inputs) - sets.shape[1])):
             name = tokens.cpu().numpy().tobytes()

@@ -47,7 +47,7 @@ def on_axes(faithful: pl.DataFrame, stable: pl.DataFrame) -> pl.DataFrame:
 
 
 def left_out(table: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Return how many rows have no correlation and no NAOPC, as the noise floor leaves no order of their effects."""
+    """Return the number of rows without correlation or NAOPC: the noise floor leaves no order of their effects."""
     tested = table.filter(explanation="random").group_by(list(by), maintain_order=True)
     measures = [pl.col(name).null_count().cast(pl.Int64).alias(f"no_{name}") for name in ("correlation", "naopc")]
     return tested.agg(pl.len().cast(pl.Int64).alias("rows"), *measures)

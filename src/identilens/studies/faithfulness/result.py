@@ -82,7 +82,7 @@ ALLOWED = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Faithfulness(Result):
-    """How well explanations of attention rows follow the model, and whether they stay the same over alternatives.
+    """Faithfulness of explanations of attention rows, and their stability over alternatives.
 
     Attributes:
         table: One row for each attention row, intervention, outcome and explanation: rank correlation with the effects

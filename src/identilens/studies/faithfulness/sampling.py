@@ -28,7 +28,7 @@ Intervention = Literal["zero", "renormalise"]
 
 @dataclass(frozen=True, kw_only=True)
 class FaithfulnessSettings(KindSettings):
-    """Which maps and rows are drawn, and how explanations of them are tested.
+    """The maps and rows that are drawn, and the tests of their explanations.
 
     Attributes:
         maps: Number of attention maps drawn from each text.
@@ -86,17 +86,17 @@ class SampledMap:
 
     @property
     def visible(self) -> Bool[Tensor, "row key"] | None:
-        """Which keys the rows see; None if all."""
+        """Mask of the keys that the rows see; None if all."""
         return None if self.head.visible is None else self.head.visible[self.queries]
 
     @property
     def seen(self) -> Bool[Tensor, "row key"]:
-        """Which keys the rows see."""
+        """Mask of the keys that the rows see."""
         return torch.ones_like(self.weights, dtype=torch.bool) if self.visible is None else self.visible
 
     @property
     def free(self) -> Bool[Tensor, " row"]:
-        """Which rows have other weights with the same output."""
+        """Mask of the rows that have other weights with the same output."""
         spaces = self.head.projected.simplex_spaces(len(self.queries), self.visible)
         return torch.tensor([space.nullity > 0 for space in spaces], device=self.weights.device)
 

@@ -1,4 +1,4 @@
-"""How faithful explanations of attention maps are to the model, and how stable over weights with the same output."""
+"""Faithfulness of explanations of attention maps, and their stability over weights with the same output."""
 
 from typing import Any, ClassVar
 

@@ -1,4 +1,4 @@
-"""How faithfulness and determinacy are drawn."""
+"""Charts of faithfulness and determinacy."""
 
 from typing import Any
 

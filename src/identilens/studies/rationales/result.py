@@ -17,7 +17,7 @@ Measure = Literal["comprehensiveness", "sufficiency"]
 
 @dataclass(frozen=True, kw_only=True)
 class Rationales(Result):
-    """How needed, and how sufficient, the tokens are that explanations of a classifier's decision put first.
+    """Comprehensiveness and sufficiency of the tokens that explanations of a classifier's decision put first.
 
     Attributes:
         table: One row for each text and explanation: comprehensiveness (large if the tokens are needed) and sufficiency

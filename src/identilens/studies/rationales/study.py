@@ -1,4 +1,4 @@
-"""How needed and how sufficient the tokens are that explanations of a classifier's decision put first."""
+"""Tests of explanations of a classifier's decision: are the first tokens needed, and are they enough."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -120,7 +120,7 @@ def _only(item: Item, kept: Bool[Tensor, " position"]) -> Item:
 
 @dataclass(frozen=True, kw_only=True)
 class RationaleSettings(Settings):
-    """Which explanations are tested, and their control.
+    """The explanations that are tested, and their control.
 
     Attributes:
         draws: Number of random orders of the tokens of each text, the control.

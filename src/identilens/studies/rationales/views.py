@@ -1,4 +1,4 @@
-"""How losses of probability are drawn."""
+"""Charts of losses of probability."""
 
 import polars as pl
 

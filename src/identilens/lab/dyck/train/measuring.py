@@ -135,7 +135,7 @@ def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring,
     names = write_brackets(config.language, probe_tokens(config))
     members = zip(trained.seeds, trained.models, trained.losses.T.tolist(), *accuracies, strict=True)
     for seed, model, losses, short, long in members:
-        one = {"setting": setting.name, "seed": seed}
+        key = {"setting": setting.name, "seed": seed}
         layer = model_second_layer(model)
         balance = None if layer is None else measure_balance(config.language, layer)
         table.append({
@@ -143,10 +143,10 @@ def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring,
             "long_argmax": long.argmax, "long_threshold": long.threshold, "violation": balance and balance.violation,
             "largest_violation": balance and balance.largest, "condition": balance and balance.condition,
         })  # fmt: skip
-        curves += [{**one, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)]
+        curves += [{**key, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)]
         for layer, head, weights in probe_patterns(model):
             drawn = {"size": len(weights), "tokens": names, "weights": weights.flatten().tolist()}
-            patterns.append({**one, "layer": layer, "head": head, **drawn})
+            patterns.append({**key, "layer": layer, "head": head, **drawn})
     test = setting.training.sample(config.language, measuring.head_sequences, 3_000_001)
     heads = head_table(trained.models, trained.seeds, test, draws=measuring.draws)
     kept = table_of(schema["patterns"], patterns)

@@ -95,7 +95,7 @@ class DyckRuns(Result):
         )  # fmt: skip
 
     def subject(self) -> str:
-        """Return how many settings and seeds there are."""
+        """Return the numbers of settings and seeds."""
         settings, seeds = len(self.settings), self.table["seed"].n_unique()
         return (
             f"{settings} {'setting' if settings == 1 else 'settings'}, {seeds} {'seed' if seeds == 1 else 'seeds'} each"

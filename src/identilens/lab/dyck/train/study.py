@@ -23,7 +23,7 @@ from identilens.runs.study import Output, Study, study_function
 
 @dataclass(frozen=True, kw_only=True)
 class DyckTrainSettings(DyckTraining, Measuring):
-    """What is trained, and from which seeds.
+    """The models, their training, and their seeds.
 
     Attributes:
         types: Number of bracket types.
@@ -127,8 +127,10 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
 
     def identity(self) -> Identity:
-        """Return what is trained."""
-        described = [json.dumps({"name": one.name, "config": one.config} | asdict(one.training)) for one in self.kinds]
+        """Return the kinds of models and their training."""
+        described = [
+            json.dumps({"name": kind.name, "config": kind.config} | asdict(kind.training)) for kind in self.kinds
+        ]
         model = {"name": "Dyck transformers", "device": self.settings.device}
         return Identity(model, described, {"settings": described})
 
@@ -140,10 +142,10 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         """Train some seeds of one kind, and return their measures."""
         kind, seeds = self.parts[part]
 
-        def told(epoch: int, epochs: int, loss: float) -> None:
+        def report(epoch: int, epochs: int, loss: float) -> None:
             self.tell(f"{kind.name}: epoch {epoch} of {epochs}, loss {loss:.4f}")
 
-        trained = train_models(kind.make(), seeds, kind.training, device=self.settings.device, progress=told)
+        trained = train_models(kind.make(), seeds, kind.training, device=self.settings.device, progress=report)
         if self.folder is not None:
             folder = self.folder / "models" / folder_name(kind.name)
             for seed, model in zip(trained.seeds, trained.models, strict=True):

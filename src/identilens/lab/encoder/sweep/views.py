@@ -1,4 +1,4 @@
-"""How accuracies of a sweep are drawn."""
+"""Charts of the accuracies of a sweep."""
 
 import polars as pl
 

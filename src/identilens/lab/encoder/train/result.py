@@ -74,20 +74,20 @@ class EncoderRun(Result):
         return self.folder / "model"
 
     def subject(self) -> str:
-        """Return what was trained."""
+        """Return the name of the trained model."""
         return str(self.provenance["model"]["name"])
 
     def summary(self) -> Finding:
         """Return the finding: test accuracy at the best validation epoch."""
-        one = self.metrics
+        row = self.metrics
         text = (
-            f"{one['task']}, {one['heads']}, d_k = {one['d_k']}, d_v = {one['d_v']}: test accuracy "
-            f"{one['test_accuracy']:.3f} at epoch {one['best_epoch']} of {one['epochs']} "
-            f"(validation {one['validation_accuracy']:.3f}); {one['train_rows']:,} training, "
-            f"{one['validation_rows']:,} validation, {one['test_rows']:,} test rows."
+            f"{row['task']}, {row['heads']}, d_k = {row['d_k']}, d_v = {row['d_v']}: test accuracy "
+            f"{row['test_accuracy']:.3f} at epoch {row['best_epoch']} of {row['epochs']} "
+            f"(validation {row['validation_accuracy']:.3f}); {row['train_rows']:,} training, "
+            f"{row['validation_rows']:,} validation, {row['test_rows']:,} test rows."
         )
-        headline = ((f"{one['test_accuracy']:.3f}", "test accuracy"), (str(one["best_epoch"]), "best epoch"))
-        return Finding(text, {name: one[name] for name in ("test_accuracy", "best_epoch")}, headline)
+        headline = ((f"{row['test_accuracy']:.3f}", "test accuracy"), (str(row["best_epoch"]), "best epoch"))
+        return Finding(text, {name: row[name] for name in ("test_accuracy", "best_epoch")}, headline)
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the epochs."""

@@ -1,4 +1,4 @@
-"""How a training run is drawn."""
+"""Charts of a training run."""
 
 import polars as pl
 
