@@ -166,7 +166,7 @@ class Worker(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the process at once."""
+        """End the process, at once if it is at work."""
 
 
 class Engine(ABC):
@@ -226,7 +226,7 @@ class LocalWorker(Worker):
         # The new process would import the user's script, which would start the run once more.
         sys.modules["__main__"] = ModuleType("__main__")
         try:
-            self.loading = self._pool.submit(load_study, job)
+            self.loading = self._last = self._pool.submit(load_study, job)
         finally:
             sys.modules["__main__"] = main
             os.environ.clear()
@@ -235,12 +235,14 @@ class LocalWorker(Worker):
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Call a function in the process."""
-        return self._pool.submit(function, *arguments)
+        self._last = self._pool.submit(function, *arguments)
+        return self._last
 
     def close(self) -> None:
-        """End the process at once."""
-        for process in self._processes:
-            process.kill()
+        """End the process, at once if it is at work."""
+        if not self._last.done():
+            for process in self._processes:
+                process.kill()
         self._pool.shutdown()
 
 
