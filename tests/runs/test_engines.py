@@ -140,6 +140,13 @@ engine_toys.slow(layers={NUMBERS!r}, out=sys.argv[1], engine=Local())
 """
 
 
+def test_a_script_needs_no_guard(tmp_path, whole):
+    script = tmp_path / "script.py"
+    script.write_text(PROGRAM)
+    subprocess.run([sys.executable, script, tmp_path / "run"], check=True, capture_output=True, timeout=300)
+    assert contents(tmp_path / "run") == whole
+
+
 def test_a_killed_driver_leaves_no_workers_and_the_run_is_resumed(tmp_path, whole):
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, tmp_path / "run"])
     marker = "parts/000001.safetensors"

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import platform
 import signal
+import sys
 import tempfile
 import traceback
 from abc import ABC, abstractmethod
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -164,7 +166,7 @@ class Worker(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the process at once."""
+        """End the process, at once if it is at work."""
 
 
 class Engine(ABC):
@@ -184,8 +186,6 @@ class Engine(ABC):
 @dataclass(frozen=True)
 class Local(Engine):
     """Processes of this machine, which share its cores and take its GPUs in turn.
-
-    A script that uses them starts its runs below ``if __name__ == "__main__":``, as always with processes in Python.
 
     Attributes:
         workers: Number of processes.
@@ -219,24 +219,30 @@ class LocalWorker(Worker):
     """A new Python process."""
 
     def __init__(self, job: Job, environment: Mapping[str, str]) -> None:
-        before, others = dict(os.environ), set(multiprocessing.active_children())
+        main, before = sys.modules["__main__"], dict(os.environ)
+        others = set(multiprocessing.active_children())
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
         os.environ.update(environment)
+        # The new process would import the user's script, which would start the run once more.
+        sys.modules["__main__"] = ModuleType("__main__")
         try:
-            self.loading = self._pool.submit(load_study, job)
+            self.loading = self._last = self._pool.submit(load_study, job)
         finally:
+            sys.modules["__main__"] = main
             os.environ.clear()
             os.environ.update(before)
         self._processes = set(multiprocessing.active_children()) - others
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Call a function in the process."""
-        return self._pool.submit(function, *arguments)
+        self._last = self._pool.submit(function, *arguments)
+        return self._last
 
     def close(self) -> None:
-        """End the process at once."""
-        for process in self._processes:
-            process.kill()
+        """End the process, at once if it is at work."""
+        if not self._last.done():
+            for process in self._processes:
+                process.kill()
         self._pool.shutdown()
 
 
@@ -388,7 +394,7 @@ def compute_parts(
                         deaths[part] += 1
                         why = f"its worker died, killed or out of memory ({str(death).strip().splitlines()[0]})"
                         if part is None and deaths[None] == _DEATHS:
-                            raise InputError(f"workers cannot start: {why}. {_GUARD}")
+                            raise InputError(f"workers cannot start: {why}.")
                         if part is not None and deaths[part] < _DEATHS:
                             todo.appendleft(part)
                         elif part is not None:
@@ -414,6 +420,3 @@ def compute_parts(
             for worker in workers:
                 worker.close()
     return failed
-
-
-_GUARD = 'A script that uses Local starts its runs below if __name__ == "__main__":.'
