@@ -1,6 +1,5 @@
 """What help() and the reference say of studies, and what they answer to calls that were meant otherwise."""
 
-from inspect import isfunction
 from pathlib import Path
 from runpy import run_path
 
@@ -21,7 +20,7 @@ def function_of(name):
     """The public function of a study."""
     study = study_named(name)
     public = (getattr(place, name) for place in (idl, idl.lab) for name in place.__all__)
-    return next(thing for thing in public if isfunction(thing) and thing.__module__ == study.__module__)
+    return next(thing for thing in public if hasattr(thing, "__signature__") and thing.__module__ == study.__module__)
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -200,8 +200,8 @@ def import_lab_model(folder: str) -> None:
     """Import the code of a saved model of the laboratory, which makes its type known to transformers."""
     try:
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return
+    except (OSError, ValueError, RecursionError):
+        return  # what loads the model names the file
     if isinstance(config, dict) and config.get("model_type") in LAB_MODELS:
         import_module(LAB_MODELS[config["model_type"]])
 
