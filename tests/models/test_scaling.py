@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from identilens.models.eager import eager_attention_forward
 from identilens.models.fused import Scratch, fused_weights
 from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall
@@ -17,7 +18,7 @@ def call():
     query, key = (torch.randn(1, 2, n, 3, generator=generator) for n in (5, 7))
     value = torch.randn(1, 2, 7, 4, generator=generator)
     return AttentionCall(
-        0, nn.Identity(), query, key, value, None, {"is_causal": False}, sdpa_attention_forward, written_out
+        0, nn.Identity(), query, key, value, None, {"is_causal": False}, sdpa_attention_forward, eager_attention_forward
     )
 
 
