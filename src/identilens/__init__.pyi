@@ -1,4 +1,4 @@
-from .cli.again import rerun as rerun
+from .cli.rerun import rerun as rerun
 from .demo.examples import examples as examples
 from .dyck.language import Dyck as Dyck
 from .dyck.modeling import DyckForCausalLM as DyckForCausalLM

@@ -19,7 +19,7 @@ from identilens.studies.registry import STUDIES
 
 COMMANDS = {
     "report": ("identilens.cli.show:report", "Write the report of a finished run again."),
-    "rerun": ("identilens.cli.again:rerun_folder", "Run a finished or interrupted run again, from its run.toml."),
+    "rerun": ("identilens.cli.rerun:rerun_folder", "Run a finished or interrupted run again, from its run.toml."),
     "compare": ("identilens.cli.show:compare_runs", "Compare two finished runs of the same study."),
     "explore": ("identilens.cli.explore:explore", "Open a local web page: type a text, look at a model's attention."),
     "figures": ("identilens.cli.show:figures", "Write the charts of a finished run as files for print."),

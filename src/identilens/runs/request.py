@@ -80,9 +80,9 @@ def options_of_inputs(names: Sequence[str], inputs: Sequence[Any]) -> tuple[dict
     options: dict[str, Any] = {}
     lost = ["further inputs"] if len(inputs) > len(names) else []
     for name, value in zip(names, inputs, strict=False):
-        asked = getattr(value, "load_options", None) or _spelled_out(value)
-        options |= _with_absolute_paths(asked or {})
-        lost += [] if asked else [name]
+        spelled = getattr(value, "load_options", None) or _spelled_out(value)
+        options |= _with_absolute_paths(spelled or {})
+        lost += [] if spelled else [name]
     return options, lost
 
 
