@@ -1,5 +1,5 @@
 from . import lab as lab
-from .cli.again import rerun as rerun
+from .cli.rerun import rerun as rerun
 from .demo.examples import examples as examples
 from .models.attentions import attentions as attentions
 from .models.bundled import bundled_model as bundled_model

@@ -33,7 +33,7 @@ COMMANDS = {
     "figures": (RESULTS, "identilens.cli.show:figures", "Write the charts of a finished run as files for print."),
     "rerun": (
         RESULTS,
-        "identilens.cli.again:rerun_folder",
+        "identilens.cli.rerun:rerun_folder",
         "Run a finished or interrupted run again, from its run.toml.",
     ),
     "demo": (CHECKS, "identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),

@@ -118,7 +118,7 @@ class TextOptions(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(Settings):
-    """Where the results of a run are written.
+    """Folder of a run, and how it is used.
 
     Attributes:
         config: TOML file with options by name, at its top or under the command's name. Typed options have priority.
@@ -142,7 +142,7 @@ class RunOptions(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class PrintOptions(Settings):
-    """What a run prints.
+    """Output of a run on the terminal.
 
     Attributes:
         json: Print only JSON: the finding, its numbers and the path of the report.

@@ -15,7 +15,7 @@ from identilens.studies.registry import STUDIES
 
 _OPTION = "--config"
 _SOURCES = {"text", "file", "dataset", "image", "audio"}
-"""Where texts come from: one that is typed goes before all of them."""
+"""Text sources; one on the command line replaces all of the file's."""
 
 
 TYPED_ONLY = {
@@ -73,20 +73,20 @@ def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
     """Return the options for a command: those at the top of the file, and over them those under its name."""
     known = {tuple(name.split()) for name in STUDIES} | {("reproduce", name) for name in REPRODUCTIONS}
     tables = dict(_tables(read_toml(file), known))
-    for place in tables:
-        if place and place not in known:
-            raise InputError(f"{file}: there is no command [{'.'.join(place)}]. Options stand under a command's name.")
+    for table in tables:
+        if table and table not in known:
+            raise InputError(f"{file}: there is no command [{'.'.join(table)}]. Options stand under a command's name.")
     options = {**tables.get((), {}), **tables.get(command, {})}
     return {name.replace("-", "_"): value for name, value in options.items()}
 
 
-def _tables(content: dict[str, Any], known: set[tuple[str, ...]], place: tuple[str, ...] = ()) -> Iterator[Any]:
-    """Yield each table that has options, with its place."""
-    inner = {} if place in known else {name: value for name, value in content.items() if isinstance(value, dict)}
+def _tables(content: dict[str, Any], known: set[tuple[str, ...]], table: tuple[str, ...] = ()) -> Iterator[Any]:
+    """Yield the path of each table that has options, and the options."""
+    inner = {} if table in known else {name: value for name, value in content.items() if isinstance(value, dict)}
     if options := {name: value for name, value in content.items() if name not in inner}:
-        yield place, options
+        yield table, options
     for name, value in inner.items():
-        yield from _tables(value, known, (*place, name))
+        yield from _tables(value, known, (*table, name))
 
 
 def _hints(command: Any) -> dict[str, Any]:

@@ -62,9 +62,9 @@ def write_folder(path: Path, write: Callable[[Path], Any]) -> None:
             write(temporary)
             for file in sorted(entry for entry in temporary.rglob("*") if entry.is_file()):
                 file.chmod(permissions)
-                place = path / file.relative_to(temporary)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                _put_in_place(file, place)
+                target = path / file.relative_to(temporary)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _put_in_place(file, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 

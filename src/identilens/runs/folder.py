@@ -151,6 +151,9 @@ class RunFolder:
             with errors_naming(file), safe_open(file, framework="pt") as tensors:
                 names |= {int(text): words for text, words in json.loads(tensors.metadata()["tokens"]).items()}
         stored = StoredMatrices(files, lambda key: not _is_table(key))
+        # Listed together: in object storage each change of the manifest is an upload.
+        texts = [f"matrices/text{text}.{ending}" for text in names for ending in ("json", "safetensors")]
+        self.manifest.add(*texts, *(f"{name}.parquet" for name in tables))
         write_matrices(self.path, ChainMap(dict(matrices), stored), {**names, **tokens})  # pyright: ignore[reportArgumentType] read only
         for name, table in tables.items():
             write_table(self.path / f"{name}.parquet", table)

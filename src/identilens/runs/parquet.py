@@ -12,7 +12,7 @@ _SMALLEST = 12
 
 @dataclass(frozen=True)
 class Expanded:
-    """What a parquet file contains when it is decompressed.
+    """Size of a parquet file when it is decompressed.
 
     Attributes:
         bytes: Size of its pages.

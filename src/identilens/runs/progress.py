@@ -19,7 +19,7 @@ Progress = Callable[[int, int, str], None]
 """Called with the number of finished units, the total number, and a note on the current step."""
 
 LOG = logging.getLogger("identilens")
-"""Where progress goes without a terminal; the command line prints it to standard error."""
+"""The log for progress without a terminal; the command line prints it to standard error."""
 
 LOG_EVERY = 60.0
 """Seconds between two lines in the log."""

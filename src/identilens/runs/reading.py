@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from errno import EINVAL
 from pathlib import Path
@@ -31,13 +31,17 @@ _REMEDY = "Restore it from a copy, or run again (overwrite=True, or another fold
 _KNOWN_ERRORS = (ValueError, OSError, RecursionError, SafetensorError, pl.exceptions.PolarsError)
 
 _RECORD = {
-    "analysis": str, "fingerprint": str, "model": dict, "settings": dict, "texts": dict, "libraries": dict,
+    "analysis": str,
+    "fingerprint": str,
+    "model": {"name?": str, "sha256?": str, "digest?": str},
+    "settings": dict,
+    "texts": {"count": int, "sha256": [str]},
+    "libraries": dict,
     "finished": bool,
-}  # fmt: skip
-_TEXTS = {"count": int, "sha256": list}
-_LATER = {"later_versions": list}
-_VERSIONS = {"libraries": dict}
-_NAMES = {"name": str | None, "sha256": str | None, "digest": str | None}
+    "command?": [str],
+    "later_versions?": [{"libraries": dict}],
+}
+"""Form of a provenance; a value whose name ends in a question mark may be missing."""
 
 
 @contextmanager
@@ -108,13 +112,9 @@ def read_tokens(file: Path) -> dict[str, list[str]]:
     """Return the tokens of a text by sequence."""
     content = read_json(file)
     with errors_naming(file):
-        if not isinstance(content, dict) or not all(map(_are_words, content.values())):
+        if not isinstance(content, dict) or not _matches(list(content.values()), [[str]]):
             raise ValueError("expected lists of tokens by sequence")
     return content
-
-
-def _are_words(content: Any) -> bool:
-    return isinstance(content, list) and all(isinstance(word, str) for word in content)
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:
@@ -132,7 +132,11 @@ def read_record(folder: Path) -> dict[str, Any] | None:
         raise OutputFolderError(f"{file} cannot be read: {error.strerror}. Choose another folder.") from error
     except (ValueError, RecursionError) as error:
         raise OutputFolderError(f"{file} is not valid JSON ({error}). Choose another folder.") from error
-    if not _is_record(record):
+    if (
+        not _matches(record, _RECORD)
+        or not _matches(list(record["libraries"].values()), [str])
+        or record["texts"]["count"] < 0
+    ):
         raise OutputFolderError(f"{file} was not written by identilens. Choose another folder.")
     return record
 
@@ -155,22 +159,13 @@ def finished_record(folder: Path, analysis: str) -> dict[str, Any]:
     return record
 
 
-def _is_record(record: Any) -> bool:
-    return (
-        _has(record, _RECORD)
-        and _has(record["texts"], _TEXTS)
-        and _has(record["model"], _NAMES, optional=True)
-        and _has(record, _LATER, optional=True)
-        and all(_has(run, _VERSIONS) for run in record.get("later_versions", []))
-        and _are_words(record["texts"]["sha256"])
-        and _are_words(list(record["libraries"].values()))
-        and _are_words(record.get("command") or [])
-        and record["texts"]["count"] >= 0
-    )
-
-
-def _has(content: Any, kinds: Mapping[str, Any], optional: bool = False) -> bool:
-    """Return whether a value is an object with values of these types under these names."""
-    return isinstance(content, dict) and all(
-        isinstance(content.get(name), kind) or (optional and name not in content) for name, kind in kinds.items()
-    )
+def _matches(content: Any, form: Any) -> bool:
+    """Return whether a value of JSON has a form: a type, a list of one form, or an object with forms by name."""
+    if isinstance(form, list):
+        return isinstance(content, list) and all(_matches(item, form[0]) for item in content)
+    if not isinstance(form, dict):
+        return isinstance(content, form)
+    if not isinstance(content, dict):
+        return False
+    values = {name: content.get(name.rstrip("?")) for name in form}
+    return all((name[-1] == "?" and values[name] is None) or _matches(values[name], form[name]) for name in form)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from identilens.errors import InputError
+from identilens.errors import InputError, OutputFolderError
 from identilens.runs.files import write_text
+from identilens.runs.manifest import NAME as MANIFEST
+from identilens.runs.manifest import Manifest
 from identilens.runs.settings import Settings
 from identilens.runs.toml import read_toml, toml_value
 
@@ -52,11 +54,17 @@ class Request:
 
         Raises:
             InputError: If there is none, or it cannot be read.
+            OutputFolderError: If the folder's manifest does not list it.
         """
         file = folder / NAME
         if not file.is_file():
             raise InputError(
                 f"{folder} contains no {NAME}: it is no run, or of an older version. Run its command again."
+            )
+        if NAME not in Manifest(folder).names:
+            raise OutputFolderError(
+                f"{MANIFEST} of {folder} does not list {NAME}, so that it cannot be trusted. Run the command of the run "
+                "again, or pass the file with --config after reading it."
             )
         content = read_toml(file)
         lines = file.read_text(encoding="utf-8").split("\n")
@@ -80,9 +88,9 @@ def options_of_inputs(names: Sequence[str], inputs: Sequence[Any]) -> tuple[dict
     options: dict[str, Any] = {}
     lost = ["further inputs"] if len(inputs) > len(names) else []
     for name, value in zip(names, inputs, strict=False):
-        asked = getattr(value, "load_options", None) or _spelled_out(value)
-        options |= _with_absolute_paths(asked or {})
-        lost += [] if asked else [name]
+        spelled = getattr(value, "load_options", None) or _spelled_out(value)
+        options |= _with_absolute_paths(spelled or {})
+        lost += [] if spelled else [name]
     return options, lost
 
 

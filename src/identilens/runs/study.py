@@ -162,13 +162,13 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     return run
 
 
-def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, asked: Sequence[Settings] | None = None) -> Any:
+def bound_study(study: Any, inputs: Sequence[Any], settings: Settings, groups: Sequence[Settings] | None = None) -> Any:
     """Return a study with its inputs, which it also stores as they were given: in Python, or as options."""
     made = study(*inputs, settings=settings)
     made.inputs = tuple(inputs)
-    options, lost = ({}, []) if asked is not None else options_of_inputs(study.takes, inputs)
-    for one in (*(asked or ()), settings):
-        options |= options_of(one)
+    options, lost = ({}, []) if groups is not None else options_of_inputs(study.takes, inputs)
+    for group in (*(groups or ()), settings):
+        options |= options_of(group)
     made.request = Request(study.name, options, lost)
     return made
 

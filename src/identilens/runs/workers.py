@@ -151,24 +151,6 @@ def run_part(part: int) -> PartResult:
         return PartResult(error=words or repr(error))
 
 
-class Worker(ABC):
-    """A process that computes parts, one after the other.
-
-    Attributes:
-        loading: Becomes the result of `load_study`.
-    """
-
-    loading: Future[Any]
-
-    @abstractmethod
-    def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Call a function there; the future has an exception if the process dies."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the process, at once if it is at work."""
-
-
 class Engine(ABC):
     """Starts the workers of a run.
 
@@ -179,7 +161,7 @@ class Engine(ABC):
     workers: int
 
     @abstractmethod
-    def opened(self, job: Job) -> AbstractContextManager[Callable[[int], Worker]]:
+    def opened(self, job: Job) -> AbstractContextManager[Callable[[int], "LocalWorker | RayWorker"]]:
         """Return a context that yields a function, which starts a worker with a number."""
 
 
@@ -215,8 +197,12 @@ class Local(Engine):
         yield start
 
 
-class LocalWorker(Worker):
-    """A new Python process."""
+class LocalWorker:
+    """A new Python process that computes parts, one after the other.
+
+    Attributes:
+        loading: Becomes the result of `load_study`.
+    """
 
     def __init__(self, job: Job, environment: Mapping[str, str]) -> None:
         main, before = sys.modules["__main__"], dict(os.environ)
@@ -234,7 +220,7 @@ class LocalWorker(Worker):
         self._processes = set(multiprocessing.active_children()) - others
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Call a function in the process."""
+        """Call a function in the process; the future has an exception if the process dies."""
         self._last = self._pool.submit(function, *arguments)
         return self._last
 
@@ -336,8 +322,8 @@ class _Actor:
         return function(*arguments)
 
 
-class RayWorker(Worker):
-    """An actor with one core."""
+class RayWorker:
+    """An actor with one core; it has what a `LocalWorker` has."""
 
     def __init__(self, ray: Any, actor: Any, inputs: Sequence[Any]) -> None:
         self._ray, self._actor = ray, actor
@@ -375,8 +361,8 @@ def compute_parts(
     """
     todo, failed = deque(parts), {}
     deaths: Counter[int | None] = Counter()
-    workers: list[Worker] = []
-    running: dict[Future[Any], tuple[Worker, int | None]] = {}
+    workers: list[LocalWorker | RayWorker] = []
+    running: dict[Future[Any], tuple[LocalWorker | RayWorker, int | None]] = {}
     with engine.opened(job) as start:
 
         def launch() -> None:

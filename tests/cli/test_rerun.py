@@ -139,6 +139,13 @@ def test_only_what_is_typed_lets_code_of_a_checkpoint_run(bundled, tmp_path, mon
     assert [one["trust_remote_code"] for one in loaded] == [True] * 3
 
 
+def test_a_request_that_no_manifest_lists_is_not_followed(bundled, tmp_path):
+    idl.audit(bundled, [TEXT], out=tmp_path / "run", **QUICK)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "run" / "run.toml").rename(tmp_path / "foreign" / "run.toml")
+    assert "does not list run.toml, so that it cannot be trusted" in failing("rerun", tmp_path / "foreign")
+
+
 @pytest.mark.parametrize(
     ("there", "here", "expected"),
     [

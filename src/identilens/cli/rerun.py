@@ -57,7 +57,7 @@ def rerun(
     with errors_naming_url(folder):
         first = downloaded(folder)
         before = read_record(first)
-        study, groups = _asked(first, {"lens": lens, "texts": texts}, trust_remote_code)
+        study, groups = _options_of_run(first, {"lens": lens, "texts": texts}, trust_remote_code)
     given = {"lens": lens, "texts": texts}
     inputs = [groups[name].load() if given[name] is None else given[name] for name in study.takes]
     result = run_study(bound_study(study, inputs, groups["settings"]), out=out, progress=progress)
@@ -84,7 +84,7 @@ def rerun_folder(
     with errors_naming_url(folder):
         first = downloaded(folder)
         before = read_record(first)
-        study, groups = _asked(first, {}, trust_remote_code)
+        study, groups = _options_of_run(first, {}, trust_remote_code)
     new = out or f"{folder.rstrip('/') if url_in(folder) else first.absolute()}-again"
     study_command(study)(**groups, run=RunOptions(out=new, resume=resume, overwrite=overwrite))
     _, outcome = model_and_texts(before, read_record(downloaded(new)) or {})
@@ -92,7 +92,7 @@ def rerun_folder(
     say(f"against {folder}: {outcome}.")
 
 
-def _asked(folder: Path, given: Mapping[str, Any], trusted: bool) -> tuple[Any, dict[str, Any]]:
+def _options_of_run(folder: Path, given: Mapping[str, Any], trusted: bool) -> tuple[Any, dict[str, Any]]:
     """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given."""
     request = Request.read(folder, list(STUDIES))
     study = study_named(request.study)
