@@ -63,8 +63,8 @@ class Request:
             )
         if NAME not in Manifest(folder).names:
             raise OutputFolderError(
-                f"{MANIFEST} of {folder} does not list {NAME}, so that it cannot be trusted. Run the command of the run "
-                "again, or pass the file with --config after reading it."
+                f"{MANIFEST} of {folder} does not list {NAME}, so that it cannot be trusted. Run the command of the "
+                "run again, or read the file and pass it with --config."
             )
         content = read_toml(file)
         lines = file.read_text(encoding="utf-8").split("\n")
@@ -107,11 +107,11 @@ def _spelled_out(texts: Any) -> dict[str, Any] | None:
 
 
 def _with_absolute_paths(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: _absolute(Path(value) if _is_folder(name, value) else value) for name, value in options.items()}
-
-
-def _is_folder(name: str, value: Any) -> bool:
-    return name in _FOLDERS and isinstance(value, str) and Path(value).is_dir()
+    given = dict(options)
+    for name in _FOLDERS:
+        if isinstance(value := given.get(name), str) and Path(value).is_dir():
+            given[name] = Path(value)
+    return {name: _absolute(value) for name, value in given.items()}
 
 
 def _absolute(value: Any) -> Any:
