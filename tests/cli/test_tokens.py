@@ -92,11 +92,11 @@ def test_a_killed_run_is_resumed(bundled_path, file, tmp_path):
         command("tokens", *shared, "--out", cut), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     until = time.monotonic() + 200
-    while len(list(cut.glob("parts/done-*.json"))) < 8 and process.poll() is None and time.monotonic() < until:
+    while len(list(cut.glob("parts/*.safetensors"))) < 8 and process.poll() is None and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    held = len(list(cut.glob("parts/done-*.json")))
+    held = len(list(cut.glob("parts/*.safetensors")))
     assert 8 <= held < 12
     assert "already contains this run, interrupted" in failing("tokens", *shared, "--out", cut)
     identilens("tokens", *shared, "--out", cut, "--resume", code=0)

@@ -22,8 +22,7 @@ from identilens.runs.parquet import expanded
 from identilens.runs.study import run_study
 from identilens.runs.texts import hub_dataset, iter_texts, read_texts
 from identilens.studies.alternatives.study import AlternativeSettings, AlternativeStudy
-from identilens.studies.certify.study import CertifyStudy
-from identilens.studies.heads import RowSettings
+from identilens.studies.certify.study import CertifySettings, CertifyStudy
 from identilens.studies.items import LazyItems
 from identilens.studies.mixing.study import MixingSettings, MixingStudy
 from identilens.studies.structure.settings import StructureSettings
@@ -346,7 +345,7 @@ def test_mixing_tokenises_very_many_texts_when_it_measures_them(bundled, monkeyp
 @pytest.mark.parametrize(
     ("study", "settings"),
     [
-        (CertifyStudy, RowSettings(layers=(0,), heads=(0, 2), queries=(1,))),
+        (CertifyStudy, CertifySettings(layers=(0,), heads=(0, 2), queries=(1,))),
         (AlternativeStudy, AlternativeSettings(layers=(0,), heads=(0,), starts=1, realisable=False)),
         (LogitRankStudy, LogitRankSettings(layers=(0, 1), heads=(1,), count=2, lengths=(0.17, 0.3))),
     ],

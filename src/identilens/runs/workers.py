@@ -111,13 +111,21 @@ _LOADED: list[_Loaded] = []
 """The study of this process, if it is a worker."""
 
 
-def load_study(job: Job, files: Mapping[str, bytes] | None = None) -> IdentilensError | None:
+def load_study(
+    job: Job, files: Mapping[str, bytes] | None = None, threads: int | None = None, gpu: int | None = None
+) -> IdentilensError | None:
     """Load the study of a job in this process, and return the error if that is not possible.
 
     Args:
         job: The job.
         files: Contents of the shared files, on a machine that may not see their folder.
+        threads: Number of threads of this process, unless its environment names one.
+        gpu: The GPU that this process sees.
     """
+    if threads is not None and "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads)
+    if gpu is not None:  # CUDA reads it when it is first used
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)
     if (parent := multiprocessing.parent_process()) is not None:
         # Ctrl-C ends the process that started the run, which then ends its workers; so does its death.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -187,14 +195,8 @@ class Local(Engine):
     @contextmanager
     def opened(self, job: Job) -> Iterator[Callable[[int], "LocalWorker"]]:
         """Yield the function that starts a process."""
-        threads = {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // self.workers))}
-        gpus = torch.cuda.device_count()
-
-        def start(number: int) -> LocalWorker:
-            gpu = {"CUDA_VISIBLE_DEVICES": str(number % gpus)} if gpus > 1 else {}
-            return LocalWorker(job, {**threads, **os.environ, **gpu})
-
-        yield start
+        threads, gpus = max(1, (os.cpu_count() or 1) // self.workers), torch.cuda.device_count()
+        yield lambda number: LocalWorker(job, threads, number % gpus if gpus > 1 else None)
 
 
 class LocalWorker:
@@ -204,19 +206,15 @@ class LocalWorker:
         loading: Becomes the result of `load_study`.
     """
 
-    def __init__(self, job: Job, environment: Mapping[str, str]) -> None:
-        main, before = sys.modules["__main__"], dict(os.environ)
-        others = set(multiprocessing.active_children())
+    def __init__(self, job: Job, threads: int, gpu: int | None) -> None:
+        main, others = sys.modules["__main__"], set(multiprocessing.active_children())
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        os.environ.update(environment)
         # The new process would import the user's script, which would start the run once more.
         sys.modules["__main__"] = ModuleType("__main__")
         try:
-            self.loading = self._last = self._pool.submit(load_study, job)
+            self.loading = self._last = self._pool.submit(load_study, job, None, threads, gpu)
         finally:
             sys.modules["__main__"] = main
-            os.environ.clear()
-            os.environ.update(before)
         self._processes = set(multiprocessing.active_children()) - others
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:

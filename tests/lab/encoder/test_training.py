@@ -103,7 +103,7 @@ def test_an_interrupted_run_ends_as_a_whole_one(run, folder, tmp_path):
 
     with pytest.raises(CutError):
         train("trec", tmp_path / "cut", data=folder, settings=SMALL, progress=stop)
-    with pytest.raises(OutputFolderError, match="interrupted. Pass --resume"):
+    with pytest.raises(OutputFolderError, match="interrupted. Pass resume=True"):
         train("trec", tmp_path / "cut", data=folder, settings=SMALL)
     seen = []
     again = train(

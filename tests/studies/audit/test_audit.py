@@ -290,7 +290,7 @@ def test_folder_run_equals_the_run_in_memory(bundled, tmp_path):
 def test_resume_rules(bundled, tmp_path):
     folder = tmp_path / "run"
     idl.audit(bundled, TEXTS, out=folder)
-    with pytest.raises(OutputFolderError, match="already contains this run, finished. Pass --resume"):
+    with pytest.raises(OutputFolderError, match="already contains this run, finished. Pass resume=True"):
         idl.audit(bundled, TEXTS, out=folder)
     before = (folder / "table.parquet").read_bytes()
     idl.audit(bundled, TEXTS, out=folder, resume=True)
@@ -313,15 +313,15 @@ def test_a_killed_run_resumes_to_the_same_table(bundled_path, tmp_path):
     command = [sys.executable, "-c", script, str(bundled_path)]
     killed = subprocess.Popen([*command, str(tmp_path / "killed")], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while not list((tmp_path / "killed").glob("parts/done-*.json")):
+    while not list((tmp_path / "killed").glob("parts/*.safetensors")):
         assert time.monotonic() < deadline
         assert killed.poll() is None
         time.sleep(0.01)
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait()
-    done = len(list((tmp_path / "killed").glob("parts/done-*.json")))
+    done = len(list((tmp_path / "killed").glob("parts/*.safetensors")))
     assert 0 < done < 30
-    with pytest.raises(OutputFolderError, match="was interrupted. Finish it with --resume"):
+    with pytest.raises(OutputFolderError, match="was interrupted. Finish it with "):
         idl.Audit.load(tmp_path / "killed")
     subprocess.run([*command, str(tmp_path / "killed"), "resume"], check=True, stderr=subprocess.DEVNULL)
     subprocess.run([*command, str(tmp_path / "whole")], check=True, stderr=subprocess.DEVNULL)
@@ -337,21 +337,22 @@ def test_a_killed_run_resumes_to_the_same_table(bundled_path, tmp_path):
 def test_a_full_disk_loses_nothing(bundled, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     monkeypatch.setattr(sys.modules["identilens.studies.audit.study"], "_PART", 1)
-    written = []
-    original = pl.DataFrame.write_parquet
+    written, original = [], Path.write_bytes
 
-    def fill_up(frame, target, *args, **kwargs):
-        if len(written) == 3:
-            target.write(b"half")
-            raise OSError(28, "No space left on device")
-        written.append(target)
-        return original(frame, target, *args, **kwargs)
+    def fill_up(path, content):
+        if ".safetensors" in path.name:
+            if len(written) == 2:
+                original(path, content[:100])
+                raise OSError(28, "No space left on device")
+            written.append(path)
+        return original(path, content)
 
-    monkeypatch.setattr(pl.DataFrame, "write_parquet", fill_up)
-    with pytest.raises(OutputFolderError, match=r"No space left on device.*--resume"):
+    monkeypatch.setattr(Path, "write_bytes", fill_up)
+    with pytest.raises(OutputFolderError, match=r"No space left on device.*resume=True"):
         idl.audit(bundled, TEXTS, out=folder)
+    assert len(written) == 2
     assert not list(folder.rglob("*.tmp"))
-    monkeypatch.setattr(pl.DataFrame, "write_parquet", original)
+    monkeypatch.setattr(Path, "write_bytes", original)
     resumed = idl.audit(bundled, TEXTS, out=folder, resume=True)
     assert_frame_equal(resumed.table, idl.audit(bundled, TEXTS).table, check_exact=True)
 

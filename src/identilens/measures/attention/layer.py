@@ -144,7 +144,8 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     moments, null, error, output, weight = zeros.split([5, 2, 2, 2, 1])
     received = zeros.new_zeros(2, heads, layer.query_types.shape[-1], layer.key_types.shape[-1])
     by_key = zeros.new_zeros(heads, 2, keys)
-    mean_weight = len(sizes) / float((sizes + layer.has_sink).sum())
+    entries = (sizes + layer.has_sink).sum().double()
+    mean_weight = len(sizes) / entries
     # Where [T, 1] has no more rank than T, the ones do not count as outside col(T).
     full = isinstance(projector, FullRows)
     least = sizes if full else least_outside(sizes, T.tolerance_of)
@@ -188,7 +189,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         simplex_nullity=seen.simplex_nullity,
         null_share=null_shares[0],
         simplex_null_share=null_shares[1],
-        pearson=_pearson(moments / float((sizes + layer.has_sink).sum()), mean_weight),
+        pearson=_pearson(moments / entries, mean_weight),
         reconstruction_error=(error[0] / error[1].clamp_min(tiny)).sqrt(),
         **_sinks(layer, by_key / len(sizes)),
         output_share=output[1] / len(sizes),
@@ -199,7 +200,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     )
 
 
-def _around(mean: float, sums: RowSums) -> Float[Tensor, "5 head"]:
+def _around(mean: Float[Tensor, ""], sums: RowSums) -> Float[Tensor, "5 head"]:
     """Return sums over rows around the mean weight of the whole map: of w, e, w², e², w e.
 
     For rows that see every key the shift is rounding.
@@ -215,7 +216,7 @@ def _around(mean: float, sums: RowSums) -> Float[Tensor, "5 head"]:
     return torch.stack(moved).sum(-1)
 
 
-def _pearson(moments: Float[Tensor, "5 head"], mean: float) -> Float[Tensor, " head"]:
+def _pearson(moments: Float[Tensor, "5 head"], mean: Float[Tensor, ""]) -> Float[Tensor, " head"]:
     """Return the correlation of raw and effective attention; NaN where all entries of either are equal."""
     raw, effective, raw_square, effective_square, cross = moments
     raw_variance, effective_variance = raw_square - raw.square(), effective_square - effective.square()
