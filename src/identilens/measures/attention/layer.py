@@ -175,10 +175,9 @@ def measure_layer(layer: Layer) -> LayerMeasures:
             outputs, compared, given = rebuilt, rebuilt[:, block.places], block.outputs
         lengths = [torch.linalg.vector_norm(one, dim=-1) for one in (compared - given, given)]
         error[:, here] += torch.stack(lengths).double().square().sum(-1)
-        norms = torch.linalg.vector_norm(outputs, dim=-1).double()
-        by_text = norms.unflatten(0, (-1, layer.heads))
-        shares = share_of(by_text, by_text.sum(1, keepdim=True)).flatten(0, 1)
-        output[:, here] += torch.stack([norms, shares]).sum(-1)
+        norms = torch.linalg.vector_norm(outputs, dim=-1).double().unflatten(0, (-1, layer.heads))
+        shares = share_of(norms, norms.sum(1, keepdim=True))
+        output[:, here] += torch.stack([norms, shares]).sum(-1).flatten(1)
     seen = T.restricted(projector.seen(slice(-1, None))[0]) if isinstance(projector, IrregularRows) else T
     seen = seen.with_sink() if layer.has_sink else seen
     tiny = torch.finfo(torch.float64).tiny
