@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import Factor, certified_full_rank, certified_rank, factorise, inverse_of, least_share
-from identilens.linalg.row_sums import ProjectedRows, RowSums
+from identilens.linalg.row_sums import ProjectedRows, RowSums, squares
 
 BLOCK = 64
 """Causal rows that share a factorisation."""
@@ -263,8 +263,7 @@ class CausalRows:
     ) -> tuple[Tensor, Tensor, Float[Tensor, "head row r"]]:
         """Return Σ a, ‖a‖² and a W of some rows in float64, W the whitened values."""
         weights = weights.double()
-        squares = torch.linalg.vector_norm(weights, dim=-1).square()
-        return weights.sum(-1), squares, weights @ self.white[:, : rows.stop]
+        return weights.sum(-1), squares(weights), weights @ self.white[:, : rows.stop]
 
     def _rounded_sums(
         self, rows: slice, weights: Float[Tensor, "head row seen"]
@@ -279,7 +278,7 @@ class CausalRows:
         even = sizes.to(weights.dtype).reciprocal()
         moved = weights - even[:, None]
         moved[..., rows] = moved[..., rows].tril()
-        left, square = moved.sum(-1).double(), torch.linalg.vector_norm(moved, dim=-1).double().square()
+        left, square = moved.sum(-1).double(), squares(moved)
         whitened, even = (moved @ self._rounded[:, : rows.stop]).double(), even.double()
         all_even = even * sizes
         whitened.addcmul_(even[:, None], self._summed + self.white[:, rows].cumsum(-2))
